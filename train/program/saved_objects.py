@@ -1,6 +1,6 @@
 """Checkpoints of any program: any object with a `state_dict` is saved and resumed bit for bit.
 
-What is saved of them is in object_states.py, and how in checkpoints/.
+What is saved of them, and how, is in checkpoints/.
 """
 
 import math
@@ -21,9 +21,9 @@ from muster.orderly_stop import stopping
 
 from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
+from ..checkpoints.object_states import Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
-from .object_states import ObjectStates, Stateful
 from .recorder import last_asked, write_record
 
 UNITS = {"step": "step", "steps": "step", "min": "min"}
@@ -36,7 +36,7 @@ def checkpoints(
     every: str | None = None,
     keep_last: int = 2,
     name: str | None = None,
-    **objects: Stateful,
+    **objects: Stateful | Collected,
 ) -> "Checkpoints":
     """Save and resume `objects`; every rank calls this, and its methods, at the same places.
 
@@ -85,7 +85,9 @@ def checkpoints(
     return Checkpoints(manager, ranks, objects, writes=writes, is_used=is_used)
 
 
-def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> Iterator[str]:
+def _problems(
+    keep_last: int, name: object, objects: Mapping[str, Stateful | Collected]
+) -> Iterator[str]:
     yield from whole_number("keep_last", keep_last, 1)
     if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
         yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
@@ -94,7 +96,8 @@ def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> 
     for name, one in objects.items():
         if name in ("sync", "generators") or not name.isidentifier():  # names of files
             yield f"an object cannot be called {name!r}; give it another name: model=model"
-        yield from methods(name, one, "state_dict", "load_state_dict")
+        if not isinstance(one, Collected):
+            yield from methods(name, one, "state_dict", "load_state_dict")
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
@@ -110,7 +113,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self,
         manager: CheckpointManager,
         ranks: Ranks,
-        objects: Mapping[str, Stateful],
+        objects: Mapping[str, Stateful | Collected],
         *,
         writes: bool,
         is_used: bool = False,
@@ -128,17 +131,19 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects.
         """
-        found = self._manager.find("auto", self._state.problems, lambda line: None, self._warn)
+        found = self._manager.find(
+            "auto", self._state, lambda line: None, self._warn, asked="muster.checkpoints"
+        )
         if found is None:
             return 0
-        by_rank, was = found[1].get("by_rank"), found[1]["world_size"]
+        by_rank, was = found.saved.by_rank, found.saved.world_size
         if by_rank and was != self._ranks.world_size:
             self._warn(
                 f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, *found)
-        self.step = int(found[1]["step"])
+        self._manager.restore(self._state, found)
+        self.step = found.saved.step
         if self._is_used:
             self._warn(
                 f"goes on from step {self.step} in {self.folder}, where an earlier call of this "

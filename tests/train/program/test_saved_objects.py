@@ -290,7 +290,7 @@ def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
 
 
 def test_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
-    saved = muster.checkpoints(tmp_path, own=Own({"a": 1}))
+    saved = muster.checkpoints(tmp_path, own=Own({"a": torch.ones(1)}))
     saved.save(1)
     saved.save(2)
     damaged = tmp_path / "step_00000002" / "own.pt"
