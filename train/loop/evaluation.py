@@ -15,6 +15,7 @@ from train.batches.plan import evaluation_indices, packed
 from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
 from train.loop.step import to_device
+from train.model import rng
 from train.records.schema import EvalRecord
 from train.sync.ranks import Ranks, waits
 from train.tasks.base import Batch, Datasets, Samples, Task
@@ -23,6 +24,7 @@ FEW = 4  # samples with which the names of metrics are found
 
 
 @torch.no_grad()
+@rng.preserved()  # a task's metric, or one of --metrics, may draw; dropout goes on as without it
 def evaluate(
     task: Task,
     datasets: Datasets,
