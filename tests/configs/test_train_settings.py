@@ -32,7 +32,6 @@ LIMITS = [
     (TrainConfig, "max_grad_norm", float("inf"), "must be at least 0"),
     (TrainConfig, "lr", 0.0, POSITIVE),
     (TrainConfig, "lr", float("nan"), POSITIVE),
-    (TrainConfig, "compress_share", 1.5, "must be at most 1"),
     (TrainConfig, "dropout", 1.0, "must be at least 0 and below 1"),
     (TrainConfig, "dropout", -0.1, "must be at least 0 and below 1"),
     (LaunchConfig, "master_port", 1023, PORT),

@@ -30,7 +30,6 @@ class SyncOptions:
     sparse_rows: bool = True  # whether only the used rows of embeddings are sent
     compress: str = "none"  # or the name of a file in compression/
     compress_rank: int = 4  # rank of PowerSGD's matrices
-    compress_share: float = 0.01  # share of the gradients' values that topk sends
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # also of local_sgd
@@ -185,7 +184,9 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
     build = entry_points.load(GROUPS[folder], name)
     if build is None:
         known = ", ".join(plugin_names(folder))
-        raise UsageError(f"sync/{folder}: unknown {name!r}; known: {known}")
+        raise UsageError(
+            f"sync/{folder}: unknown {name!r}; {entry_points.unknown(GROUPS[folder], name, known)}"
+        )
     return build
 
 
