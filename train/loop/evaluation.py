@@ -18,6 +18,7 @@ from train.loop.step import PhaseTimer, to_device
 from train.records.schema import EvalRecord
 from train.tasks.base import Batch, Datasets, Samples, Task
 
+ANY_SAMPLE = [0]  # for a pass that only other ranks need
 FEW = 4  # samples with which the names of metrics are found
 
 
@@ -35,7 +36,7 @@ def evaluate(
     The cost does not grow with the number of ranks; no shared file or lock is needed. `more` are
     metrics of the library `evaluate`; rank 0 collects their input from all ranks. The model comes
     without a sync mode's wrapper, since DDP's cannot run if ranks have different numbers of
-    batches.
+    batches. Where a sync mode needs equally many, a rank with fewer repeats a sample, uncounted.
     """
     model, ranks = state.model, state.grad_sync.ranks
     device = next(model.parameters()).device
@@ -48,12 +49,17 @@ def evaluate(
         lengths = lengths_of(task, samples) if config.length_balance else []
         positions, ahead = itertools.tee(
             evaluation_indices(
-                len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
+                len(samples),
+                ranks.rank,
+                ranks.world_size,
+                config.eval_batch_size,
+                lengths,
+                same_passes=state.grad_sync.same_passes,
             )
         )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
-            batch_sampler=ahead,
+            batch_sampler=(indices or ANY_SAMPLE for indices in ahead),
             collate_fn=task.collate,
             generator=torch.Generator(),  # its own: it draws a number, and dropout's would go on
         )
@@ -64,6 +70,8 @@ def evaluate(
             with timer.phase("predict"), state.precision.autocast():
                 batch = to_device(next(batches), model, device)
                 output = task.forward(model, batch)
+            if not at:
+                continue
             with timer.phase("metric"):
                 units = task.units(batch)
                 units = torch.tensor([len(at)]) if units is None else units.cpu()
