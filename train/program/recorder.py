@@ -2,8 +2,10 @@
 
 import math
 import os
+import time
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +24,13 @@ from ..records.schema import EvalRecord, Record
 from ..records.sinks import Sinks
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ddp.torch_ddp import buckets_of
-from ..sync.pass_times import PassTimes, timer_of
-from ..sync.ranks import Collective, Moment, Ranks, current_ranks, waits
+from ..sync.ranks import Collective, Ranks, current_ranks
+from ..sync.step_times import StepTimer, timer_of
 
 if TYPE_CHECKING:
     from .saved_objects import Checkpoints
 
+ALIKE_STEPS = 3  # in which equal losses on all ranks are no chance
 
 # The checkpoints whose `after_step` was called last, if they still exist. Their requests to other
 # ranks are sent with the loss, so that a step has one small collective. Python's collector may have
@@ -59,6 +62,8 @@ def record(
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+            Ranks whose losses are equal in each of the first steps are named in a warning: they may
+            compute the same samples.
         metrics: by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
@@ -123,53 +128,71 @@ class Recorder:
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
-        # the end of the last step; when the first one began is not known
-        self._ended: Moment | None = None
+        self._alike = 0  # steps so far in which all ranks had the same loss; -1: not looked at
+        self._untimed = StepTimer()  # of steps without a model
+        self._timer = self._untimed  # of the last step
+        self._ended_s = time.perf_counter()  # that step, or an evaluation
 
     def stepped(
         self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
         **numbers: float,
     ) -> float:  # fmt: skip
         plan = self._counted(step, samples)
-        computed = waits.now()
+        self._timer = self._untimed if model is None else timer_of(model)
         asking = last_asked.get("checkpoints")
         requests = StepRequests() if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
         losses, asked = self._ranks.exchange(own, torch.tensor(requests))
-        mean = math.fsum(losses.flatten().tolist()) / len(losses)
+        every = losses.flatten().tolist()
+        mean = math.fsum(every) / len(every)
+        self._compare(every)
         if asking is not None:
             asking.answered(plan.step, asked)
-        taken, made = (
-            (PassTimes(), []) if model is None else (timer_of(model).take(), sent_by(model))
-        )
-        now = waits.now()
-        before = self._ended or taken.began or computed
-        seconds = {
-            "data": max(0.0, before.computed_until(taken.began or before)),
-            "forward": taken.forward_s, "backward": taken.backward_s,
-            "sync": before.waited_until(now),
-            "sync_in_passes": before.waited_until(computed),
-            "optimizer": (taken.ended or computed).computed_until(computed),
-            "step": now.at_s - before.at_s,
-        }  # fmt: skip
+        seconds = self._timer.end_step().seconds()
+        made = []
+        if model is None:
+            seconds["optimizer"] = 0.0  # only what was waited is known
+        else:
+            made = sent_by(model)
         record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
         if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self.sinks.stepped(record, made)
-        self._ended = waits.now()
+        self._begin()
         return mean
+
+    def _compare(self, losses: Sequence[float]) -> None:
+        """Say if all ranks' losses are the same numbers in each of the first steps."""
+        if len(set(losses)) > 1 or len(losses) == 1:
+            self._alike = -1  # never again
+        if self._alike < 0:
+            return
+        self._alike += 1
+        if self._alike == ALIKE_STEPS:
+            self._alike = -1
+            if self._ranks.rank == 0:
+                warnings.warn(
+                    f"muster.record: in {ALIKE_STEPS} steps all {len(losses)} ranks had the same "
+                    f"loss, last {losses[0]}: do they compute the same samples? Give each rank its "
+                    "own, by muster.steps or a DistributedSampler, and record its own loss",
+                    stacklevel=4,
+                )
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
         if step is not None:
             self._counted(step)
-        now = waits.now()
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
-            eval_s=now.at_s - (self._ended or now).at_s,
+            eval_s=time.perf_counter() - self._ended_s,
             metrics={name: float(one) for name, one in metrics.items()},
         )  # fmt: skip
         self.sinks.write(record)
-        self._ended = now
+        self._begin()
+
+    def _begin(self) -> None:
+        """The next step begins when this one, or an evaluation, is recorded."""
+        self._timer.begin()
+        self._ended_s = time.perf_counter()
 
     def _counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
         if not isinstance(step, StepPlan):
