@@ -109,8 +109,7 @@ class Trainer:
         self._step = Step(task, self.state, self.model, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
         if best is not None:
-            with self.grad_sync.whole(model):
-                require_metric(best.metric, task, self.datasets, self.state, config, metrics)
+            require_metric(best.metric, task, self.datasets, self.state, config, metrics)
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
@@ -270,10 +269,7 @@ class Trainer:
             return {}
         # the number of epochs, the one that ends now included
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
-        with self.grad_sync.whole(self.state.model):
-            record = evaluate(
-                self.task, self.datasets, self.state, config, epoch, more=self.metrics
-            )
+        record = evaluate(self.task, self.datasets, self.state, config, epoch, more=self.metrics)
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())

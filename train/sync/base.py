@@ -47,7 +47,8 @@ class GradSync:
     """
 
     is_exact = True  # whether a run gives the same result as a run in a single process
-    same_passes = False  # whether all ranks must run the model equally often in a step
+    # whether all ranks must run the model equally often, in a step and in an evaluation
+    same_passes = False
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
@@ -58,8 +59,8 @@ class GradSync:
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model to train; afterwards its replicas are equal on all ranks.
 
-        The result may be `model` in a wrapper. The parameters to train stay those of `model`, which
-        is evaluated and saved without the wrapper.
+        The result may be `model` in a wrapper. The parameters to train are those that `model` then
+        has; it is evaluated and saved without the wrapper.
         """
         self.ranks.broadcast([*model.parameters(), *model.buffers()])
         return model
@@ -101,7 +102,7 @@ class GradSync:
             nn.utils.clip_grads_with_norm_(params, limit, norm)
         return norm
 
-    def norm(self, gradients: list[Tensor]) -> Tensor:
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The norm of this rank's `gradients` together with those of all other ranks."""
         return nn.utils.get_total_norm(gradients)
 
@@ -114,11 +115,11 @@ class GradSync:
     def settle(self, model: nn.Module) -> None:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""
 
-    def whole(self, model: nn.Module, *, keeps: bool = True) -> AbstractContextManager[None]:
-        """A context in which `model` has all of its parameters, to evaluate or export it.
+    def whole(self, model: nn.Module) -> AbstractContextManager[None]:
+        """A context in which rank 0 can save `model`, the one `wrap` was given. Collective.
 
-        `model` is the one `wrap` was given. A mode that splits parameters between steps has them
-        whole here, on ranks with `keeps`. Entering it is collective.
+        A mode that splits parameters gives rank 0 the whole ones here, on its CPU; other ranks get
+        nothing.
         """
         return nullcontext()
 
