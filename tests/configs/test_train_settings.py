@@ -46,6 +46,10 @@ PROBLEMS = {
         ({"keep_best": "mine"}, f"--keep-best mine: {UNKNOWN} mine:min or mine:max"),
         ({"keep_best": "f1", "evaluate": "end"}, f"--keep-best f1 {EPOCHS} end; {EVALUATE}"),
         ({"keep_best": "f1", "epochs": 0}, "--keep-best f1 compares epochs, but --epochs is 0"),
+        (
+            {"patience": 2},
+            "--patience 2 counts epochs without a better checkpoint; give --keep-best as well",
+        ),
         ({"reset_data": True}, "--reset-data changes how a run is resumed; give --resume as well"),
         ({"warmup_steps": 5, "schedule_steps": 3}, f"--warmup-steps 5 {LONGER} --schedule-steps 3"),
         ({"backend": "nccl", "device": "cpu"}, f"--backend nccl {NO_GPU}; use --backend gloo"),

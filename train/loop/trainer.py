@@ -148,7 +148,7 @@ class Trainer:
         began_s = time.perf_counter()
         self.sinks.total_steps = last
         with self.stopping:
-            while self.at.epoch < epochs and self.at.step < last:
+            while self.at.epoch < epochs and self.at.step < last and not self._is_patience_over():
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
@@ -183,6 +183,18 @@ class Trainer:
                 f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
+
+    def _is_patience_over(self) -> bool:
+        """Whether --patience epochs have passed since the best by --keep-best; it says so."""
+        patience = self.config.patience
+        best = max(self.checkpoints.best_step(), self.at.before)
+        if patience is None or self.at.step - best < patience * self.plan.steps_per_epoch:
+            return False
+        self.console.line(
+            f"--patience {patience}: no epoch since step {best} had a better "
+            f"{self.config.best()}; the training ends after step {self.at.step}"
+        )
+        return True
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""
