@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -46,7 +46,7 @@ CLASSES = {
     "train/program/rank_of_run.py": {"RankOfRun": {}},
     "train/batches/plan.py": {"MicroBatch": {}, "StepPlan": {}},
     "train/batches/steps.py": {"Steps": {"epochs": "int", "step": "int"}, "Batches": {}},
-    "train/program/object_states.py": {"Stateful": {}},
+    "train/checkpoints/object_states.py": {"Stateful": {}, "Collected": {}},
     "train/program/saved_objects.py": {"Checkpoints": {"folder": "Path", "step": "int"}},
     "train/sync/ddp/data_parallel.py": {
         "Alone": {"module": "Any", "require_backward_grad_sync": "bool"},

@@ -73,8 +73,13 @@ def results(trainer: Trainer) -> dict[int, tuple[float, float, float]]:
 
 def bits(trainer: Trainer) -> list[bytes]:
     """Of the model, and of what its optimizer keeps."""
-    files, _ = trainer.state.saved(keeps=True)
-    return [files[file][name].numpy().tobytes() for file in files for name in sorted(files[file])]
+    objects = trainer.state.objects()
+    objects["model"].own_tensors()
+    parts = [
+        {key: tensor.detach().numpy().tobytes() for key, tensor in objects[name].collected()}
+        for name in ("model", "optimizer")
+    ]
+    return [part[key] for part in parts for key in sorted(part)]
 
 
 def steps(folder: Path) -> list[int]:

@@ -18,11 +18,10 @@ A rank decides nothing alone: rank 0 says what is due, and what one rank says, a
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-from torch import Tensor
+from typing import NamedTuple
 
 from muster.errors import UsageError, refuse
 
@@ -32,33 +31,15 @@ from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
-from .exchange import gather, gather_own, own_of, share
-from .storage import Files, State
+from .exchange import gather, share
+from .object_states import ObjectStates
+from .saved_state import SavedState
+from .storage import Damaged, Files, State, Whole
 from .transfer import send
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
 SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
-
-
-class HasState(Protocol):
-    """The interface of a training that is saved, of whatever program. All ranks call it alike."""
-
-    def own_state(self) -> Mapping[str, Tensor]:
-        """This rank's own tensors; the same names and shapes on every rank."""
-
-    def saved(self, *, keeps: bool) -> tuple[Files, State]:
-        """What is the same on every rank: the content of each file, and some numbers for JSON.
-
-        Tensors are copies on the CPU. Every rank is called, since collecting them may need all
-        ranks; the result of a rank with `keeps` false is discarded.
-        """
-
-    def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
-        """Continue from what the other methods returned; `own` is what fits these ranks.
-
-        Tensors of `files` lie in files that may go later, so it keeps copies of them only.
-        """
 
 
 class StepRequests(NamedTuple):
@@ -83,10 +64,12 @@ class CheckpointManager:
         keep_last: int = 2,
         keep_best: str | None = None,
         lowest_is_best: bool = False,
+        run_id: str | None = None,
     ) -> None:
         """`writes`: whether this rank writes, as one rank of each file system does.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
+        `run_id` is stored, for a launcher that restarts this run.
         """
         self.folder = folder
         self._ranks, self._writes = ranks, writes
@@ -102,6 +85,7 @@ class CheckpointManager:
         self._best_by = (
             None if keep_best is None else f"{keep_best}:{'min' if lowest_is_best else 'max'}"
         )
+        self._run_id = run_id
         self._run: int | None = None  # this run's number among those that write into this folder
         self._origin: int | None = None  # the first run of the chain that this one continues
         self._received: Path | None = None  # a copy of another rank's checkpoint, while it is read
@@ -138,6 +122,10 @@ class CheckpointManager:
         self._best, self._best_step = metrics[name], step
         return True
 
+    def best_step(self) -> int:
+        """The step of the best checkpoint by --keep-best, or 0 if there is none yet."""
+        return self._best_step or 0
+
     def tell_if_none_is_best(self) -> None:
         """Say at the end of a training that --keep-best has kept nothing."""
         if self._keep_best is not None and self._best_step is None:
@@ -147,7 +135,7 @@ class CheckpointManager:
         if self._ranks.rank == 0:
             warn(f"--keep-best {self._keep_best}: {text}")
 
-    def make(self, step: int, training: HasState, requests: StepRequests) -> None:
+    def make(self, step: int, objects: ObjectStates, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
 
         If the training is to stop, wait for the last one, make this one, and wait for it as well.
@@ -162,11 +150,11 @@ class CheckpointManager:
                 self._is_reported = True
                 warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
             return
-        self._save(step, training)
+        self._save(step, objects)
         if requests.stop and (problems := self._missing()):
             raise NotWritten("\n".join(problems))
 
-    def _save(self, step: int, training: HasState) -> None:
+    def _save(self, step: int, objects: ObjectStates) -> None:
         """Make a checkpoint as soon as every writing rank has the last one on its disk.
 
         The next step waits for the copies in memory, not for the disk.
@@ -174,18 +162,18 @@ class CheckpointManager:
         started = time.perf_counter()
         run = self._begin()
         # Collectives come first; afterwards only some ranks write.
-        remembered = gather_own(self._ranks, training.own_state(), keeps=self._writes)
-        own, rest = training.saved(keeps=self._writes)
+        files, saved = objects.saved(step)
         generators = gather(self._ranks, rng.capture())
         self._saved, self._due_since = step, time.monotonic()
         if not self._writes:
             return
-        files = {**own, "generators": generators, **({"sync": remembered} if remembered else {})}
-        state = {**rest, "world_size": self._ranks.world_size}
-        state |= {"best": self._best, "best_step": self._best_step, "best_by": self._best_by}
+        saved = replace(
+            saved, best=self._best, best_step=self._best_step, best_by=self._best_by,
+            run_id=self._run_id,
+        )  # fmt: skip
         runs = run, run if self._origin is None else self._origin
         stall_s = time.perf_counter() - started
-        self._writer.start(step, files, state, runs, stall_s)
+        self._writer.start({**files, "generators": generators}, saved, runs, stall_s)
 
     def _begin(self) -> int:
         """Wait until no rank writes; return this run's number in the folder."""
@@ -229,18 +217,20 @@ class CheckpointManager:
     def find(
         self,
         place: str,
-        problems_of: Callable[[State], Iterable[str]],
+        objects: ObjectStates,
         tell: Callable[[str], None],
         tell_damaged: Callable[[str], None] | None = None,
-    ) -> tuple[Files, State] | None:
-        """The checkpoint that --resume names, on every rank; None if it is auto and there is none.
+        *,
+        asked: str,
+    ) -> "Found | None":
+        """The checkpoint of `place`, on every rank; None if it is auto and there is none.
 
-        The newest whole one on any file system is used. Damaged ones are named and skipped.
-        `problems_of` returns the reasons why this run cannot continue from a state. Every rank
-        reads the files itself. Only those of ranks that do not see them are sent.
+        The newest whole one on any file system is used. Damaged ones are named and skipped. Every
+        rank reads the files itself. Only those of ranks that do not see them are sent, and nothing
+        where all see them. Errors begin with `asked`, by which the user has asked for it.
 
         Raises:
-            UsageError: there is none, or there are problems.
+            UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
         where = self.folder if place == AUTO else Path(place).expanduser()
         own, notes = storage.newest(where, _flaw)
@@ -256,66 +246,99 @@ class CheckpointManager:
             if place == AUTO and not damaged:
                 tell(f"no checkpoint in {where} yet: starting from the beginning")
                 return None
-            raise UsageError(
-                f"--resume {place}: {'no whole' if damaged else 'no'} checkpoint in {where}"
-            )
+            raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {where}")
         source = newest_of.index(newest)
-        state: State = {}
-        if own is not None:
-            is_here = own.checkpoint.path.parent.resolve() == self.folder.resolve()
-            state = {**own.state, "origin": own.checkpoint.origin if is_here else None}
-        state = share(self._ranks, source, state)
-        refuse(problems_of(state))
         if own is not None and own.sums != sums_of[source]:
             own = None  # this rank sees another one; one of another run may have the same content
+        found = (
+            None
+            if own is None
+            else Found.read(own.state, own.files, self._origin_of(own.checkpoint))
+        )
+        self._refuse_misfit(f"{asked}: ", objects, found)
+        if any(view != views[source] for view in views):
+            is_sent = any(sums != sums_of[source] for sums in sums_of)
+            found = self._from_rank(source, own, is_sent=is_sent)
+        assert found is not None  # all ranks see the same one
+        tell(f"going on from step {found.saved.step} ({where})")
+        return found
+
+    def _origin_of(self, checkpoint: storage.Checkpoint) -> int | None:
+        """The first run of those that a checkpoint continues, if they write into this folder."""
+        is_here = checkpoint.path.parent.resolve() == self.folder.resolve()
+        return checkpoint.origin if is_here else None
+
+    def _refuse_misfit(self, where: str, objects: ObjectStates, found: "Found | None") -> None:
+        """Refuse on every rank what does not fit on a rank that sees the checkpoint."""
+
+        def problems() -> list[str]:
+            if found is None:
+                return []
+            return [*objects.problems(found.saved, found.files), *self._other_best(found.saved)]
+
+        of_ranks = agreement.of_each(self._ranks.world_size, problems, DISK_PATIENCE_S)
+        refuse(dict.fromkeys(line for lines in of_ranks for line in lines), where=where)
+
+    def _other_best(self, saved: SavedState) -> Iterator[str]:
+        was = saved.best_by  # older checkpoints do not store it
+        if saved.best is not None and self._best_by and was and self._best_by != was:
+            yield (
+                f"--keep-best is {self._best_by}, but the best checkpoint so far, of step "
+                f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
+            )
+
+    def _from_rank(self, source: int, own: Whole | None, *, is_sent: bool) -> "Found":
+        """What rank `source` has found, on every rank; if `is_sent` some lack its files."""
+        given = ({}, None) if own is None else (own.state, self._origin_of(own.checkpoint))
+        state, origin = share(self._ranks, source, given)
         files = own.files if own is not None else {}
-        if any(sums != sums_of[source] for sums in sums_of):
+        if is_sent:
             checkpoint = own.checkpoint if own is not None else None
             step = int(state["step"])
             received, self._received = send(self._ranks, source, step, checkpoint, self.folder)
             files = files or received
-        tell(f"going on from step {state['step']} ({where})")
-        return files, state
+        return Found.read(state, files, origin)
 
     def _forget_received(self) -> None:
         if self._received is not None:
             shutil.rmtree(self._received, ignore_errors=True)
             self._received = None
 
-    def restore(self, training: HasState, files: Files, state: State) -> None:
-        """Make `training` continue from a checkpoint.
+    def restore(self, objects: ObjectStates, found: "Found", without: Collection[str] = ()) -> None:
+        """Make `objects`, all but those `without`, continue from a checkpoint.
 
         A rank's own tensors and its random generators are restored only if the number of ranks is
         the same.
         """
-        same = state["world_size"] == self._ranks.world_size
-        own = own_of(files.get("sync", {}), self._ranks.rank if same else None)
-        training.load(files, state, own)
-        if same:
+        files, saved, self._origin = found
+        objects.load(files, saved, without)
+        if saved.world_size == self._ranks.world_size:
             rng.restore(files["generators"][self._ranks.rank])
-        if state["best"] is not None and math.isfinite(state["best"]):  # older ones may hold NaN
-            self._best, self._best_step = state["best"], state["best_step"]
-            self._best_by = self._best_by or state.get("best_by")
-        self._origin = state["origin"]
-        self._saved = state["step"]
+        if saved.best is not None:
+            self._best, self._best_step = saved.best, saved.best_step
+            self._best_by = self._best_by or saved.best_by
+        self._saved = saved.step
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # others may still read
         self._forget_received()
 
 
+class Found(NamedTuple):
+    """A checkpoint to continue from."""
+
+    files: Files
+    saved: SavedState
+    origin: int | None  # the first run of those it continues, if they write into this folder
+
+    @classmethod
+    def read(cls, state: State, files: Files, origin: int | None) -> "Found":
+        saved, files = SavedState.read(state, files)
+        return cls(files, saved, origin)
+
+
 def _flaw(files: Files, state: State) -> str:
-    """Why no manager has written these; empty if one has."""
-    world_size = state.get("world_size")
-    generators = files.get("generators")
-    remembered = files.get("sync", {})
-    is_ours = (
-        isinstance(world_size, int)
-        and isinstance(generators, list)
-        and len(generators) == world_size
-        and all(isinstance(states, dict) for states in generators)
-        and isinstance(remembered, dict)
-        and all(isinstance(name, str) for name in remembered)
-        and all(isinstance(tensor, Tensor) for tensor in remembered.values())
-        and isinstance(state.get("best"), int | float | None)
-        and isinstance(state.get("best_step"), int | None)
-    )
-    return "" if is_ours else "was not written by Muster, or lacks a part"
+    """Why no version of Muster has written these; empty if one has."""
+    try:
+        SavedState.read(state, files)
+    except Damaged as error:
+        return str(error)
+    return ""

@@ -1,12 +1,12 @@
 """A checkpoint is one folder: complete and verified by checksums, or absent.
 
     checkpoints/step_00000040/
-        model.pt       parameters and buffers by name; of any program: each of its objects' state
-        optimizer.pt   PARAMETER/KEY, such as layer.weight/exp_avg
-        sync.pt        RANK/NAME or all/NAME: what sync modes remember; may be missing
+        model.pt       an object's state; of our trainer: parameters and buffers by name
+        optimizer.pt   another one's; of our trainer PARAMETER/KEY, such as layer.weight/exp_avg
+        sync.pt        RANK/OBJECT/NAME or all/OBJECT/NAME: what ranks remember; may be missing
         generators.pt  each rank's random generators
-        state.json     numbers: position, schedule, settings, losses
-        manifest.json  {"version": 2, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
+        state.json     `SavedState`: small objects such as position, schedule, settings, losses
+        manifest.json  {"version": 3, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
     checkpoints/step_00000048.HOST.PID.partial/   being written, or left by a process that died
 
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
@@ -41,7 +41,8 @@ from muster.run_files import CHECKPOINTS
 from muster.writing import as_json, force
 
 MANIFEST, STATE = "manifest.json", "state.json"
-VERSION = 2  # of the files' format
+VERSION = 3  # of the files' format
+READABLE = (2, 3)  # 2 is that of version 0.2.0
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
@@ -198,7 +199,7 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
     path = checkpoint.path / MANIFEST
     manifest = _read_json(path)
     version = manifest.get("version")
-    if version != VERSION:
+    if version not in READABLE:
         raise Damaged(
             f"{checkpoint.path} has version {version!a:.40} of the form, this is version "
             f"{VERSION}; resume it with the checkout that wrote it"

@@ -14,7 +14,8 @@ from muster.errors import NO_RETRY, MusterError, is_full
 
 from ..records.schema import CheckpointRecord
 from . import storage
-from .storage import Files, State
+from .saved_state import SavedState
+from .storage import Files
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # first and longest interval between reports of a wait
 
@@ -51,23 +52,22 @@ class Writer:
             self.wait()
         return busy
 
-    def start(
-        self, step: int, files: Files, state: State, runs: tuple[int, int], stall_s: float
-    ) -> None:
-        """Begin to write a checkpoint; nobody may change `files` and `state` any more.
+    def start(self, files: Files, saved: SavedState, runs: tuple[int, int], stall_s: float) -> None:
+        """Begin to write a checkpoint; nobody may change `files` and `saved` any more.
 
         `runs` are `run` and `origin` of `Checkpoint`. The checkpoint of the state's `best_step`
         stays, however old it is.
         """
         self.wait()
+        step = saved.step
         self._step, self._started = step, time.perf_counter()
 
         def write() -> None:
             error = ""
             try:
-                storage.write(self.folder, step, files, state, runs)
+                storage.write(self.folder, step, files, saved.as_json(), runs)
                 self._failed.pop(step, None)  # after an earlier try
-                best = state.get("best_step")
+                best = saved.best_step
                 if best not in self._failed:
                     self._best = best
                 storage.prune(self.folder, self._keep_last, self._best)

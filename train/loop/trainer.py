@@ -4,40 +4,33 @@ import itertools
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster import orderly_stop
-from muster.errors import refuse
 from muster.orderly_stop import StoppedCleanly
 from train.batches.plan import StepPlan
 from train.batches.splitter import MEASURED_STEPS, Pace, Splitter
 from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
-from train.checkpoints.snapshot import misfits
+from train.checkpoints.object_states import ObjectStates
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
 from train.loop.evaluation import evaluate, require_metric
-from train.loop.state import (
-    Position,
-    TrainingState,
-    changed,
-    mismatches,
-    moved_schedule,
-    recorded,
-    resets,
-)  # fmt: skip
+from train.loop.run_settings import RunSettings, objects_to_reset
+from train.loop.state import Position, TrainingState
 from train.loop.step import TrainedModel, build_schedule, schedule_end
-from train.model import rng
+from train.model import drift, rng
 from train.model.precision import Precision
 from train.program.exchange import exchange
 from train.program.recorder import Recorder
-from train.records.schema import DriftRecord, EvalRecord, StepRecord
+from train.records.schema import DriftRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
 from train.sync import base, batchnorm
@@ -77,7 +70,7 @@ class Trainer:
         self.checkpoints = CheckpointManager(
             folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
             keep_last=config.keep_last, keep_best=best and best.metric,
-            lowest_is_best=best is not None and best.lowest,
+            lowest_is_best=best is not None and best.lowest, run_id=config.run_id,
         )  # fmt: skip
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
@@ -90,6 +83,8 @@ class Trainer:
         self._splitter = Splitter(ranks, console.line, sinks.write) if is_auto else None
         self._measured = 0  # the step up to which speeds were measured
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
+        if ranks.world_size > 1 and (line := drift.note(model)):
+            console.line(line)
         if config.batchnorm == "synced" and ranks.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
         if config.compile:
@@ -101,17 +96,25 @@ class Trainer:
         optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
         schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
         arithmetic = Precision(config.precision, device)
-        self.state = TrainingState(
-            model, optimizer, schedule, arithmetic, self.grad_sync, resets(config)
-        )
+        self.state = TrainingState(model, optimizer, schedule, arithmetic, self.grad_sync)
         self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
         self.history = History()
+        ends = schedule_end(config, self.plan.steps_per_epoch)
+        self.saved = ObjectStates(
+            {
+                **self.state.objects(forgets=config.reset_optimizer),
+                "split": Split(self),
+                "history": self.history,
+                "settings": RunSettings(config, len(samples), ends, console.line),
+            },
+            ranks,
+            writes=writes,
+        )
         self.trained = TrainedModel(task, self.state, self.model, config.max_grad_norm)
         self.recorder = Recorder(sinks, ranks)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
         if best is not None:
-            with self.grad_sync.whole(model):
-                require_metric(best.metric, task, self.datasets, self.state, config, metrics)
+            require_metric(best.metric, task, self.datasets, self.state, config, metrics)
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
@@ -127,31 +130,14 @@ class Trainer:
         """
         config = self.config
         found = config.resume and self.checkpoints.find(
-            config.resume, lambda state: mismatches(config, state), self.console.line
+            config.resume, self.saved, self.console.line, asked=f"--resume {config.resume}"
         )
         if not found:
             return
-        files, state = found
-        problems = list(misfits(self.state.model, files["model"]))[:5]
-        size = len(self.datasets.train)
-        if state["samples"] != size and not config.reset_data:
-            problems.append(
-                f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
-            )
-        ends = schedule_end(config, self.plan.steps_per_epoch)
-        problems += moved_schedule(config, ends, state, self.console.line)
-        refuse(problems, where=f"--resume {config.resume}: ")
-        if line := changed(config, state):
-            self.console.line(line)
-        self.checkpoints.restore(self.state, files, state)
+        self.checkpoints.restore(self.saved, found, without=objects_to_reset(config))
+        if config.reset_data:
+            self.at.restart_data()
         self.trained.buffers.remember()
-        same = state["world_size"] == self.ranks.world_size  # otherwise present ones stay
-        if self._splitter is not None and state["split"] and same:
-            self.console.line("split auto: going on with the checkpoint's parts")
-            self.plan = replace(self.plan, weights=tuple(state["split"]["weights"]))
-            self._measured = self.at.step
-        self.history.first_losses += state["first_losses"]
-        self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.
@@ -167,7 +153,7 @@ class Trainer:
         began_s = time.perf_counter()
         self.sinks.total_steps = last
         with orderly_stop.request.during(*self._stop_signals):
-            while self.at.epoch < epochs and self.at.step < last:
+            while self.at.epoch < epochs and self.at.step < last and not self._is_patience_over():
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
@@ -222,6 +208,18 @@ class Trainer:
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
 
+    def _is_patience_over(self) -> bool:
+        """Whether --patience epochs have passed since the best by --keep-best; it says so."""
+        patience = self.config.patience
+        best = max(self.checkpoints.best_step(), self.at.before)
+        if patience is None or self.at.step - best < patience * self.plan.steps_per_epoch:
+            return False
+        self.console.line(
+            f"--patience {patience}: no epoch since step {best} had a better "
+            f"{self.config.best()}; the training ends after step {self.at.step}"
+        )
+        return True
+
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""
         # when all are here: what is sent may still wait in the sender's kernel
@@ -257,16 +255,7 @@ class Trainer:
         """Make a checkpoint if one is due; end the run here if a rank was asked to stop."""
         if not (requests.save or requests.stop):
             return
-        self.state.notes = {
-            "run_id": self.config.run_id,  # a launcher that restarts the run looks for its own
-            "settings": recorded(self.config),
-            "samples": len(self.datasets.train),
-            "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
-            "first_losses": list(self.history.first_losses),  # written while steps add to it
-            "evaluations": [asdict(one) for one in self.history.evaluations],
-            "split": {"weights": self.plan.weights} if self._measured else None,
-        }
-        self.checkpoints.make(self.at.step, self.state, requests)
+        self.checkpoints.make(self.at.step, self.saved, requests)
         if requests.stop:
             # the reason of whichever rank was asked; the launcher reads it
             why = next(filter(None, gather(self.ranks, orderly_stop.request.why)))
@@ -316,10 +305,7 @@ class Trainer:
             return {}
         # the number of epochs, the one that ends now included
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
-        with self.grad_sync.whole(self.state.model):
-            record = evaluate(
-                self.task, self.datasets, self.state, config, epoch, more=self.metrics
-            )
+        record = evaluate(self.task, self.datasets, self.state, config, epoch, more=self.metrics)
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
@@ -342,3 +328,22 @@ class Trainer:
         is_due = record.step <= FIRST_LOSSES or self.console.is_line_due
         if record.step % every == 0 if every else is_due:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
+
+
+class Split:
+    """The ranks' parts of a step as a checkpoint stores them, if they were measured."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {"weights": list(trainer.plan.weights) if trainer._measured else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the saved parts; on another number of ranks they are measured again."""
+        trainer, weights = self._trainer, state["weights"]
+        if trainer._splitter is not None and weights and len(weights) == trainer.ranks.world_size:
+            trainer.console.line("split auto: going on with the checkpoint's parts")
+            trainer.plan = replace(trainer.plan, weights=tuple(weights))
+            trainer._measured = trainer.at.step

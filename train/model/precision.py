@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,11 @@ class Precision(torch.amp.GradScaler):
         self.can_overflow = name == "fp16"
         super().__init__(device.type, enabled=self.can_overflow)
         self._kind, self._reduced = device.type, REDUCED.get(name)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; it is empty if it is that of a precision without a scale."""
+        if state:
+            super().load_state_dict(state)
 
     def autocast(self) -> AbstractContextManager[None]:
         if self._reduced is None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from ..sync.ddp.torch_ddp import buckets_of
 from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, timer_of
 from .exchange import of_program
+
+ALIKE_STEPS = 3  # in which equal losses on all ranks are no chance
 
 
 def record(
@@ -47,6 +50,8 @@ def record(
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+            Ranks whose losses are equal in each of the first steps are named in a warning: they may
+            compute the same samples.
         metrics: by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
@@ -74,6 +79,7 @@ def record(
         return None
     plan = recorder.counted(step, int(samples))
     shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
+    recorder.compare(shared.losses)
     sent = [] if model is None else sent_by(model)
     numbers = {name: _number(value) for name, value in numbers.items()}
     recorder.stepped(plan, model, sent, loss=shared.loss, **numbers)
@@ -121,6 +127,7 @@ class Recorder:
         self.ranks = ranks
         self._step = 0
         self._epoch = 1
+        self._alike = 0  # steps so far in which all ranks had the same loss; -1: not looked at
         self._untimed = StepTimer()  # of steps without a model
         self._timer = self._untimed  # of the last step
         self._ended_s = time.perf_counter()  # that step, or an evaluation
@@ -170,6 +177,23 @@ class Recorder:
         )  # fmt: skip
         self.sinks.write(record)
         self.begin()
+
+    def compare(self, losses: Sequence[float]) -> None:
+        """Say if all ranks' losses are the same numbers in each of the first steps."""
+        if len(set(losses)) > 1 or len(losses) == 1:
+            self._alike = -1  # never again
+        if self._alike < 0:
+            return
+        self._alike += 1
+        if self._alike == ALIKE_STEPS:
+            self._alike = -1
+            if self.ranks.rank == 0:
+                warnings.warn(
+                    f"muster.record: in {ALIKE_STEPS} steps all {len(losses)} ranks had the same "
+                    f"loss, last {losses[0]}: do they compute the same samples? Give each rank its "
+                    "own, by muster.steps or a DistributedSampler, and record its own loss",
+                    stacklevel=3,
+                )
 
     def counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
         """`step` as one of a plan; a number, or one more than the last, if it is none."""

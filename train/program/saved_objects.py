@@ -1,6 +1,6 @@
 """Checkpoints of any program: any object with a `state_dict` is saved and resumed bit for bit.
 
-What is saved of them is in object_states.py, and how in checkpoints/.
+What is saved of them, and how, is in checkpoints/.
 """
 
 import math
@@ -18,14 +18,14 @@ from muster.orderly_stop import StoppedCleanly, request, stopping
 
 from ..checkpoints.exchange import gather, sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
+from ..checkpoints.object_states import Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
 from .exchange import of_program
-from .object_states import ObjectStates, Stateful
 from .recorder import write_record
 
 UNITS = {"step": "step", "steps": "step", "min": "min"}
-_default_folders = set[Path]()  # that this process has given out
+_folders = set[Path]()  # of the checkpoints of this process
 
 
 def checkpoints(
@@ -34,7 +34,7 @@ def checkpoints(
     every: str | None = None,
     keep_last: int = 2,
     name: str | None = None,
-    **objects: Stateful,
+    **objects: Stateful | Collected,
 ) -> "Checkpoints":
     """Save and resume `objects`; every rank calls this, and its methods, at the same places.
 
@@ -69,7 +69,8 @@ def checkpoints(
         )
     interval, ranks = _interval(every), current_ranks()
     place = Path(given, name or "")
-    if not folder and place.absolute() in _default_folders:
+    is_used = place.absolute() in _folders
+    if is_used and not folder:
         raise UsageError(
             f"muster.checkpoints: an earlier call of this program has its checkpoints in {place}; "
             "give each training a name of its own: name='fold2'"
@@ -78,12 +79,13 @@ def checkpoints(
     manager = CheckpointManager(
         place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last
     )
-    if not folder:
-        _default_folders.add(place.absolute())
-    return Checkpoints(manager, ranks, objects, writes=writes)
+    _folders.add(place.absolute())
+    return Checkpoints(manager, ranks, objects, writes=writes, is_used=is_used)
 
 
-def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> Iterator[str]:
+def _problems(
+    keep_last: int, name: object, objects: Mapping[str, Stateful | Collected]
+) -> Iterator[str]:
     yield from whole_number("keep_last", keep_last, 1)
     if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
         yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
@@ -92,7 +94,8 @@ def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> 
     for name, one in objects.items():
         if name in ("sync", "generators") or not name.isidentifier():  # names of files
             yield f"an object cannot be called {name!r}; give it another name: model=model"
-        yield from methods(name, one, "state_dict", "load_state_dict")
+        if not isinstance(one, Collected):
+            yield from methods(name, one, "state_dict", "load_state_dict")
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
@@ -108,11 +111,13 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self,
         manager: CheckpointManager,
         ranks: Ranks,
-        objects: Mapping[str, Stateful],
+        objects: Mapping[str, Stateful | Collected],
         *,
         writes: bool,
+        is_used: bool = False,
     ) -> None:
-        self._manager, self._ranks = manager, ranks
+        """`is_used`: whether an earlier call of this program has its checkpoints there."""
+        self._manager, self._ranks, self._is_used = manager, ranks, is_used
         self._state = ObjectStates(objects, ranks, writes=writes)
         self.folder = manager.folder
         self.step = 0  # the last step given to `after_step`, or resumed from
@@ -123,17 +128,25 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects.
         """
-        found = self._manager.find("auto", self._state.problems, lambda line: None, self._warn)
+        found = self._manager.find(
+            "auto", self._state, lambda line: None, self._warn, asked="muster.checkpoints"
+        )
         if found is None:
             return 0
-        by_rank, was = found[1].get("by_rank"), found[1]["world_size"]
+        by_rank, was = found.saved.by_rank, found.saved.world_size
         if by_rank and was != self._ranks.world_size:
             self._warn(
                 f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, *found)
-        self.step = int(found[1]["step"])
+        self._manager.restore(self._state, found)
+        self.step = found.saved.step
+        if self._is_used:
+            self._warn(
+                f"goes on from step {self.step} in {self.folder}, where an earlier call of this "
+                "program has its checkpoints; another training needs a name of its own: "
+                "name='fold2'"
+            )
         return self.step
 
     def _warn(self, text: str) -> None:

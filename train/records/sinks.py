@@ -145,6 +145,17 @@ class History:
         if record.step <= FIRST_LOSSES:
             self.first_losses.append(record.loss)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run continues: what is the same on every rank."""
+        names = ("step", "epoch", "samples", "metrics")
+        evaluations = [{name: getattr(one, name) for name in names} for one in self.evaluations]
+        return {"first_losses": list(self.first_losses), "evaluations": evaluations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        unknown: dict[str, Any] = {"rank": 0, "local_samples": 0, "eval_s": 0.0}
+        self.first_losses = list(state["first_losses"])
+        self.evaluations = [EvalRecord(**unknown | one) for one in state["evaluations"]]
+
 
 class Console:
     """Prints on rank 0 only, and nothing at all with --quiet.

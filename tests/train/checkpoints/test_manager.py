@@ -19,6 +19,8 @@ from tests.train.retained import CONFIG, bits, run, steps
 from tests.train.workers import REPOSITORY, results_of
 from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager, StepRequests
+from train.checkpoints.object_states import ObjectStates
+from train.checkpoints.saved_state import SavedState
 from train.checkpoints.writer import NotWritten, TrainedButNotSaved, Writer
 from train.tasks import synthetic
 
@@ -78,7 +80,8 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
 def test_whatever_keeps_one_from_being_written_is_said_in_one_line(tmp_path, capsys):
     noted = []
     writer = Writer(tmp_path, keep_last=1, rank=0, note=noted.append)
-    writer.start(3, {"model": {"w": lambda: None}}, {}, (0, 0), stall_s=0.0)
+    saved = SavedState(step=3, world_size=1)
+    writer.start({"model": {"w": lambda: None}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
     where = f"{tmp_path} on {socket.gethostname()}"
@@ -158,6 +161,20 @@ def test_nan_is_never_the_best(tmp_path, capsys):
     assert "nothing is kept" not in printed
     assert steps_kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
     assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
+
+
+def test_patience_ends_a_run_whose_metric_gets_no_better(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, epochs=5, keep_best="mine:min", checkpoint_dir=folder, keep_last=9)
+    first = replace(config, patience=1)
+    _, lines = run(first, tmp_path / "a", task=Perplexed(ANY, 9.0, 3.0, 5.0))
+    message = "no epoch since step 16 had a better mine:min; the training ends after step 24"
+    assert lines[-1] == f"--patience 1: {message}"
+    assert steps(folder) == [16, 8]
+    # a resume counts on: from the best so far, and the steps after it
+    again = replace(config, patience=2, resume="auto")
+    trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
+    assert trainer.at.step == 32 and lines[-1].startswith("--patience 2: no epoch since step 16")
 
 
 def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
@@ -267,29 +284,20 @@ def test_best_checkpoint_that_failed_is_an_error_and_the_best_before_it_stays(
 def ends_of_disks(ranks, folder):
     """How a run ends whose ranks write to disks of their own, if those of some ranks are full."""
     found = []
+    nothing = ObjectStates({}, ranks, writes=True)
     for full in ((), (1,), (0, 1)):
         disk = Path(folder, f"{len(full)}-rank{ranks.rank}")
         checkpoints = CheckpointManager(disk, ranks, writes=True, note=lambda record: None)
         with pytest.MonkeyPatch.context() as patching:
             if ranks.rank in full:
                 full_at(patching)
-            checkpoints.make(3, Nothing(), StepRequests(save=True))
+            checkpoints.make(3, nothing, StepRequests(save=True))
             try:
                 checkpoints.require()
                 found.append("")
             except TrainedButNotSaved as error:
                 found.append(str(error))
     return found
-
-
-class Nothing:
-    """A training without a state."""
-
-    def own_state(self):
-        return {}
-
-    def saved(self, *, keeps):
-        return {}, {}
 
 
 def test_every_rank_ends_with_the_error_if_every_disk_is_full(tmp_path):
@@ -330,4 +338,4 @@ def test_losses_of_later_steps_are_not_in_a_checkpoint(tmp_path, monkeypatch):
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
     oldest = storage.found(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    assert len(storage.read(oldest)[1]["first_losses"]) == 1
+    assert len(storage.read(oldest)[1]["values"]["history"]["first_losses"]) == 1

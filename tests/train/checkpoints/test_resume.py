@@ -149,7 +149,7 @@ def test_other_settings_are_named(tmp_path):
 
 def test_checkpoint_of_another_program_is_refused(tmp_path):
     muster.checkpoints(tmp_path, model=torch.nn.Linear(2, 1)).save(3)
-    with pytest.raises(UsageError, match="of another program: it has no settings, at, samples"):
+    with pytest.raises(UsageError, match="of another program: it holds model; here are hist"):
         run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 

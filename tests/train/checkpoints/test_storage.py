@@ -38,11 +38,13 @@ FULL = """
 import sys, torch
 from pathlib import Path
 from train.checkpoints import storage
+from train.checkpoints.saved_state import SavedState
 from train.checkpoints.writer import Writer
 notes = []
 writer = Writer(Path(sys.argv[1]), keep_last=9, rank=0, note=notes.append)
 for step in range(1, 9):
-    writer.start(step, {"model": {"weight": torch.zeros(15_000)}}, {}, (0, 0), stall_s=0.0)
+    saved = SavedState(step=step, world_size=1)
+    writer.start({"model": {"weight": torch.zeros(15_000)}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
 whole = [one.step for one in storage.found(Path(sys.argv[1])) if storage.read(one)]
 print(whole, [note.error for note in notes if note.error][0])

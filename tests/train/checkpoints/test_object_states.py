@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import muster
-from tests.train.program.resumed_program import TRAININGS, Own
+from tests.train.checkpoints.resumed_program import TRAININGS, Own
 from tests.train.workers import run_program
 
 RANKS = 3

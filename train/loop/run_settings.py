@@ -1,0 +1,109 @@
+"""The settings of a run in its checkpoints, and which other settings may continue from them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from configs.settings.checkpoint import RESETS
+from configs.settings.fields import flag
+from configs.settings.train import TrainConfig
+
+# For each restored part, the settings it depends on; its flag --reset-... discards the part.
+STANDS_ON = {
+    "data": ("task", "seed", "batch_size", "train_samples"),
+    # with --decay the optimizer has other groups, each with a rate of the schedule
+    "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr", "decay"),
+    "optimizer": ("optimizer",),
+}
+# Settings that change the losses, but say how long to train, or how to resume.
+NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{part.replace('-', '_')}" for part in RESETS)}
+OBJECTS = {"lr_scheduler": ("schedule",), "optimizer": ("optimizer", "precision")}
+
+
+class RunSettings:
+    """An object of a checkpoint: the settings that change losses, and what follows from them."""
+
+    def __init__(
+        self, config: TrainConfig, samples: int, schedule_end: int, tell: Callable[[str], None]
+    ) -> None:
+        """`samples` of the training set; `schedule_end`: the step until which the rate decays."""
+        self._config, self._samples, self._end, self._tell = config, samples, schedule_end, tell
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "settings": recorded(self._config),
+            "samples": self._samples,
+            "schedule_end": self._end,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Name what differs from the checkpoint's and is allowed to."""
+        config, was = self._config, state["schedule_end"]
+        if self._is_moved(was) and config.reset_data:
+            self._tell(f"the learning rate decays until step {self._end}, no longer {was}")
+        differences = [
+            f"{flag(name)} {_shown(state['settings'][name])} → {_shown(now)}"
+            for name, now in recorded(config).items()
+            if (before := state["settings"].get(name, now)) != now
+            and (name != "sync" or "local_sgd" in (before, now))  # the others are exact
+        ]
+        if differences:
+            listed = ", ".join(differences)
+            self._tell(f"going on with other settings than the checkpoint's: {listed}")
+
+    def resume_problems(self, state: dict[str, Any]) -> Iterator[str]:
+        """A line for each difference to the checkpoint that a restored part cannot stand."""
+        config = self._config
+        for part, names in STANDS_ON.items():
+            for name in names if part not in resets(config) else ():
+                now = getattr(config, name)
+                was = state["settings"].get(name, now)  # older checkpoints do not store all
+                if was != now:
+                    remedy = f"--reset-{part.replace('_', '-')}"
+                    yield (
+                        f"{flag(name)} is {now}, but was {was} in the checkpoint; give {was}, "
+                        f"or {remedy}"
+                    )
+        if state["samples"] != self._samples and not config.reset_data:
+            yield (
+                f"it was training on {state['samples']} samples, here are {self._samples}; "
+                "see --reset-data"
+            )
+        was = state["schedule_end"]
+        if self._is_moved(was) and not config.reset_data:
+            yield (
+                f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+                f"--schedule-steps {config.schedule_steps or 'unset'} it does until step "
+                f"{self._end}; give --schedule-steps {was}, or --reset-lr-scheduler"
+            )
+
+    def _is_moved(self, was: int | None) -> bool:
+        """Whether the rate would jump, since its decay has ended elsewhere."""
+        config = self._config
+        is_fixed = config.schedule == "constant" or config.reset_lr_scheduler
+        return was not in (self._end, None) and not is_fixed  # older checkpoints do not store it
+
+
+def recorded(config: TrainConfig) -> dict[str, Any]:
+    """The settings that a checkpoint stores for a later comparison: those that change losses."""
+    names = [
+        setting.name
+        for setting in fields(TrainConfig)
+        if setting.metadata.get("affects") in (None, "losses", "gradients")
+        and setting.name not in NOT_COMPARED
+    ]
+    return {name: getattr(config, name) for name in ["sync", *names]}
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else str(value)
+
+
+def resets(config: TrainConfig) -> frozenset[str]:
+    """The parts of a checkpoint that are not to be restored."""
+    return frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))
+
+
+def objects_to_reset(config: TrainConfig) -> set[str]:
+    """The names of the objects that are not to be restored."""
+    return {name for part in resets(config) for name in OBJECTS.get(part, ())}
