@@ -25,9 +25,9 @@ class StepRecord:
     data_s: float
     forward_s: float
     backward_s: float
-    # Waiting for other ranks, or for what they send, in all of them: in collectives, and from the end
-    # of a backward pass until all gradients are the mean. No other phase contains any of it. (On a
-    # GPU, what fsdp gathers in streams of its own is not told apart.)
+    # Waiting for other ranks, or for what they send, in all of them: in collectives, and from the
+    # end of a backward pass until all gradients are the mean. No other phase contains any of it.
+    # (On a GPU, what fsdp gathers in streams of its own is not told apart.)
     sync_s: float
     optimizer_s: float
     step_s: float  # the whole step, whatever it was spent on
