@@ -187,7 +187,8 @@ class MicroBatch:
         it.
 
         Raises:
-            UsageError: there are such layers, and each rank cuts its micro-batches by itself.
+            UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
+                may leave out samples.
         """
 
 @dataclass(frozen=True)

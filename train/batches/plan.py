@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -77,8 +78,9 @@ class MicroBatch:
     tokens: int = 0  # padding included; 0 if lengths are unknown, or for a dummy
     share: float = 1.0  # this rank's part of the global batch in this step
     is_last: bool = True  # whether it is this rank's last of the step
-    # "accumulation" or "lengths" if each rank cuts its own part by it; "" if all ranks' passes
-    # together are one micro-batch, the same on any number of ranks.
+    # "accumulation" or "lengths" if each rank cuts its own part by it, "units" if a rank may leave
+    # out samples that count nothing; "" if all ranks' passes together are one micro-batch, the same
+    # on any number of ranks.
     cut_by: str = ""
 
     @property
@@ -93,9 +95,17 @@ class MicroBatch:
         it.
 
         Raises:
-            UsageError: there are such layers, and each rank cuts its micro-batches by itself.
+            UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
+                may leave out samples.
         """
         layers = batchnorm.synced_layers(model)
+        if layers and self.cut_by == "units":
+            raise UsageError(
+                "muster.steps: some units= are 0, and a rank whose part counts nothing computes "
+                "none of its samples, but the BatchNorm layers of synced_batchnorm=True see all: "
+                "losses would depend on the number of ranks; leave out these samples or "
+                "synced_batchnorm=True"
+            )
         if layers and self.cut_by:
             raise UsageError(
                 f"muster.steps: with {self.cut_by}= each rank cuts its part into micro-batches by "
@@ -166,14 +176,16 @@ class BatchPlan:
     def by_length(self) -> bool:
         return self.pass_tokens is not None
 
-    @property
+    @cached_property
     def _cut_by(self) -> str:
         """See `MicroBatch.cut_by`."""
         if len(self.weights) == 1:
             return ""
         if self.by_length:
             return "lengths"
-        return "accumulation" if self.accumulation > 1 and not self.in_step else ""
+        if self.accumulation > 1 and not self.in_step:
+            return "accumulation"
+        return "units" if self.units and min(self.units) == 0 else ""
 
     def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
         """The steps of one epoch (0 is the first) for one rank."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
-from ..sync.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
+from ..sync.step_times import StepTimer, timer_of
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan, each, packed
 from .splitter import MEASURED_STEPS, Pace, Splitter
@@ -128,7 +128,7 @@ class Steps:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the step that was handed out last
         self._ranks = ranks
-        self._timer = None if model is None else (PassTimer(model), Pace())
+        self._timer = None if model is None else (timer_of(model), Pace())
         self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
 
@@ -180,10 +180,10 @@ class Steps:
             )
         return Batches(self)
 
-    def _measure(self, done: StepPlan, passes: PassTimer, pace: Pace) -> None:
+    def _measure(self, done: StepPlan, timer: StepTimer, pace: Pace) -> None:
         """Time a step; if it is due, give faster ranks more if that gains enough; collective."""
         amount = done.local_tokens if self.plan.by_length else done.local_samples
-        pace.add(passes.take().forward_s, amount)
+        pace.add(timer.take_step().seconds()["forward"], amount)
         if self.step % MEASURED_STEPS == 0 and pace.steps > 1:
             self.plan = self._splitter.better(self.plan, self.step, *pace.take())
 

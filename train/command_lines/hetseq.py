@@ -164,7 +164,7 @@ def meeting_point(
     if kind == "file" and 0 not in ranks:
         yield _read(Path(place), timeout_s)
         return
-    others = (one for _, one in interfaces() if not one.startswith(NOT_FROM_OTHERS))
+    others = (address for _, address in interfaces() if not address.startswith(NOT_FROM_OTHERS))
     address = "127.0.0.1" if len(ranks) == size else next(others, "127.0.0.1")
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -206,7 +206,7 @@ def _read(path: Path, timeout_s: float) -> tuple[str, int]:
 def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
     """Train all these workers, a process each; return the exit code of the first that failed."""
     context = multiprocessing.get_context("fork")  # torch is not imported yet
-    processes = [context.Process(target=_train, args=(config, one)) for one in each]
+    processes = [context.Process(target=_train, args=(config, worker)) for worker in each]
     for process in processes:
         process.start()
 

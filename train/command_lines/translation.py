@@ -118,7 +118,7 @@ def settings(
     try:
         return cli.parse(classes, argv, prog=prog, description=description)
     except UsageError as error:
-        text = FLAG.sub(lambda found: theirs.get(found[0], found[0]), str(error))
+        text = FLAG.sub(lambda match: theirs.get(match[0], match[0]), str(error))
         raise UsageError(text) from None
 
 

@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
+from threading import Timer
 
 import torch
 import torch.distributed as dist
@@ -43,6 +44,7 @@ from .placement import WorkerInfo
 from .stop_request import StoppedCleanly
 from .world import World
 
+ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
 HEARD_S = 10.0  # how long a rank that gives up stays, so that others can read why
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
@@ -68,7 +70,7 @@ class Peers:
         """Let rank 0 `make` something on disk while the others wait; they read it afterwards.
 
         If a host does not see what rank 0 made (no shared file system), one of its ranks makes it
-        there. There are no locks.
+        there. There are no locks. Rank 0, whose output people see, says for whom all wait.
 
         Raises:
             PeerFailed: another rank could not make it; on this rank `make`'s own error is raised.
@@ -78,8 +80,26 @@ class Peers:
             if self.leads_host and not is_made():
                 make()
 
-        of_first(self.world.rank, self.world.world_size, make, DISK_PATIENCE_S)
-        of_each(self.world.world_size, again, DISK_PATIENCE_S)
+        rank = self.world.rank
+        size = self.world.world_size
+        says = rank == 0 and size > 1
+        with _announced("waiting for rank 0, which prepares the data", says=says):
+            of_first(rank, size, make, DISK_PATIENCE_S)
+        with _announced("waiting for hosts that do not see the data of rank 0", says=says):
+            of_each(size, again, DISK_PATIENCE_S)
+
+
+@contextmanager
+def _announced(text: str, *, says: bool) -> Iterator[None]:
+    """Print `text` if what happens in this context takes longer than `ANNOUNCE_S`."""
+    timer = Timer(ANNOUNCE_S, print, [text], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    if says:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True)
@@ -186,7 +206,7 @@ def _gather_workers(
                 f"{world.world_size}; check that it was started, with the same --world-size "
                 f"and a --rank of its own"
             )
-        if waited > 10 and world.is_main and not announced:
+        if waited > ANNOUNCE_S and world.is_main and not announced:
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
             announced = True
         time.sleep(0.02 if waited < 5 else 0.2)

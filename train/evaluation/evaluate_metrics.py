@@ -2,8 +2,8 @@
 
 The samples of all ranks are collected on rank 0 once, in their order. The module computes on rank
 0, in memory, while the others wait; all ranks get its result. No file is shared, and no lock is
-taken. Only rank 0 needs the module. torch's object collectives carry the samples between the ranks
-of this one job, through gloo and CPU memory.
+taken. Only rank 0 needs the module. Samples travel between the ranks of this one job as JSON and
+tensors, through gloo and CPU memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
 from ..distributed.agreement import gather, of_first
+from ..model import rng
 from ..sync.ranks import Ranks, current_ranks
 from .metric_modules import ModuleFolder, in_memory
 
@@ -120,15 +120,15 @@ def _computed(
         _, chosen = np.unique(places, return_index=True)
         given = {name: [column[at] for at in chosen] for name, column in given.items()}
     try:
-        with torch.random.fork_rng(devices=[]):  # the other ranks draw no random numbers here
-            found = module.compute(**given, **arguments)
+        with rng.preserved():  # the other ranks draw no random numbers here
+            result = module.compute(**given, **arguments)
     except Exception as error:
         line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
-    if not isinstance(found, dict):
-        kind = "None" if found is None else f"a {type(found).__name__}"
+    if not isinstance(result, dict):
+        kind = "None" if result is None else f"a {type(result).__name__}"
         raise MusterError(f"metric {label}: it returned {kind}, not a dict of its results")
-    return found
+    return result
 
 
 def _listed(values: Any) -> list[Any]:
@@ -147,11 +147,11 @@ def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
     """What computes `metric`: a module, or several as `evaluate.combine` has them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
-    def load(one: Any) -> Any:
-        return folder.load(one, config_name) if isinstance(one, str) else one
+    def load(module: Any) -> Any:
+        return folder.load(module, config_name) if isinstance(module, str) else module
 
     if isinstance(metric, Mapping):
-        return combine({name: load(one) for name, one in metric.items()})
+        return combine({name: load(module) for name, module in metric.items()})
     if isinstance(metric, Sequence) and not isinstance(metric, str):
         return combine(list(map(load, metric)))
     module = load(metric)

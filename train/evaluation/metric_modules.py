@@ -46,7 +46,7 @@ class ModuleFolder:
         self._scratch.close()
         with suppress(ValueError):
             sys.path.remove(str(self.path))
-        for name in [one for one in sys.modules if one.partition(".")[0] == self._package]:
+        for name in [loaded for loaded in sys.modules if loaded.partition(".")[0] == self._package]:
             del sys.modules[name]
 
     def load(self, name: str, config_name: str | None = None) -> Any:
@@ -59,11 +59,16 @@ class ModuleFolder:
         from evaluate.loading import import_main_class
 
         try:
-            found = self._find(name)
-            kind = import_main_class(found.module_path)
+            description = self._find(name)
+            kind = import_main_class(description.module_path)
             if kind is None:
                 raise ImportError("it has no class that is an evaluate.Metric")
-            how = {"keep_in_memory": True, "num_process": 1, "process_id": 0, "hash": found.hash}
+            how = {
+                "keep_in_memory": True,
+                "num_process": 1,
+                "process_id": 0,
+                "hash": description.hash,
+            }
             how |= {"cache_dir": str(self.path / "work"), "experiment_id": uuid.uuid4().hex}
             module = kind(config_name=config_name, **how)
             if kind._download_and_prepare is not EvaluationModule._download_and_prepare:
@@ -140,13 +145,13 @@ def _cached(name: str, private: Path) -> Any | None:
     from evaluate.loading import CachedEvaluationModuleFactory
 
     every = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
-    for one in every or [name.replace("/", "--")]:
+    for folder_name in every or [name.replace("/", "--")]:
         with suppress(FileNotFoundError):
-            copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, one)
-            shutil.copytree(copies, private / METRICS / one)
-            for folder in (private / METRICS, private / METRICS / one):
+            copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, folder_name)
+            shutil.copytree(copies, private / METRICS / folder_name)
+            for folder in (private / METRICS, private / METRICS / folder_name):
                 (folder / "__init__.py").touch()
-            return CachedEvaluationModuleFactory(one, METRICS, str(private)).get_module()
+            return CachedEvaluationModuleFactory(folder_name, METRICS, str(private)).get_module()
     return None
 
 

@@ -70,11 +70,11 @@ class TaskMetrics:
             for module, (_, arguments) in zip(modules, self._names, strict=True)
         ]
         keys = Counter(key for result in results for key in result) + Counter(list(taken))
-        found = dict[str, float]()
+        numbers = dict[str, float]()
         for (name, _), result in zip(self._names, results, strict=True):
             for key, value in result.items():
-                found.update(self._numbers(f"{name}_{key}" if keys[key] > 1 else key, value))
-        return found
+                numbers.update(self._numbers(f"{name}_{key}" if keys[key] > 1 else key, value))
+        return numbers
 
     def close(self) -> None:
         """Remove the folder from which the modules were loaded."""
@@ -89,11 +89,11 @@ class TaskMetrics:
         with ExitStack() as cleanup:
             folder = ModuleFolder()
             cleanup.callback(folder.close)
-            for one in wanted:
-                module = folder.load(one.name, one.config_name)
+            for metric in wanted:
+                module = folder.load(metric.name, metric.config_name)
                 if other := [name for name in module._feature_names() if name not in COLUMNS]:
                     raise UsageError(
-                        f"--metrics {one.name}: it takes {', '.join(other)}, but a task has "
+                        f"--metrics {metric.name}: it takes {', '.join(other)}, but a task has "
                         f"{' and '.join(COLUMNS)} only"
                     )
                 self._modules.append(module)
@@ -103,12 +103,12 @@ class TaskMetrics:
             f"{name}_{names[:at].count(name)}" if names.count(name) > 1 else name
             for at, name in enumerate(names)
         ]
-        return [(label, one.arguments) for label, one in zip(labels, wanted, strict=True)]
+        return [(label, metric.arguments) for label, metric in zip(labels, wanted, strict=True)]
 
     def _numbers(self, name: str, value: Any) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
-            for key, one in value.items():
-                yield from self._numbers(f"{name}_{key}", one)
+            for key, inner in value.items():
+                yield from self._numbers(f"{name}_{key}", inner)
         elif isinstance(value, Real):
             yield name, float(value)
         elif name not in self._told:
@@ -125,19 +125,19 @@ def parsed(text: str) -> list[Wanted]:
     Raises:
         UsageError: a name is empty, or there are two configurations.
     """
-    found = []
-    for one in text.split(","):
-        name, *words = one.strip().split(":")
+    metrics = []
+    for part in text.split(","):
+        name, *words = part.strip().split(":")
         configs = [word for word in words if "=" not in word]
         if not name or len(configs) > 1 or not all(words):
             raise UsageError(
-                f"--metrics {text}: {one.strip()!r} is not NAME, NAME:CONFIGURATION "
+                f"--metrics {text}: {part.strip()!r} is not NAME, NAME:CONFIGURATION "
                 "or NAME:argument=value"
             )
         pairs = [word.partition("=")[::2] for word in words if "=" in word]
         arguments = {key: _value(value) for key, value in pairs}
-        found.append(Wanted(name, configs[0] if configs else None, arguments))
-    return found
+        metrics.append(Wanted(name, configs[0] if configs else None, arguments))
+    return metrics
 
 
 def _value(text: str) -> Any:

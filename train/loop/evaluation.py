@@ -14,14 +14,17 @@ from muster.errors import MusterError, UsageError
 from train.batches.plan import evaluation_indices, packed
 from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
-from train.loop.step import PhaseTimer, to_device
+from train.loop.step import to_device
+from train.model import rng
 from train.records.schema import EvalRecord
+from train.sync.ranks import Ranks, waits
 from train.tasks.base import Batch, Datasets, Samples, Task
 
 FEW = 4  # samples with which the names of metrics are found
 
 
 @torch.no_grad()
+@rng.preserved()  # a task's metric, or one of --metrics, may draw; dropout goes on as without it
 def evaluate(
     task: Task,
     datasets: Datasets,
@@ -39,7 +42,8 @@ def evaluate(
     """
     model, ranks = state.model, state.grad_sync.ranks
     device = next(model.parameters()).device
-    timer = PhaseTimer(device)
+    began = waits.now()
+    predict_s = metric_s = 0.0
     model.eval()
     metrics: dict[str, float] = {}
     local_samples = 0
@@ -61,35 +65,44 @@ def evaluate(
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
         batches = iter(loader)
         for at in positions:
-            with timer.phase("predict"), state.precision.autocast():
+            loading = waits.now()
+            with state.precision.autocast():
                 batch = to_device(next(batches), model, device)
                 output = task.forward(model, batch)
-            with timer.phase("metric"):
-                units = task.units(batch)
-                units = torch.tensor([len(at)]) if units is None else units.cpu()
-                losses = output.loss.detach().double().cpu().reshape(-1)
-                sums += torch.stack([losses * units, units])
-                logits, labels = output.logits.float().cpu(), batch["labels"].cpu()
-                metric.update(logits, labels, torch.tensor(at))
-                if more is not None:
-                    collected.add(*task.predictions(logits, labels), at)
-            local_samples += len(at)
-        total = torch.cat([metric.state.flatten(), sums.flatten()])
-        with timer.phase("sync"):
-            total = ranks.all_reduce(total.to(device), dist.ReduceOp.SUM).cpu()
-        metric.state = total[: metric.state.numel()].view_as(metric.state)
-        with timer.phase("metric"):
-            scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+            logits = output.logits.float().cpu()  # where a GPU computes, this waits for it
+            predicted = waits.now()
+            units = task.units(batch)
+            units = torch.tensor([len(at)]) if units is None else units.cpu()
+            losses = output.loss.detach().double().cpu().reshape(-1)
+            sums += torch.stack([losses * units, units])
+            labels = batch["labels"].cpu()
+            metric.update(logits, labels, torch.tensor(at))
             if more is not None:
-                scores |= more.compute(collected, scores)
+                collected.add(*task.predictions(logits, labels), at)
+            local_samples += len(at)
+            predict_s += loading.computed_until(predicted)
+            metric_s += predicted.computed_until(waits.now())
+        total = torch.cat([metric.state.flatten(), sums.flatten()])
+        total = waits.during(_added_up, total.to(device), ranks)
+        counted = waits.now()
+        metric.state = total[: metric.state.numel()].view_as(metric.state)
+        scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+        if more is not None:
+            scores |= more.compute(collected, scores)
+        metric_s += counted.computed_until(waits.now())
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
-    seconds = timer.seconds
+    ended = waits.now()
     return EvalRecord(
         step=state.at.step, epoch=epoch, rank=ranks.rank,
         samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
-        eval_s=timer.total_s(), metrics=metrics,
-        predict_s=seconds["predict"], metric_s=seconds["metric"], sync_s=seconds["sync"],
+        eval_s=ended.at_s - began.at_s, metrics=metrics,
+        predict_s=predict_s, metric_s=metric_s, sync_s=began.waited_until(ended),
     )  # fmt: skip
+
+
+def _added_up(counts: Tensor, ranks: Ranks) -> Tensor:
+    """Of all ranks, on the CPU."""
+    return ranks.all_reduce(counts, dist.ReduceOp.SUM).cpu()
 
 
 def require_metric(

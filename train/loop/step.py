@@ -17,9 +17,8 @@ signal that reaches one rank never separates the ranks.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -37,10 +36,9 @@ from train.loop.state import TrainingState
 from train.records.schema import StepRecord
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
-from train.sync.ranks import Collective, Moment, waits
+from train.sync.ranks import Collective
+from train.sync.step_times import timer_of
 from train.tasks.base import Batch, Task
-
-Mark = Moment | torch.cuda.Event
 
 
 class Step:
@@ -64,30 +62,32 @@ class Step:
         # found once, since walking through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
         self._batchnorms = batchnorm.synced_layers(wrapped)
+        self._timer = timer_of(wrapped)
         wrapped.train()
 
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
     ) -> tuple[StepRecord, StepRequests]:
         """Run the step of `plan`; `requests_of(step)` is what this rank requests after it."""
-        timer, at = PhaseTimer(self.device), self.state.at
+        at = self.state.at
+        self._timer.begin()
         if not self.state.model.training:  # an evaluation came before
             self.model.train()
-        local_loss = self._passes(plan, batches, timer)
-        with timer.phase("optimizer"):
+        local_loss = self._passes(plan, batches)
+        with named("optimizer"):
             # A mode that is not exact leaves gradients local, so each rank clips its own.
             is_exact = self.grad_sync.is_exact
             own_norm = torch.zeros(()) if is_exact else self._clip()
-        with timer.phase("sync"):
+        with named("sync"):
             losses, norms, requests = self._sync(
                 plan, local_loss, own_norm, requests_of(at.step + 1)
             )
-        with timer.phase("optimizer"):
+        with named("optimizer"):
             if is_exact:
                 norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
             self._update()
-        with timer.phase("sync"):
+        with named("sync"):
             self.grad_sync.updated(self.model)
         rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
         loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
@@ -95,27 +95,27 @@ class Step:
         at.step, at.in_epoch = at.step + 1, at.in_epoch + 1
         self.collectives = self.ranks.ledger.take_step()
         record = replace(plan, step=at.step, epoch=at.epoch).record(
-            self.ranks.rank, self.collectives, self._seconds(timer),
+            self.ranks.rank, self.collectives, self._seconds(),
             loss=loss, lr=lr, grad_norm=grad_norm,
         )  # fmt: skip
         return record, StepRequests(*rows[:, 2:].any(0).tolist())
 
-    def _passes(self, plan: StepPlan, batches: Iterator[Batch], timer: "PhaseTimer") -> Tensor:
+    def _passes(self, plan: StepPlan, batches: Iterator[Batch]) -> Tensor:
         """Forward and backward over this rank's micro-batches; returns its part of the loss."""
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        with timer.phase("data"):
+        with named("data"):
             loaded = [next(batches) for _ in plan.micro_batches]
-        with timer.phase("sync"):
+        with named("sync"):
             weights = self._loss_weights(plan, loaded)
         for micro, own, weight in zip(plan.micro_batches, loaded, weights, strict=True):
-            with timer.phase("data"):
+            with named("data"):
                 batch = to_device(own, self.model, self.device)
             if self._batchnorms:
                 batchnorm.count_samples(self._batchnorms, micro.samples > 0)
             with nullcontext() if micro.is_last else self.grad_sync.no_sync(self.model):
-                with timer.phase("forward"), self._autocast:
+                with named("forward"), self._autocast:
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
-                with timer.phase("backward"):
+                with named("backward"):
                     self.grad_sync.backward(self.state.precision.scale(loss))
             local_loss += loss.detach()
         return local_loss
@@ -135,15 +135,8 @@ class Step:
             self.buffers.average(plan.local_samples / plan.samples, marks)
         return losses, norms, requests
 
-    def _seconds(self, timer: "PhaseTimer") -> dict[str, float]:
-        """The step's seconds; what any phase has waited for others counts as `sync`."""
-        seconds = timer.seconds
-        waited_s = min(self.grad_sync.waited_s, seconds["backward"])
-        seconds["backward"] -= waited_s
-        seconds["sync"] += waited_s
-        return seconds | {
-            "sync_in_passes": timer.waited_s + waited_s,
-            "step": timer.total_s(),
+    def _seconds(self) -> dict[str, float]:
+        return self._timer.end_step().seconds() | {
             "comm": self.grad_sync.comm_s,
             "overlapped": self.grad_sync.overlapped_s,
         }
@@ -197,6 +190,11 @@ class Step:
             on = "every rank" if self.grad_sync.is_exact else f"rank {ranks}"
             raise MusterError(f"{where} gradient's norm is {norm} on {on}; {remedy}")
         return math.fsum(losses) / len(losses), norms[self.ranks.rank]
+
+
+def named(phase: str) -> record_function:
+    """A context that gives a part of a step its name in a trace."""
+    return record_function(f"muster.{phase}")
 
 
 def _not_finite(numbers: Sequence[float]) -> list[int]:
@@ -253,68 +251,3 @@ def build_schedule(
         return float(end + (1 - end) * left**power)
 
     return LambdaLR(optimizer, factor)
-
-
-class PhaseTimer:
-    """Adds up seconds per phase of one step; a phase's waiting for other ranks is of phase `sync`.
-
-    On a GPU it uses events in its stream: a phase ends when its kernels have ended, not when they
-    were queued. The host waits for them only when the seconds are read.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._phases: list[tuple[str, Mark, Mark]] = []
-        self._started = self._mark()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = self._mark()
-        try:
-            with record_function(f"muster.{name}"):  # its name in a trace
-                yield
-        finally:
-            self._phases.append((name, started, self._mark()))
-
-    @property
-    def seconds(self) -> defaultdict[str, float]:
-        """The seconds of each phase so far."""
-        by_phase = defaultdict[str, float](float)
-        for name, started, ended in self._phases:
-            waited_s = _waited(name, started, ended)
-            by_phase[name] += _between(started, ended) - waited_s
-            if waited_s:
-                by_phase["sync"] += waited_s
-        return by_phase
-
-    @property
-    def waited_s(self) -> float:
-        """The seconds of `sync` that are within other phases."""
-        return math.fsum(_waited(*phase) for phase in self._phases)
-
-    def total_s(self) -> float:
-        """Seconds since the timer was made, inside and outside of phases."""
-        return _between(self._started, self._mark())
-
-    def _mark(self) -> Mark:
-        if self._device.type != "cuda":
-            return waits.now()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-
-def _waited(phase: str, started: Mark, ended: Mark) -> float:
-    """How long a phase other than `sync` has waited for other ranks; on a GPU that is not known."""
-    if phase == "sync" or not (isinstance(started, Moment) and isinstance(ended, Moment)):
-        return 0.0
-    return started.waited_until(ended)
-
-
-def _between(started: Mark, ended: Mark) -> float:
-    if isinstance(started, Moment) and isinstance(ended, Moment):
-        return ended.at_s - started.at_s
-    assert not isinstance(started, Moment) and not isinstance(ended, Moment)
-    ended.synchronize()  # and so all earlier events in its stream
-    milliseconds: float = started.elapsed_time(ended)
-    return milliseconds / 1e3

@@ -25,7 +25,7 @@ from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
 from train.loop.state import Position, TrainingState
 from train.loop.step import Step, build_schedule, schedule_end
-from train.model import rng
+from train.model import drift, rng
 from train.model.precision import Precision
 from train.records.schema import DriftRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
@@ -80,6 +80,8 @@ class Trainer:
         self._splitter = Splitter(ranks, console.line, sinks.write) if is_auto else None
         self._measured = 0  # the step up to which speeds were measured
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
+        if ranks.world_size > 1 and (line := drift.note(model)):
+            console.line(line)
         if config.batchnorm == "synced" and ranks.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
         if config.compile:

@@ -4,6 +4,8 @@ numpy is imported only if its generator is used, so that `muster.steps` needs to
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +53,16 @@ def restore(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Numbers that are drawn in this context change none that are drawn after it."""
+    state = capture()
+    try:
+        yield
+    finally:
+        restore(state)
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,8 +23,8 @@ from ..records.schema import EvalRecord, Record
 from ..records.sinks import Sinks
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ddp.torch_ddp import buckets_of
-from ..sync.pass_times import PassTimes, timer_of
-from ..sync.ranks import Collective, Moment, Ranks, current_ranks, waits
+from ..sync.ranks import Collective, Ranks, current_ranks
+from ..sync.step_times import StepTimer, timer_of
 
 if TYPE_CHECKING:
     from .saved_objects import Checkpoints
@@ -123,15 +124,16 @@ class Recorder:
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
-        # the end of the last step; when the first one began is not known
-        self._ended: Moment | None = None
+        self._untimed = StepTimer()  # of steps without a model
+        self._timer = self._untimed  # of the last step
+        self._ended_s = time.perf_counter()  # that step, or an evaluation
 
     def stepped(
         self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
         **numbers: float,
     ) -> float:  # fmt: skip
         plan = self._counted(step, samples)
-        computed = waits.now()
+        self._timer = self._untimed if model is None else timer_of(model)
         asking = last_asked.get("checkpoints")
         requests = StepRequests() if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
@@ -139,37 +141,34 @@ class Recorder:
         mean = math.fsum(losses.flatten().tolist()) / len(losses)
         if asking is not None:
             asking.answered(plan.step, asked)
-        taken, made = (
-            (PassTimes(), []) if model is None else (timer_of(model).take(), sent_by(model))
-        )
-        now = waits.now()
-        before = self._ended or taken.began or computed
-        seconds = {
-            "data": max(0.0, before.computed_until(taken.began or before)),
-            "forward": taken.forward_s, "backward": taken.backward_s,
-            "sync": before.waited_until(now),
-            "sync_in_passes": before.waited_until(computed),
-            "optimizer": (taken.ended or computed).computed_until(computed),
-            "step": now.at_s - before.at_s,
-        }  # fmt: skip
+        seconds = self._timer.end_step().seconds()
+        made = []
+        if model is None:
+            seconds["optimizer"] = 0.0  # only what was waited is known
+        else:
+            made = sent_by(model)
         record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
         if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self.sinks.stepped(record, made)
-        self._ended = waits.now()
+        self._begin()
         return mean
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
         if step is not None:
             self._counted(step)
-        now = waits.now()
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
-            eval_s=now.at_s - (self._ended or now).at_s,
+            eval_s=time.perf_counter() - self._ended_s,
             metrics={name: float(one) for name, one in metrics.items()},
         )  # fmt: skip
         self.sinks.write(record)
-        self._ended = now
+        self._begin()
+
+    def _begin(self) -> None:
+        """The next step begins when this one, or an evaluation, is recorded."""
+        self._timer.begin()
+        self._ended_s = time.perf_counter()
 
     def _counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
         if not isinstance(step, StepPlan):

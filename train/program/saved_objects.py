@@ -27,7 +27,7 @@ from ..sync.ranks import Ranks, current_ranks
 from .recorder import last_asked, write_record
 
 UNITS = {"step": "step", "steps": "step", "min": "min"}
-_default_folders = set[Path]()  # that this process has given out
+_folders = set[Path]()  # of the checkpoints of this process
 
 
 def checkpoints(
@@ -71,7 +71,8 @@ def checkpoints(
         )
     interval, ranks = _interval(every), current_ranks()
     place = Path(given, name or "")
-    if not folder and place.absolute() in _default_folders:
+    is_used = place.absolute() in _folders
+    if is_used and not folder:
         raise UsageError(
             f"muster.checkpoints: an earlier call of this program has its checkpoints in {place}; "
             "give each training a name of its own: name='fold2'"
@@ -80,9 +81,8 @@ def checkpoints(
     manager = CheckpointManager(
         place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last
     )
-    if not folder:
-        _default_folders.add(place.absolute())
-    return Checkpoints(manager, ranks, objects, writes=writes)
+    _folders.add(place.absolute())
+    return Checkpoints(manager, ranks, objects, writes=writes, is_used=is_used)
 
 
 def _problems(
@@ -116,8 +116,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         objects: Mapping[str, Stateful | Collected],
         *,
         writes: bool,
+        is_used: bool = False,
     ) -> None:
-        self._manager, self._ranks = manager, ranks
+        """`is_used`: whether an earlier call of this program has its checkpoints there."""
+        self._manager, self._ranks, self._is_used = manager, ranks, is_used
         self._state = ObjectStates(objects, ranks, writes=writes)
         self.folder = manager.folder
         self._answers = dict[int, Tensor]()  # replies to the requests after a step
@@ -142,6 +144,12 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             )
         self._manager.restore(self._state, found)
         self.step = found.saved.step
+        if self._is_used:
+            self._warn(
+                f"goes on from step {self.step} in {self.folder}, where an earlier call of this "
+                "program has its checkpoints; another training needs a name of its own: "
+                "name='fold2'"
+            )
         return self.step
 
     def _warn(self, text: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import DEFAULT_MB, GradSync
-from .ranks import Ranks, dense_gradient, flatten, groups, spread
+from .ranks import Ranks, dense_gradient, flatten, groups, spread, waits
 
 
 class AfterBackward(GradSync):
@@ -41,7 +41,7 @@ class AfterBackward(GradSync):
         names = {id(param.grad): name for param, name in trained.items()}
         for group in groups(gradients, self.options.bucket_bytes(DEFAULT_MB)):
             flat, before = flatten(group), len(self.ranks.ledger.step)
-            self.average(flat, self.ranks)
+            waits.during(self.average, flat, self.ranks)
             spread(flat, group)
             if len(group) == 1:
                 self.ranks.ledger.of_parameter(before, names[id(group[0])], group[0])

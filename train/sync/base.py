@@ -53,9 +53,8 @@ class GradSync:
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
         # Seconds of communication that the last step's backward pass began, and how much of it ran
-        # while gradients were computed. `waited_s`: on a GPU, how long the pass waited for the
-        # rest; elsewhere `waits` has it.
-        self.comm_s = self.overlapped_s = self.waited_s = 0.0
+        # while gradients were computed.
+        self.comm_s = self.overlapped_s = 0.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model to train; afterwards its replicas are equal on all ranks.

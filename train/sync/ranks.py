@@ -10,6 +10,7 @@ would be slow, so tensors are joined in one (`groups`, `flatten`, `spread`).
 
 import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -53,34 +54,35 @@ class Moment(NamedTuple):
 class Waits:
     """Adds up the seconds for which this process waits for other ranks or for what they send.
 
-    They are a step's `sync_s`, whatever the mode, and no part of any other phase. On a GPU the host
-    does not wait where the device does, so there they say little.
-
-    A collective that others delay, or whose bytes are on their way, is waited for from its call to
-    its end. What torch's DDP sends in a backward pass is waited for from the time when this rank
-    has computed its gradients to the end of that pass. Copying and averaging in that time counts as
-    waiting.
+    They are a step's `sync_s`, whatever the mode, and no part of any other phase. A collective that
+    others delay, or whose bytes are on their way, is waited for from its call to its end. On a GPU
+    its stream waits and not this process, so there `timers` mark both ends in the stream.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.timers = weakref.WeakSet[Any]()  # `StepTimer`s of models on a GPU
+        self._is_waiting = False
 
     def now(self) -> Moment:
         return Moment(time.perf_counter(), self.seconds)
 
     def during(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-        """What `call` returns; all of its seconds are waiting."""
-        if torch.compiler.is_compiling():  # a clock would cut the graph
+        """What `call` returns; all of its seconds are waiting, each of them once."""
+        # a clock would cut a graph that is being compiled
+        if self._is_waiting or torch.compiler.is_compiling():
             return call(*given, **named)
-        began = self.now()
+        self._is_waiting = True
+        for timer in self.timers:
+            timer.wait(begins=True)
+        began_s = time.perf_counter()
         try:
             return call(*given, **named)
         finally:
-            self.all_since(began)
-
-    def all_since(self, moment: Moment) -> None:
-        """Count all seconds since `moment` as waiting, each of them once."""
-        self.seconds = moment.waited_s + time.perf_counter() - moment.at_s
+            self.seconds += time.perf_counter() - began_s
+            for timer in self.timers:
+                timer.wait(begins=False)
+            self._is_waiting = False
 
 
 waits = Waits()  # of this process, which waits for one thing at a time

@@ -78,8 +78,8 @@ def read(folder: Path) -> dict[str, TensorDataset]:
         "data_batch_5 and test_batch"
     )
     names = {name: (name,) for every in PARTS.values() for name in every}
-    found = files.find(folder, names, what, below=FOLDER)
-    batches = {part: [_batch(found[name]) for name in every] for part, every in PARTS.items()}
+    paths = files.find(folder, names, what, below=FOLDER)
+    batches = {part: [_batch(paths[name]) for name in every] for part, every in PARTS.items()}
     return {
         part: TensorDataset(*map(torch.cat, zip(*own, strict=True)))
         for part, own in batches.items()
@@ -99,12 +99,12 @@ def _batch(path: Path) -> tuple[Tensor, Tensor]:
     """Pixels (n, 3, 32, 32) and labels (n,) of one file."""
     try:
         with path.open("rb") as file:
-            found = _Unpickler(file, encoding="latin1").load()
-        _, shape, _, by_columns, data = found["data"].state
+            content = _Unpickler(file, encoding="latin1").load()
+        _, shape, _, by_columns, data = content["data"].state
         data = data.encode("latin1") if isinstance(data, str) else data
         flat = numpy.frombuffer(bytearray(data), dtype=numpy.uint8)
         pixels = flat.reshape(shape, order="F" if by_columns else "C")
-        labels = numpy.asarray(found["labels"], dtype=numpy.int64)
+        labels = numpy.asarray(content["labels"], dtype=numpy.int64)
         row_bytes = math.prod(SHAPE)
         if labels.ndim != 1 or not len(labels) or pixels.shape != (len(labels), row_bytes):
             raise pickle.UnpicklingError(

@@ -48,12 +48,14 @@ def read(folder: Path) -> dict[str, TensorDataset]:
         UsageError: a file is missing, damaged, or not what its name says.
     """
     names = {
-        name: [f"{one}{end}" for one in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+        name: [
+            f"{stem}{end}" for stem in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")
+        ]
         for every in PARTS.values()
         for name in every
     }
-    found = files.find(folder, names, "mnist is read from the four published files", SUBFOLDER)
-    return {part: _part(*(found[name] for name in every)) for part, every in PARTS.items()}
+    paths = files.find(folder, names, "mnist is read from the four published files", SUBFOLDER)
+    return {part: _part(*(paths[name] for name in every)) for part, every in PARTS.items()}
 
 
 def _part(images_path: Path, labels_path: Path) -> TensorDataset:

@@ -72,7 +72,7 @@ class Entities:
             "precision": (true / predicted.clamp(min=1))[-1].item(),
             "recall": (true / gold.clamp(min=1))[-1].item(),
             "f1": f1,
-            **{f"f1_{kind}": one for kind, one in zip(self._types, each, strict=True)},
+            **{f"f1_{kind}": score for kind, score in zip(self._types, each, strict=True)},
         }
 
 
@@ -147,11 +147,11 @@ class Ner(LabelledTask):
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         what = "ner is read from train.txt, valid.txt (or dev.txt) and test.txt in CoNLL's columns"
-        found = files.find(self.data_dir, NAMES, what)
-        test = found["train"].with_name("test.txt")
+        paths = files.find(self.data_dir, NAMES, what)
+        test = paths["train"].with_name("test.txt")
         if test.is_file():
-            found["test"] = test
-        return {name: [path] for name, path in found.items()}
+            paths["test"] = test
+        return {name: [path] for name, path in paths.items()}
 
     @property
     def _tags(self) -> list[str]:
@@ -176,9 +176,9 @@ def read(path: Path) -> list[Sentence]:
     for is_between, group in groupby(rows, lambda row: row[1][0] in ("", "-DOCSTART-")):
         if is_between:
             continue
-        found = list(group)
-        columns = columns or max(2, len(found[0][1]))
-        for number, fields in found:
+        numbered = list(group)
+        columns = columns or max(2, len(numbered[0][1]))
+        for number, fields in numbered:
             if len(fields) != columns:
                 raise UsageError(
                     f"{path}:{number}: expected {columns} columns, the word first and its tag "
@@ -188,8 +188,8 @@ def read(path: Path) -> list[Sentence]:
                 raise UsageError(
                     f"{path}:{number}: expected O, B-TYPE or I-TYPE as tag, got {fields[-1]!r}"
                 )
-        words, tags = ([fields[column] for _, fields in found] for column in (0, -1))
-        sentences.append(Sentence(words, tags, line=found[0][0]))
+        words, tags = ([fields[column] for _, fields in numbered] for column in (0, -1))
+        sentences.append(Sentence(words, tags, line=numbered[0][0]))
     if not sentences:
         raise UsageError(f"{path}: no sentences in it")
     return sentences
@@ -197,8 +197,8 @@ def read(path: Path) -> list[Sentence]:
 
 def tags_of(sentences: list[Sentence]) -> list[str]:
     """The tags that occur, `O` first."""
-    found = {tag for sentence in sentences for tag in sentence.tags} - {OUTSIDE}
-    return [OUTSIDE, *sorted(found, key=lambda tag: (tag[2:], tag))]
+    tags = {tag for sentence in sentences for tag in sentence.tags} - {OUTSIDE}
+    return [OUTSIDE, *sorted(tags, key=lambda tag: (tag[2:], tag))]
 
 
 def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> None:

@@ -37,7 +37,7 @@ def refusal(*argv):
     return str(error.value)
 
 
-def test_the_given_command():
+def test_hetseqs_own_command_is_translated():
     config = translate(*GIVEN)
     assert (config.task, config.data_dir) == ("bert", Path("/hetseq/test_128"))
     assert (config.model, config.tokenizer) == ("/hetseq/bert_config.json", "/hetseq/vocab.txt")
@@ -53,7 +53,7 @@ def test_the_given_command():
     assert list(hetseq.ranks_here(alone)) == [4]
 
 
-def test_mnist_as_hetseq_has_it_and_flags_of_ours():
+def test_hetseqs_mnist_command_takes_our_flags():
     config = translate(
         *LEAST,
         *"--optimizer adadelta --lr 1.01 --adadelta_rho 0.8 --adam-betas (0.8,0.9) --cpu".split(),
@@ -79,16 +79,16 @@ def test_mnist_as_hetseq_has_it_and_flags_of_ours():
         ("--max-sentence 3", "unknown flag --max-sentence"),
     ],
 )
-def test_what_has_no_meaning_here_is_refused_with_what_to_use(flags, message):
+def test_hetseq_flag_without_meaning_is_refused_with_a_replacement(flags, message):
     assert message in refusal(*LEAST, *flags.split())
 
 
-def test_every_refused_flag_is_refused_by_its_name():
+def test_every_refused_hetseq_flag_is_named():
     for flag in hetseq.FLAGS.refused:
         assert f"{flag}: " in refusal(*LEAST, flag, "1")
 
 
-def test_a_command_for_ner_is_answered_with_ours():
+def test_hetseqs_ner_command_is_refused_with_ours():
     """As HetSeq's page on named entities gives it, but for the folders."""
     given = (
         "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5 "
@@ -119,7 +119,7 @@ THEIRS = (*hetseq.FLAGS.same, *hetseq.FLAGS.also, *hetseq.FLAGS.not_needed, *PAR
     ),
     examples=12,
 )
-def test_any_words_are_a_run_or_are_refused(pairs):
+def test_random_hetseq_flags_are_taken_or_refused(pairs):
     of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
     try:
         config = translate(*LEAST, *itertools.chain.from_iterable(of_each))
@@ -135,7 +135,7 @@ def command(folder, run_id, *flags):
     return start([hetseq.__file__, *given.split(), "--threads=1", *flags], cwd="/")
 
 
-def test_a_nodes_workers_start_and_nodes_meet_through_a_file(tmp_path):
+def test_hetseq_nodes_meet_through_a_file_with_equal_losses(tmp_path):
     folder, meeting = write_mnist(tmp_path, 64), tmp_path / "meeting"
     two = ("--distributed-world-size", "2")
     ((code, _, err),) = finish([command(folder, "spawned", *two)])
@@ -150,7 +150,7 @@ def test_a_nodes_workers_start_and_nodes_meet_through_a_file(tmp_path):
     assert (summary["world_size"], summary["batch_size"]) == (2, 16)
 
 
-def test_a_file_of_another_run_is_left_alone(tmp_path):
+def test_meeting_file_of_another_run_is_refused_and_left(tmp_path):
     path = tmp_path / "meeting"
     path.write_text("theirs")
     with pytest.raises(UsageError, match="another run has written it"):
@@ -158,7 +158,7 @@ def test_a_file_of_another_run_is_left_alone(tmp_path):
     assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_node_that_is_stopped_stops_all_its_workers(tmp_path):
+def test_sigterm_to_a_hetseq_node_stops_its_workers(tmp_path):
     folder = write_mnist(tmp_path)
     port = free_port()
     flags = ("--distributed-world-size", "2", "--max-update", "100000", "--max-epoch", "100000",

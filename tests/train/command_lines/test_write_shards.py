@@ -33,7 +33,7 @@ def built(folder, source):
     return task, task.build_datasets()
 
 
-def test_they_are_the_samples_of_each_epoch_and_set(folder, capsys):
+def test_shards_hold_the_samples_of_each_epoch_and_set(folder, capsys):
     assert write(folder) == 0
     written = sorted(path.name for path in (folder / "shards").iterdir())
     assert written == ["test_0.hdf5", "train_0.hdf5", "train_1.hdf5", "valid_0.hdf5"]
@@ -52,7 +52,7 @@ def test_they_are_the_samples_of_each_epoch_and_set(folder, capsys):
     assert f"train_1.hdf5: {len(own.train)} samples" in printed
 
 
-def test_nothing_is_written_over_or_made_of_shards(folder):
+def test_existing_shards_are_not_overwritten_or_read_as_text(folder):
     write(folder)
     with pytest.raises(UsageError, match=r"train_0\.hdf5.*already there; give another folder"):
         write(folder)

@@ -7,7 +7,7 @@ import psutil
 from train.distributed.address import interfaces
 
 
-def test_every_address_has_its_interface():
+def test_interfaces_are_those_that_psutil_lists():
     known = {
         (name, one.address.partition("%")[0])
         for name, some in psutil.net_if_addrs().items()

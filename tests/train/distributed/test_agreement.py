@@ -45,7 +45,7 @@ def ended(tmp_path_factory):
     return (whole, finish(done)), (cut, finish(stopped))
 
 
-def test_a_run_waits_at_its_best_checkpoint_and_at_its_end(ended):
+def test_slow_disk_is_waited_for_at_the_best_checkpoint_and_the_end(ended):
     run_dir, workers = ended[0]
     assert [code for code, *_ in workers] == [0, 0], workers
     steps = [one.step for one in storage.found(run_dir / "checkpoints")]
@@ -55,7 +55,7 @@ def test_a_run_waits_at_its_best_checkpoint_and_at_its_end(ended):
     assert read_json(run_dir / "summary.json")["steps"] == 64
 
 
-def test_an_orderly_stop_waits_for_the_disk(ended):
+def test_slow_disk_is_waited_for_at_an_orderly_stop(ended):
     run_dir, workers = ended[1]
     assert [code for code, *_ in workers] == [75, 75], workers
     stopped = read_json(run_dir / "stopped.json")

@@ -9,7 +9,7 @@ from train.distributed import environment
 
 
 @pytest.mark.needs("git")
-def test_an_installation_in_a_project_of_the_users_names_no_commit(tmp_path, monkeypatch):
+def test_installation_inside_a_users_repository_records_no_commit(tmp_path, monkeypatch):
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for words in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "theirs")):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)

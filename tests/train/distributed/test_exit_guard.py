@@ -30,7 +30,7 @@ def record(run_dir):
     return json.loads((run_dir / "exits" / "rank_00000.json").read_text())
 
 
-def test_an_error_without_a_text_is_a_crash(guard, tmp_path):
+def test_error_without_text_is_recorded_as_a_crash(guard, tmp_path):
     with guard:
         raise Mute
     assert guard.code == 1
@@ -39,9 +39,7 @@ def test_an_error_without_a_text_is_a_crash(guard, tmp_path):
 
 
 @pytest.mark.parametrize("is_led", [False, True])
-def test_where_a_launcher_tells_of_the_cause_a_consequence_says_what_it_is(
-    tmp_path, capsys, is_led
-):
+def test_lost_peer_is_called_a_consequence_under_a_launcher(tmp_path, capsys, is_led):
     with ExitGuard(World(is_led=is_led)) as guard:
         raise PeerFailed("lost rank 1 on a")
     err = capsys.readouterr().err
@@ -49,7 +47,7 @@ def test_where_a_launcher_tells_of_the_cause_a_consequence_says_what_it_is(
     assert err.startswith(CONSEQUENCE) == is_led
 
 
-def test_a_forked_process_does_not_speak_for_its_rank(guard, tmp_path):
+def test_forked_process_writes_no_exit_record_of_its_rank(guard, tmp_path):
     with guard:
         pid = os.fork()
         if pid == 0:

@@ -62,25 +62,25 @@ NO_ANSWER, LIVES = {"answered": False}, {"rank_0_lives": True}
         ([lost(1)], LIVES, "lost rank 2 on b, rank 3 on b ", (2, 3)),
     ],
 )
-def test_the_rank_at_fault_is_named(ends, known, message, missing):
+def test_rank_at_fault_is_named(ends, known, message, missing):
     every = {one.rank: one for one in ends}
     error = blame(ends[0], every, HOSTS, **{"answered": True, "rank_0_lives": False} | known)
     assert str(error).startswith(message) and error.missing == missing
 
 
-def test_many_ranks_are_counted():
+def test_many_lost_ranks_are_counted():
     error = blame(lost(0), {0: lost(0)}, ["h"] * 64, answered=True, rank_0_lives=False)
     assert "rank 8 on h and 55 more" in str(error) and len(error.missing) == 63
 
 
-def test_only_an_echo_is_explained_by_others():
+def test_errors_are_sorted_into_failed_late_lost_and_stopped():
     assert end_of(0, MusterError("no")).kind == end_of(0, PeerFailed("x")).kind == "failed"
     assert end_of(0, BESIDE, 5.0).kind == "late peer" and end_of(0, BESIDE, 5.0).waited_s == 5.0
     assert end_of(0, KeyError("x")) == End(0, "failed", "KeyError: 'x'")
     assert end_of(0, Stopped(15)).kind == "stopped" and lost(0).is_echo and late(0).is_echo
 
 
-def test_ranks_tell_each_other_over_the_store(monkeypatch):
+def test_failed_rank_is_named_to_others_through_the_store(monkeypatch):
     monkeypatch.setattr("train.distributed.lost_peers.GRACE_S", 100.0)
     store, ended = dist.HashStore(), {}
 
@@ -106,7 +106,7 @@ class Hanging:
         raise RuntimeError("Connection reset by peer")
 
 
-def test_a_store_that_hangs_holds_nobody(monkeypatch):
+def test_hanging_store_does_not_delay_the_end(monkeypatch):
     monkeypatch.setattr("train.distributed.lost_peers.GRACE_S", 0.2)
     store = Hanging()
     error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], store, 3.0)
@@ -121,7 +121,7 @@ def test_a_store_that_hangs_holds_nobody(monkeypatch):
         (signal.SIGKILL, r"lost rank 2 on "),
     ],
 )
-def test_a_worker_that_hangs_or_was_killed_is_named_by_its_peers(tmp_path, number, words):
+def test_stopped_or_killed_worker_is_named_by_its_peers(tmp_path, number, words):
     flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "15"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
     port, pids = free_port(), tmp_path / "pids"  # a worker that trains leaves its own

@@ -20,14 +20,14 @@ cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
 
 
 @given(st.lists(cores, min_size=1, max_size=8))
-def test_threads_never_oversubscribe_by_more_than_the_one_each_needs(affinities):
+def test_threads_of_all_workers_fit_the_cores(affinities):
     workers = [worker(cores=mine) for mine in affinities]
     shares = [placement.fair_share(rank, workers) for rank in range(len(workers))]
     assert all(share >= 1 for share in shares)
     assert sum(share for share in shares if share > 1) <= 8
 
 
-def test_pretend_nodes_share_cores_and_other_machines_do_not():
+def test_cores_are_shared_by_simulated_nodes_alone():
     here, there = worker(machine="a", cores=range(4)), worker(machine="b", cores=range(2))
     assert [placement.fair_share(rank, [here, here, there]) for rank in range(3)] == [2, 2, 2]
     pinned = [worker("n0", cores=(0, 1)), worker("n1", cores=(2, 3))]
@@ -48,7 +48,7 @@ def test_pretend_nodes_share_cores_and_other_machines_do_not():
         ([worker()], None),
     ],
 )
-def test_each_worker_gets_a_gpu_of_its_own_or_none_does(workers, chosen):
+def test_each_worker_gets_its_own_gpu_or_none_does(workers, chosen):
     assert placement.assign_gpus(workers) == chosen
 
 
@@ -56,7 +56,7 @@ seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
 
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), seen), min_size=1, max_size=6))
-def test_no_gpu_is_given_twice(workers):
+def test_gpu_is_never_given_twice(workers):
     workers = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
     chosen = placement.assign_gpus(workers)
     if chosen is not None:
@@ -64,7 +64,7 @@ def test_no_gpu_is_given_twice(workers):
         assert len(set(given_away)) == len(workers)
 
 
-def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
+def test_too_few_gpus_are_named_and_the_cpu_is_used(capsys):
     workers = [worker(gpus="a")] * 4
     world = World(rank=0, world_size=4, host="h")
     assert placement.choose_device("auto", world, workers).type == "cpu"
@@ -83,11 +83,11 @@ def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
         ([worker(gpus="a"), worker(machine="q")], None),
     ],
 )
-def test_workers_share_gpus_in_turn_or_none_has_one(workers, chosen):
+def test_workers_share_gpus_in_turn(workers, chosen):
     assert placement.share_gpus(workers) == chosen
 
 
-def test_only_gloo_and_cuda_said_together_share_a_gpu(monkeypatch):
+def test_gpu_is_shared_only_with_device_cuda_and_backend_gloo(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     workers = [worker(gpus="a")] * 2
     world = World(rank=1, world_size=2, host="h")
@@ -98,14 +98,14 @@ def test_only_gloo_and_cuda_said_together_share_a_gpu(monkeypatch):
         choose("cuda", world, workers, "nccl")
 
 
-def test_the_backend_follows_the_device():
+def test_backend_follows_the_device():
     assert placement.choose_backend("auto", torch.device("cpu")) == "gloo"
     assert placement.choose_backend("auto", torch.device("cuda", 0)) == "nccl"
     with pytest.raises(MusterError, match="nccl needs a GPU for every worker; use --backend gloo"):
         placement.choose_backend("nccl", torch.device("cpu"))
 
 
-def test_hosts_are_the_nodes_of_workers_started_by_hand():
+def test_workers_started_by_hand_have_their_hosts_as_nodes():
     workers = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
     own = [World(rank=rank, world_size=4) for rank in range(4)]
     worlds = [placement.with_neighbours(one, workers) for one in own]

@@ -34,11 +34,11 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_a_value_arrives_as_it_was(value):
+def test_plain_value_is_decoded_unchanged(value):
     assert equal(decoded(encoded(value)), value)
 
 
-def test_the_generators_of_a_rank_arrive_as_they_were():
+def test_generator_states_are_decoded_unchanged():
     state = rng.capture()
     assert equal(decoded(encoded(state)), state)
     numbers = random.random(), np.random.rand(), torch.rand(1).item()
@@ -53,11 +53,11 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("value", ARRAYS, ids=range(len(ARRAYS)))
-def test_numpys_values_arrive_as_they_were(value):
+def test_numpy_values_are_decoded_unchanged(value):
     assert repr(decoded(encoded(value))) == repr(value)
 
 
-def test_what_has_no_plain_form_is_refused_before_it_is_sent():
+def test_value_without_a_plain_form_is_refused_before_sending():
     with pytest.raises(TypeError, match="a ZeroDivisionError cannot be sent to other ranks"):
         encoded({"why": [ZeroDivisionError()]})
 
@@ -75,7 +75,7 @@ def framed(text):
     torch.empty(0, dtype=torch.uint8), framed(b'{"array": ["O", [0]]}'),
     framed(b'{"array": ["<i8", [1]]}'), framed(b'{"number": ["x", []]}'),
 ], ids=range(16))  # fmt: skip
-def test_bytes_that_are_no_value_are_refused(data):
+def test_bytes_of_no_value_are_refused(data):
     with pytest.raises(ValueError):
         decoded(data)
 
@@ -102,7 +102,7 @@ def exchange_with_a_stranger(ranks, how):
 
 
 @pytest.mark.parametrize("how", ["gather", "share", "of_each"])
-def test_a_pickle_of_a_stranger_is_not_run(tmp_path, how):
+def test_pickle_of_a_stranger_is_not_run(tmp_path, how):
     found = results_of(exchange_with_a_stranger, 2, tmp_path, how)
     assert "rank 1 has sent no value of ours" in found[0], found
 
@@ -113,7 +113,7 @@ def share_and_gather(ranks):
     return gathered, agreement.share(ranks.rank, 2, 1, value)
 
 
-def test_values_of_different_sizes_come_from_every_rank(tmp_path):
+def test_values_of_different_sizes_are_gathered_and_shared(tmp_path):
     values = [{"rank": rank, "tensors": [torch.full((2 + rank,), rank)]} for rank in (0, 1)]
     for gathered, shared in results_of(share_and_gather, 2, tmp_path):
         assert equal(gathered, values) and equal(shared, values[1])

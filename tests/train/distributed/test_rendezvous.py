@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError, UsageError
+from tests.launch.submit import wait_until
 from tests.train.workers import errors_of, finish, free_port, results_of, start_by_hand
 from train.distributed import agreement, placement, rendezvous
 from train.distributed.placement import WorkerInfo
@@ -36,7 +37,7 @@ def only_error(ended):
         (0, "--master-ip no.invalid", "does not resolve"),
     ],
 )
-def test_an_address_at_which_none_can_meet_is_named(tmp_path, rank, flags, message):
+def test_wrong_master_address_or_port_is_named(tmp_path, rank, flags, message):
     with socket.socket() as socket_in_use:
         socket_in_use.bind(("127.0.0.1", 0))
         socket_in_use.listen()
@@ -46,7 +47,7 @@ def test_an_address_at_which_none_can_meet_is_named(tmp_path, rank, flags, messa
     assert message.format(**ports) in only_error(ended)
 
 
-def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
+def test_missing_ranks_are_named_after_join_timeout(tmp_path):
     port = free_port()
     more = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, 5, port, *more) for rank in (0, 2, 3)])
@@ -65,7 +66,7 @@ def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
     ],
     ids=["same rank", "other world size"],
 )
-def test_what_nodes_say_differently_is_named_on_all(workers, message, tmp_path):
+def test_duplicate_rank_or_other_world_size_is_named_on_all_ranks(workers, message, tmp_path):
     port = free_port()
     flags = [*QUICK, "--join-timeout-s", "300", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
@@ -108,7 +109,7 @@ def agree(ranks, folder):
     return found
 
 
-def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
+def test_ranks_agree_on_choices_refusals_and_who_prepares_data(tmp_path):
     every = results_of(agree, 2, tmp_path, str(tmp_path))
     refusal = "train.tsv:7: unknown label 'maybe'"
     refused = f"PeerFailed: a worker on {socket.gethostname()} could not go on: {refusal}"
@@ -121,8 +122,32 @@ def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
         assert found["slow"] is None  # whatever ranks wait for elsewhere
 
 
+def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
+    printed = []
+
+    def is_printed():
+        printed.append(capsys.readouterr().err)
+        return printed[-1].endswith("\n")
+
+    def make():
+        assert wait_until(is_printed)
+
+    def prepare(rank, size, make):
+        world = World(rank=rank, world_size=size)
+        Peers(world, Mock(), [Mock(), Mock()], torch.device("cpu")).prepare(make, lambda: True)
+
+    monkeypatch.setattr(rendezvous, "ANNOUNCE_S", 0.0)
+    monkeypatch.setattr(rendezvous, "of_first", lambda rank, size, act, patience_s: act())
+    monkeypatch.setattr(rendezvous, "of_each", lambda size, act, patience_s: act())
+    for rank, size in ((1, 2), (0, 1)):  # whose output is not shown, and for whom nobody waits
+        prepare(rank, size, lambda: None)
+    assert capsys.readouterr().err == ""
+    prepare(0, 2, make)
+    assert "".join(printed) == "waiting for rank 0, which prepares the data\n"
+
+
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:1", "nccl")])
-def test_a_group_of_gpus_connects_when_it_is_made(device, backend, monkeypatch):
+def test_nccl_group_connects_at_its_creation(device, backend, monkeypatch):
     init = Mock(side_effect=ZeroDivisionError)
     monkeypatch.setattr(rendezvous, "_open_store", lambda *words: dist.HashStore())
     monkeypatch.setattr(rendezvous, "_gather_workers", lambda *words: [])
@@ -148,7 +173,7 @@ def open_store(monkeypatch):
 
 
 @pytest.mark.parametrize(("address", "other"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
-def test_the_store_of_a_run_here_listens_at_that_address_alone(open_store, address, other):
+def test_store_listens_at_the_given_address_alone(open_store, address, other):
     if not socket.has_ipv6 and address == "::1":
         pytest.skip("no IPv6 here")
     store, port = open_store(address)
@@ -159,12 +184,12 @@ def test_the_store_of_a_run_here_listens_at_that_address_alone(open_store, addre
         socket.create_connection((other, port), 60)
 
 
-def test_a_name_may_have_another_address_elsewhere_so_the_store_listens_at_all(open_store):
+def test_store_of_a_host_name_listens_at_all_addresses(open_store):
     _, port = open_store(socket.gethostname())
     socket.create_connection(("127.0.0.1", port), 60).close()
 
 
-def test_only_ranks_with_the_secret_of_the_attempt_know_the_keys(open_store):
+def test_store_keys_are_hidden_without_the_attempts_secret(open_store):
     store, port = open_store("127.0.0.1", store_secret="s3cret")
     store.set("here/0", "{}")
     strangers = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)

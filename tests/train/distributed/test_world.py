@@ -60,7 +60,7 @@ HERE = "--master-ip 10.10.1.1"
         (TORCHRUN, f"{HERE} --num-nodes 3 --rank 0", {"rank": 0, "agent_store": False}),
     ],
 )
-def test_a_worker_is_who_its_launcher_and_its_flags_say(env, argv, wanted):
+def test_world_is_read_from_environment_and_flags(env, argv, wanted):
     world = World.find(env, **by_hand(*argv.split()))
     assert {name: getattr(world, name) for name in wanted} == wanted
 
@@ -85,7 +85,7 @@ def test_a_worker_is_who_its_launcher_and_its_flags_say(env, argv, wanted):
         (None, "--master-port 6585", "--master-port 6585: this is the only process"),
     ],
 )
-def test_what_is_incomplete_broken_or_contradicts_the_launcher_is_named(env, argv, message):
+def test_incomplete_or_contradicting_rank_settings_are_refused(env, argv, message):
     """Environments are changes of torchrun's, mpirun's, or none."""
     every = env if env is MPIRUN else {} if env is None else {**TORCHRUN, **env}
     env = {name: value for name, value in every.items() if value is not None}
@@ -94,7 +94,7 @@ def test_what_is_incomplete_broken_or_contradicts_the_launcher_is_named(env, arg
     assert message in str(error.value) and ("\n" not in str(error.value) or argv)
 
 
-def test_the_ranks_of_an_mpirun_agree_on_a_port_of_their_own():
+def test_ranks_of_an_mpirun_agree_on_their_own_port():
     port = World.find(MPIRUN).master_port
     assert port == World.find({**MPIRUN, "OMPI_COMM_WORLD_RANK": "0"}).master_port
     assert port != World.find({**MPIRUN, "PMIX_NAMESPACE": "18696"}).master_port

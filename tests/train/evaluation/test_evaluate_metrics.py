@@ -14,6 +14,7 @@ from muster.errors import MusterError, UsageError
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import run_on_ranks
 from train.evaluation.evaluate_metrics import evaluate
+from train.model import rng
 
 SCORES, DISTANCES, TEXTS = (
     str(MODULES / f"{name}.py") for name in ("class_scores", "distances", "texts")
@@ -84,7 +85,7 @@ def answers(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_it_equals_one_process_on_uneven_parts_where_nothing_can_be_written(
+def test_metric_on_uneven_ranks_equals_one_process_without_writable_cache(
     ranks, answers, monkeypatch
 ):
     for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
@@ -94,7 +95,7 @@ def test_it_equals_one_process_on_uneven_parts_where_nothing_can_be_written(
     assert not Path(NOWHERE).exists()
 
 
-def test_a_loaded_module_is_used_as_it_is_and_is_itself_again_afterwards(tmp_path, monkeypatch):
+def test_loaded_metric_module_is_used_and_then_restored(tmp_path, monkeypatch):
     own_cache(monkeypatch, tmp_path)
     module = library.load(SCORES, cache_dir=str(tmp_path), num_process=2, process_id=1)
     found = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
@@ -110,7 +111,7 @@ def test_a_loaded_module_is_used_as_it_is_and_is_itself_again_afterwards(tmp_pat
         evaluate(3, predictions=[1], references=[1])
 
 
-def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
+def test_metric_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     torch.manual_seed(1)
@@ -122,7 +123,28 @@ def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_that_is_no_dict_is_named(tmp_path):
+def test_random_numbers_of_a_metric_do_not_change_later_ones(tmp_path):
+    """As rouge's resampling does with numpy: on rank 0 alone dropout would go on elsewhere."""
+    path = tmp_path / "drawing.py"
+    path.write_text(
+        "import random\nimport datasets\nimport evaluate\nimport numpy\nimport torch\n"
+        "class Drawing(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        number = datasets.Value('int64')\n"
+        "        features = datasets.Features({'predictions': number, 'references': number})\n"
+        "        return evaluate.MetricInfo(description='', citation='', features=features)\n"
+        "    def _compute(self, predictions, references):\n"
+        "        return {'drawn': random.random() + numpy.random.rand() + torch.rand(()).item()}\n"
+    )
+    rng.seed(1)
+    before = rng.capture()
+    evaluate(str(path), predictions=[1], references=[1])
+    after = rng.capture()
+    assert torch.equal(before.pop("torch"), after.pop("torch"))
+    assert before == after
+
+
+def test_metric_that_returns_no_dict_is_refused(tmp_path):
     text = Path(DISTANCES).read_text(encoding="utf-8")
     own = tmp_path / "own_metric.py"
     own.write_text(re.sub(r"return \{\"mean\".*", "return 0.5", text))
@@ -132,12 +154,12 @@ def test_a_result_that_is_no_dict_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("positions", [[0.5, 1.0], ["a", "b"], [[0], [1]]])
-def test_positions_are_whole_numbers(positions):
+def test_positions_that_are_no_whole_numbers_are_refused(positions):
     with pytest.raises(UsageError, match="positions are one whole number for each sample"):
         evaluate(SCORES, predictions=[1, 0], references=[1, 1], positions=positions)
 
 
-def test_without_a_folder_for_temporary_files_it_says_how_to_give_one(monkeypatch):
+def test_metric_without_temporary_folder_names_tmpdir(monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/proc/no-temporary-files")
     with pytest.raises(UsageError, match="name one with TMPDIR"):
         evaluate(SCORES, predictions=[1], references=[1])

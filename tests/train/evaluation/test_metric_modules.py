@@ -49,7 +49,7 @@ def hub(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_name_is_loaded_from_the_hub_and_from_the_cache_of_evaluate(cache, monkeypatch):
+def test_metric_name_is_loaded_from_hub_and_from_cache(cache, monkeypatch):
     assert evaluate("class_scores", **SAMPLES, average="micro")["f1"] == 0.5
     assert not list(cache.iterdir())  # nor would it have to be one that can be written
     metrics = cache / "HF_MODULES_CACHE" / "evaluate_modules" / "metrics"
@@ -60,7 +60,7 @@ def test_a_name_is_loaded_from_the_hub_and_from_the_cache_of_evaluate(cache, mon
 
 
 @pytest.mark.usefixtures("hub", "cache")
-def test_a_name_that_is_nowhere_is_refused_at_once(monkeypatch):
+def test_unknown_metric_name_is_refused_at_once(monkeypatch):
     with pytest.raises(UsageError, match=r"metric none_such: there is no file .*none_such.py.*in "):
         evaluate("none_such", **SAMPLES)
     monkeypatch.setattr(library.config, "HF_ENDPOINT", NOWHERE)
@@ -73,7 +73,7 @@ def test_a_name_that_is_nowhere_is_refused_at_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_file_or_a_folder_is_loaded_and_the_cache_stays_as_it_is(tmp_path, monkeypatch):
+def test_metric_file_or_folder_is_loaded_without_changing_the_cache(tmp_path, monkeypatch):
     shutil.copytree(MODULES, tmp_path / "class_scores")
     monkeypatch.chdir(tmp_path)
     for name in ("./class_scores", "class_scores", "class_scores/class_scores.py"):
@@ -87,7 +87,7 @@ def test_a_file_or_a_folder_is_loaded_and_the_cache_stays_as_it_is(tmp_path, mon
         evaluate("empty.py", **SAMPLES)
 
 
-def test_a_configuration_reaches_the_module():
+def test_configuration_name_reaches_the_metric():
     samples = {"predictions": ["a"], "references": [["a"]], "sources": ["b"]}
     for given, name in (("mrpc", "mrpc"), (None, "default")):
         assert evaluate(str(MODULES / "texts.py"), config_name=given, **samples)["name"] == name

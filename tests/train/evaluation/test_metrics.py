@@ -32,7 +32,7 @@ def logits_for(predictions, classes):
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(2, 3), st.data(), st.integers(1, 5))
-def test_they_equal_scikit_learn_on_any_split(classes, data, ranks):
+def test_metrics_equal_scikit_learn_on_any_split(classes, data, ranks):
     number = st.integers(0, classes - 1)
     pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=40))
     labels, predictions = (list(column) for column in zip(*pairs, strict=True))
@@ -48,7 +48,7 @@ def test_they_equal_scikit_learn_on_any_split(classes, data, ranks):
 
 
 @pytest.mark.parametrize("ranks", range(1, 6))
-def test_correlations_equal_scipy_on_uneven_splits_and_with_ties(ranks):
+def test_correlations_equal_scipy_on_uneven_splits_with_ties(ranks):
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(0, 26, (37,), generator=generator) / 5
     logits = (labels + torch.randn(37, generator=generator)).unsqueeze(1)
@@ -59,6 +59,6 @@ def test_correlations_equal_scipy_on_uneven_splits_and_with_ties(ranks):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_constant_prediction_has_no_correlation():
+def test_correlation_of_a_constant_prediction_is_nan():
     found = over_ranks(lambda: Correlation(4), torch.ones(4, 1), torch.arange(4.0), 2)
     assert all(math.isnan(value) for value in found.values())

@@ -15,7 +15,7 @@ def files():
     return re.findall(r"```python\n(.*?)```", PAGE.partition("\n## Metrics")[2], re.DOTALL)
 
 
-def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
+def test_example_of_the_page_prints_its_score_on_any_ranks(tmp_path, monkeypatch):
     metric, program = files()
     (tmp_path / "my_metric.py").write_text(metric)
     (tmp_path / "score.py").write_text(program)
@@ -35,7 +35,7 @@ def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
         assert lines == [f"rank {rank}: {printed}" for rank in range(ranks)]
 
 
-def test_the_flag_of_the_page_records_shows_and_keeps_the_best(tmp_path, monkeypatch):
+def test_metrics_flag_of_the_page_is_recorded_shown_and_kept_best(tmp_path, monkeypatch):
     """509 samples on two ranks, where nothing of `evaluate` can be written."""
     for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
         monkeypatch.setenv(name, "/proc/no-home")

@@ -29,7 +29,7 @@ def of(text, predictions, references, taken=()):
     return found, metrics.messages
 
 
-def test_what_the_flag_says():
+def test_metrics_flag_is_parsed_and_wrong_forms_are_refused():
     assert parsed("f1, ./my.py") == [Wanted("f1", None, {}), Wanted("./my.py", None, {})]
     (one,) = parsed("glue:mrpc:average=macro:labels=[1]:zero_division=0")
     assert one == ("glue", "mrpc", {"average": "macro", "labels": [1], "zero_division": 0})
@@ -38,13 +38,13 @@ def test_what_the_flag_says():
             parsed(wrong)
 
 
-def test_numbers_are_recorded_in_the_order_of_samples_and_the_rest_is_told():
+def test_results_that_are_no_numbers_are_left_out_and_named():
     found, messages = of(SCORES, [1, 0, 1], [1, 1, 1])
     assert found == {"f1": pytest.approx(0.4), "in_order": 2.0, "samples": 3.0}
     assert messages == ["metrics: of_each_0 is no number, and is left out of the records"]
 
 
-def test_names_that_are_taken_have_the_modules_in_front():
+def test_taken_metric_name_gets_its_modules_name_in_front():
     found, _ = of(f"{SCORES}:average=micro", [1, 0], [1, 1], taken=["f1"])
     assert found["class_scores_f1"] == 0.5 and "f1" not in found and found["samples"] == 2.0
     found, _ = of(f"{SCORES}:average=micro,{SCORES},{DISTANCES}", [1, 0], [1, 1])
@@ -52,12 +52,12 @@ def test_names_that_are_taken_have_the_modules_in_front():
     assert found["mean"] == 0.5
 
 
-def test_a_metric_that_needs_more_than_a_task_has_is_refused():
+def test_metric_that_needs_further_columns_is_refused():
     with pytest.raises(UsageError, match=r"texts.py: it takes sources, but a task has"):
         TaskMetrics(str(MODULES / "texts.py"), Ranks())
 
 
-def test_a_metric_may_take_longer_than_a_collective(tmp_path):
+def test_metric_may_take_longer_than_timeout_s(tmp_path):
     plain, sleeping = (f"    return {one}" for one in ("{", "__import__('time').sleep(20) or {"))
     (tmp_path / "slow.py").write_text(Path(DISTANCES).read_text().replace(plain, sleeping))
     flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
@@ -67,14 +67,14 @@ def test_a_metric_may_take_longer_than_a_collective(tmp_path):
     assert "mean" in records(tmp_path / "run", 1)[-1]["metrics"]
 
 
-def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
+def test_missing_metric_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
     flags = ["--task", "synthetic", "--metrics", "none_such", "--logs-dir", str(tmp_path)]
     code, _, err = submit("--nodes", "2", *flags)
     assert code != 0 and "metric none_such: there is no file" in err and "Traceback" not in err
 
 
-def test_classes_and_scores_and_what_pretraining_guesses():
+def test_predictions_are_classes_scores_or_next_sentences():
     logits, labels = torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])
     for task in (synthetic.build(CONFIG), glue.build(replace(CONFIG, task="rte"))):
         predicted, right = task.predictions(logits, labels)
@@ -89,7 +89,7 @@ def test_classes_and_scores_and_what_pretraining_guesses():
     assert guessed.tolist() == [1, 0, 1]
 
 
-def test_tags_go_by_sentence_and_name(monkeypatch):
+def test_predictions_of_ner_are_tag_names_by_sentence(monkeypatch):
     task = ner.build(replace(CONFIG, task="ner"))
     monkeypatch.setattr(ner.Ner, "_tags", ["O", "B-PER"])
     logits = torch.tensor([[[1.0, 0], [0, 1.0], [0, 1.0]], [[0, 1.0], [1.0, 0], [1.0, 0]]])
@@ -97,7 +97,7 @@ def test_tags_go_by_sentence_and_name(monkeypatch):
     assert task.predictions(logits, labels) == ([["O", "B-PER"], ["B-PER"]],) * 2
 
 
-def test_a_file_is_found_wherever_workers_start(tmp_path, monkeypatch):
+def test_metric_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "my_metric.py").write_text("")
     monkeypatch.chdir(tmp_path)
 

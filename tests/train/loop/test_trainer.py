@@ -2,10 +2,12 @@
 
 import gc
 import math
+import random
 import tracemalloc
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -70,6 +72,25 @@ def test_an_evaluation_does_not_change_the_dropout_after_it(tmp_path):
     config = replace(CONFIG, dropout=0.5, epochs=2)
     with_evaluation, _ = run(config, tmp_path)
     without, _ = run(replace(config, evaluate="never"), tmp_path)
+    assert losses(with_evaluation) == losses(without)
+
+
+class Drawing(synthetic.Synthetic):
+    """A task whose metric draws from every generator, as one that resamples does."""
+
+    def metric(self, evaluation_set):
+        random.random()
+        numpy.random.rand()
+        torch.rand(())
+        return super().metric(evaluation_set)
+
+
+@pytest.mark.parametrize("keep_best", [None, "accuracy"])
+def test_numbers_that_an_evaluation_draws_change_no_loss(keep_best, tmp_path):
+    config = replace(CONFIG, dropout=0.5, epochs=2, evaluate="never")
+    evaluated = replace(config, evaluate="epoch", keep_best=keep_best)
+    with_evaluation, _ = run(evaluated, tmp_path, Drawing(config))
+    without, _ = run(config, tmp_path, Drawing(config))
     assert losses(with_evaluation) == losses(without)
 
 

@@ -31,7 +31,7 @@ class Mixed(nn.Module):
     [("fp32", torch.float32, torch.bfloat16), ("bf16", torch.float32, torch.bfloat16),
      ("fp64", torch.float64, torch.float64)],
 )  # fmt: skip
-def test_bfloat16_stays_and_all_else_is_cast(precision, real, low):
+def test_bfloat16_parameters_stay_and_others_are_cast(precision, real, low):
     model = place(Mixed(), precision, CPU)
     for name in ("in_float16", "in_float32", "in_float64"):
         assert getattr(model, name).dtype == getattr(model, f"{name}_buffer").dtype == real
@@ -39,13 +39,13 @@ def test_bfloat16_stays_and_all_else_is_cast(precision, real, low):
     assert model.turns.tolist() == [1 + 2j] and model.order.dtype == torch.int64
 
 
-def test_tied_parameters_stay_tied():
+def test_tied_parameters_stay_tied_after_a_cast():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     assert place(model, "fp64", CPU)[1].weight is model[0].weight
 
 
-def test_real_inputs_are_cast_as_the_first_real_parameter_and_others_stay():
+def test_float_inputs_are_cast_to_the_models_dtype_and_integers_stay():
     model = nn.Module()
     model.order = nn.Parameter(torch.arange(3), requires_grad=False)
     model.weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
@@ -54,7 +54,7 @@ def test_real_inputs_are_cast_as_the_first_real_parameter_and_others_stay():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
-def test_real_labels_keep_their_digits_in_any_precision(precision):
+def test_float_labels_keep_at_least_float32(precision):
     """And a loss can be computed with them and the numbers of a model in bfloat16."""
     model = place(nn.Linear(1, 1).bfloat16(), precision, CPU)
     scores = torch.tensor([[2.6], [4.75]])
@@ -74,14 +74,14 @@ def test_real_labels_keep_their_digits_in_any_precision(precision):
         (torch.ones(2).to(torch.float8_e4m3fn), "parameter codes is quantised (float8_e4m3fn)"),
     ],
 )
-def test_complex_and_quantised_parameters_are_refused_by_name(tensor, message):
+def test_complex_or_quantised_parameter_is_refused_by_name(tensor, message):
     with pytest.raises(UsageError) as refusal:
         place(Mixed(codes=tensor), "fp32", CPU)
     assert message in str(refusal.value)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
-def test_quantised_layers_are_refused_by_name():
+def test_quantised_layer_is_refused_by_name():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     kind = torch.ao.nn.quantized.dynamic.Linear
     model[1] = kind(4, 4)
@@ -94,12 +94,12 @@ def test_quantised_layers_are_refused_by_name():
 
 
 @pytest.mark.parametrize("found", ["amx_bf16", "avx512_bf16", "bf16"])
-def test_a_cpu_with_bf16_is_not_advised_against(monkeypatch, found):
+def test_bf16_on_a_cpu_with_its_instructions_has_no_advice(monkeypatch, found):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, found: True})
     assert advice("bf16", CPU) == ""
 
 
-def test_a_cpu_without_bf16_is_advised_against(monkeypatch):
+def test_bf16_on_a_cpu_without_its_instructions_is_advised_against(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False})
     assert "fp32 is likely faster" in advice("bf16", CPU)
     assert advice("fp32", CPU) == "" and advice("bf16", torch.device("cuda")) == ""

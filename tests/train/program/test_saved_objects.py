@@ -271,6 +271,15 @@ def test_trainings_with_names_have_folders_of_their_own(tmp_path, monkeypatch):
     assert again == {"a": 1}
 
 
+def test_second_training_in_a_given_folder_is_told_what_it_goes_on_from(tmp_path, capsys):
+    """As in a loop over folds, which would go on from the fold before it."""
+    for start, words in ((0, ""), (5, f"goes on from step 5 in {tmp_path}, where an earlier call")):
+        with muster.checkpoints(tmp_path, own=Own({"a": 1})) as checkpoints:
+            assert checkpoints.resume() == start
+            assert words in capsys.readouterr().err
+            checkpoints.save(5)
+
+
 def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
     monkeypatch.delenv("MUSTER_CHECKPOINTS", raising=False)
     with pytest.raises(muster.UsageError, match="MUSTER_CHECKPOINTS is not set"):
@@ -287,9 +296,10 @@ def test_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, cap
     damaged = tmp_path / "step_00000002" / "own.pt"
     damaged.write_bytes(b"")
     assert muster.checkpoints(tmp_path, own=Own()).resume() == 1
-    assert capsys.readouterr().err == (
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == (
         f"warning: muster.checkpoints: {damaged} is damaged: its sha256 is not the one noted; "
-        "trying the one before it\n"
+        "trying the one before it"
     )
 
 

@@ -2,18 +2,30 @@
 
 import json
 
+import pytest
+
 from muster.run_files import is_unfinished
 from tests.launch.submit import submit, unnamed
 from tests.train.workers import records
+from train.records.schema import PHASES
+from train.report.data import tables
+from train.report.data.subject import read_subject
 
 
-def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
-    """And every file of its folder is one that a run folder is known to have."""
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """The folder of a run of two ranks, and what it printed."""
+    folder = tmp_path_factory.mktemp("runs")
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "9"]
     flags += ["--tensorboard", "--checkpoint-every", "4"]
-    code, _, err = submit(*flags, "--profile", "--logs-dir", str(tmp_path), "--run-id", "traced")
+    code, out, err = submit(*flags, "--profile", "--logs-dir", str(folder), "--run-id", "traced")
     assert code == 0, err
-    run_dir = tmp_path / "traced"
+    return folder / "traced", out
+
+
+def test_each_rank_leaves_a_trace_with_named_phases(traced):
+    """And every file of its folder is one that a run folder is known to have."""
+    run_dir = traced[0]
     assert unnamed(run_dir) == []
     names = {path.name for path in run_dir.iterdir()}
     assert names >= {"model", "checkpoints", "tensorboard", "profile", "summary.json", "exit.json"}
@@ -31,6 +43,18 @@ def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
     (collectives,) = (one for one in found if one["kind"] == "collectives")
     sizes = [nbytes for _, _, _, nbytes, _ in collectives["collectives"]]
     assert sum(sizes) == steps[0]["payload_bytes"]
+
+
+def test_console_summary_and_report_have_the_same_seconds(traced):
+    run_dir, printed = traced
+    summary = json.loads((run_dir / "summary.json").read_text())
+    (reported,) = tables.records(tables.seconds(read_subject([run_dir])))
+    shares = []
+    for phase in PHASES:
+        assert reported[f"{phase}_s"] == pytest.approx(summary[f"{phase}_s"])
+        shares.append(f"{phase} {summary[f'{phase}_s'] / summary['step_s']:.0%}")
+    assert "  ".join(shares) in printed
+    assert sum(summary[f"{phase}_s"] for phase in PHASES) == pytest.approx(summary["step_s"])
 
 
 def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):

@@ -128,6 +128,9 @@ def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
         ({"lengths": range(8), "pass_tokens": 1.0}, "lengths="),
         ({"accumulation": 2, "in_step": True}, ""),
         ({"accumulation": 2, "weights": (1.0,)}, ""),
+        ({"units": [0.0, *[1.0] * 7]}, "some units= are 0"),
+        ({"units": [0.0, *[1.0] * 7], "weights": (1.0,)}, ""),
+        ({"units": [0.5] * 8}, ""),
         ({}, ""),
     ],
 )

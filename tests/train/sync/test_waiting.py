@@ -2,6 +2,8 @@
 
 import itertools
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,17 @@ from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Mlp
 from tests.train.on_ranks import trainer_of
 from tests.train.workers import records, results_of
-from train.sync.base import plugin_names
+from train.sync.base import own_plugins
 from train.sync.ranks import Ranks, waits
 
 RANKS, LATE = 3, 1
 SLEEP_S = 0.5
-TRIES = 5  # this machine may itself be late
+TRIES = 8  # this machine may itself be late
+LOOPED = ("all_reduce", "gather_scatter", "zero1")
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{mode: {"sync": mode} for mode in plugin_names("modes") if mode != "single"},
-    "after the pass": {"sync": "all_reduce", "overlap": False},
-    "int8": {"sync": "all_reduce", "compress": "int8"},
+    **{mode: {"sync": mode} for mode in own_plugins("modes") if mode != "single"},
+    **{f"{mode}, after the pass": {"sync": mode, "overlap": False} for mode in LOOPED},
+    **{kind: {"sync": "all_reduce", "compress": kind} for kind in own_plugins("compression")},
     "batchnorm": {"sync": "ddp", "batchnorm": "synced"},
 }
 LOOPS = ("muster.sync", "torch's DDP", "after the passes")
@@ -58,14 +61,20 @@ class LateMlp(Mlp):
         return network(self.normalised)
 
 
+def parts(record: Mapping[str, float]) -> list[float]:
+    """A step's seconds of sync, of all other phases, and of the whole."""
+    own = ("data_s", "forward_s", "backward_s", "optimizer_s")
+    return [record["sync_s"], sum(record[name] for name in own), record["step_s"]]
+
+
 def by_trainer(ranks: Ranks, settings: dict[str, Any]) -> list[float]:
-    """The third step's seconds of sync, and of all else that is a phase."""
+    """Those of the third step."""
     config = TrainConfig(
         task="synthetic", batch_size=12, max_steps=4, sync_every=3, evaluate="never", device="cpu",
         **{"batchnorm": "local"} | settings,
     )  # fmt: skip
     step = trainer_of(config, ranks, LateMlp(config, ranks.rank)).fit().steps[2]
-    return [step.sync_s, step.data_s + step.forward_s + step.backward_s + step.optimizer_s]
+    return parts(asdict(step))
 
 
 def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
@@ -85,49 +94,65 @@ def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
             if is_last:
                 inner(torch.ones(1))
             muster.record(loss=1.0, model=model)
-    row = records(folder / str(number), ranks.rank, "step")[2]
-    own = ("data_s", "forward_s", "backward_s", "optimizer_s")
-    return [row["sync_s"], sum(row[name] for name in own)]
+    return parts(records(folder / str(number), ranks.rank, "step")[2])
 
 
 def seconds(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
-    """Of each case, of all ranks: seconds of sync and of computing in a step with a late rank."""
+    """Of each case, of all tries and ranks: `parts` of a step with a late rank."""
     cases = {name: lambda own=own: by_trainer(ranks, own) for name, own in SETTINGS.items()}
     for loop in LOOPS:
         cases[loop] = lambda loop=loop: by_record(ranks, loop, Path(folder))
     measured: dict[str, torch.Tensor] = {}
     for name, case in cases.items():
-        for _ in range(TRIES):
-            measured[name] = ranks.all_gather(torch.tensor(case()))
-            if not problems(measured[name]):
-                break
+        tries: list[torch.Tensor] = []
+        while len(tries) < TRIES and (not tries or problems(measured[name])):
+            tries.append(ranks.all_gather(torch.tensor(case(), dtype=torch.float64)))
+            measured[name] = torch.stack(tries)
     return measured
 
 
-def problems(of_ranks: torch.Tensor) -> list[str]:
-    """Where seconds (ranks, 2) of sync and of computing are not what they mean."""
+def problems(measured: torch.Tensor) -> list[str]:
+    """Where seconds (tries, ranks, 3) of sync and of computing are not what they mean.
+
+    A busy machine makes computing longer, and others wait less for a rank that is late. So of each
+    number, the best of all tries counts: what is counted wrongly is wrong in all of them.
+    """
+    least, most = measured.amin(0).tolist(), measured.amax(0).tolist()
+    # the late rank does not wait, and the others hardly compute
+    is_short = [0 if rank == LATE else 1 for rank in range(RANKS)]
     return [
-        f"rank {rank}: sync {sync_s:.2f} s, computing {computing_s:.2f} s"
-        for rank, (sync_s, computing_s) in enumerate(of_ranks.tolist())
+        f"rank {rank}: in sync {least[rank][0]:.2f} to {most[rank][0]:.2f} s, "
+        f"computing {least[rank][1]:.2f} to {most[rank][1]:.2f} s"
+        for rank in range(RANKS)
         if not (
-            sync_s <= 0.2 * SLEEP_S <= 0.8 * SLEEP_S <= computing_s
-            if rank == LATE
-            else computing_s <= 0.2 * SLEEP_S <= 0.8 * SLEEP_S <= sync_s
+            least[rank][is_short[rank]] <= 0.2 * SLEEP_S
+            and most[rank][1 - is_short[rank]] >= 0.8 * SLEEP_S
         )
     ]
 
 
-def test_a_late_rank_is_waited_for_in_sync_alone(tmp_path):
-    measured = results_of(seconds, RANKS, tmp_path, str(tmp_path))[0]
-    assert {*measured} == {*SETTINGS, *LOOPS}
-    wrong = {name: problems(of_ranks) for name, of_ranks in measured.items()}
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Of all cases, by one start of the ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    found = results_of(seconds, RANKS, folder, str(folder))[0]
+    assert {*found} == {*SETTINGS, *LOOPS}
+    return found
+
+
+def test_a_late_rank_is_waited_for_in_sync_alone(measured):
+    wrong = {name: problems(tries) for name, tries in measured.items()}
     assert {name: lines for name, lines in wrong.items() if lines} == {}
+
+
+def test_phases_add_up_to_the_step_in_every_mode(measured):
+    for name, tries in measured.items():
+        sync_s, computing_s, step_s = tries.unbind(-1)
+        assert (sync_s + computing_s - step_s).abs().max() < 1e-6, name
 
 
 def test_seconds_within_each_other_are_waited_for_once(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     before = waits.seconds
-    began = waits.now()
-    waits.during(lambda: waits.during(int))
-    waits.all_since(began)
-    assert waits.seconds - before == 5
+    waits.during(lambda: waits.during(time.perf_counter))
+    assert waits.seconds - before == 2

@@ -34,7 +34,7 @@ def made(tmp_path):
     return small(tmp_path, VOCABULARY, MODEL)
 
 
-def test_it_learns_both_from_text(made):
+def test_bert_learns_masks_and_pairs_from_text(made):
     history, _ = trained(made, "bert", batch_size=16, epochs=40)
     (scores,) = history.evaluations
     found = scores.metrics
@@ -45,7 +45,7 @@ def test_it_learns_both_from_text(made):
     assert history.steps[-1].loss < 0.5 * history.steps[0].loss
 
 
-def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
+def test_masks_change_by_epoch_and_stay_in_evaluation(made):
     task = prepared(made, "bert")
     train, evaluation = task.build_datasets()
     retained, seen = list(evaluation[""]), []
@@ -58,7 +58,7 @@ def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
     assert list(other.evaluation[""]) == retained and list(other.train) not in seen
 
 
-def test_the_loss_is_that_of_transformers_own_model(made):
+def test_pretraining_loss_equals_that_of_transformers(made):
     from transformers import BertForPreTraining
 
     task = prepared(made, "bert")
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_transformers_own_model(made):
     assert task.units(batch)[1] == 9
 
 
-def test_a_batch_without_hidden_tokens_has_no_part_in_the_loss(made):
+def test_batch_without_masked_tokens_adds_zero_to_the_loss(made):
     task = prepared(made, "bert")
     samples = [task.build_datasets().train[at] for at in range(3)]
     batch = task.collate([sample._replace(positions=[], targets=[]) for sample in samples])
@@ -89,11 +89,11 @@ def test_a_batch_without_hidden_tokens_has_no_part_in_the_loss(made):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_padding_changes_nothing(made):
+def test_padding_does_not_change_pretraining_losses(made):
     assert pads_agree(made, "bert")
 
 
-def test_weights_go_in_and_out_under_their_usual_names(made):
+def test_saved_weights_have_the_names_of_transformers(made):
     from transformers import BertForPreTraining
 
     made_model = prepared(made, "bert").build_model()
@@ -129,7 +129,7 @@ def shards(made):
 
 
 @pytest.mark.parametrize("data_workers", [0, 2])
-def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
+def test_bert_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
     recipe = {"batch_size": 16, "epochs": 20, "data_workers": data_workers}
     history, _ = trained(made, "bert", data_dir=shards, tokenizer=None, **recipe)
     (scores,) = history.evaluations
@@ -138,7 +138,7 @@ def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
     assert not (made / "cache").exists()
 
 
-def test_settings_that_cannot_work_are_refused(made, shards):
+def test_impossible_settings_of_pretraining_are_refused(made, shards):
     assert "needs --data-dir" in refusal(made, "bert", data_dir=None)
     assert "leaves nothing to learn" in refusal(made, "bert", mask_probability=0.0)
     assert "--max-seq-length 48 is more than the 32" in refusal(made, "bert", max_seq_length=48)
@@ -150,13 +150,13 @@ def test_settings_that_cannot_work_are_refused(made, shards):
     assert "is of type distilbert; pre-training is for bert" in refusal(made, "bert")
 
 
-def test_whole_words_need_a_vocabulary_that_tells_them(made):
+def test_whole_word_masks_without_wordpiece_are_refused(made):
     prepared(made, "bert", whole_word=True)
     (made / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
     assert "--whole-word needs WordPiece's ##" in refusal(made, "bert", whole_word=True)
 
 
-def test_the_default_is_berts_base_shape_with_its_vocabulary(made):
+def test_default_model_is_bert_base_with_its_vocabulary(made):
     task = bert.build(replace(build(made, "bert").config, model=None, tokenizer=None))
     assert task.tokenizer == "bert-base-uncased" and task.is_fresh
     shape = task._model_config

@@ -27,7 +27,7 @@ def lengths(samples):
     return torch.tensor([len(samples[at]["input_ids"]) for at in range(len(samples))])
 
 
-def test_it_trains_and_evaluates_as_many_samples_as_asked(folder):
+def test_bsc_benchmark_trains_on_as_many_samples_as_set(folder):
     history, trainer = made.trained(folder, "bsc_benchmark", **SETTINGS)
     assert [step.samples for step in history.steps] == [32, 32, 32]
     assert [one.samples for one in history.evaluations] == [40]
@@ -37,7 +37,7 @@ def test_it_trains_and_evaluates_as_many_samples_as_asked(folder):
     assert set(folder.iterdir()) == {folder / "config.json", folder / "run"}
 
 
-def test_the_samples_have_the_lengths_of_emotions():
+def test_drawn_samples_have_the_lengths_of_emotion():
     found = lengths(draw(4000, 30522, 128, seed=1)).float()
     assert found.mean().item() == pytest.approx(22.3, abs=0.7)
     assert found.median().item() == pytest.approx(20, abs=1)
@@ -45,7 +45,7 @@ def test_the_samples_have_the_lengths_of_emotions():
     assert lengths(draw(4000, 30522, 16, seed=1)).max() == 16
 
 
-def test_a_sample_is_words_between_its_marks_and_tells_its_label():
+def test_drawn_sample_has_marks_words_and_the_label_of_its_first_word():
     samples = draw(50, 1200, 128, seed=3)
     for at in range(50):
         tokens, label = samples[at]["input_ids"], samples[at]["label"]
@@ -54,7 +54,7 @@ def test_a_sample_is_words_between_its_marks_and_tells_its_label():
         assert label == tokens[1] % 6
 
 
-def test_the_studys_sizes_are_the_default_and_the_same_seed_draws_the_same(folder):
+def test_default_sizes_are_those_of_the_study_and_draws_repeat(folder):
     settings = {**SETTINGS, "train_samples": None, "eval_samples": None}
     train, evaluation = made.build(folder, "bsc_benchmark", **settings).build_datasets()
     assert (len(train), len(evaluation[""])) == (32768, 131072)
@@ -62,13 +62,13 @@ def test_the_studys_sizes_are_the_default_and_the_same_seed_draws_the_same(folde
     assert train[7] == again[7] and train[7] != evaluation[""][7]
 
 
-def test_the_tokenizer_that_pads_is_not_saved_as_the_models(folder):
+def test_tokenizer_that_only_pads_is_not_saved_with_the_model(folder):
     assert made.build(folder, "bsc_benchmark", **SETTINGS).tokens() is None
     made.small(folder, made.WORDS, MODEL)
     assert len(made.build(folder, "bsc_benchmark", **SETTINGS).tokens()) == len(made.WORDS)
 
 
-def test_a_model_that_cannot_take_the_samples_is_refused(folder):
+def test_model_with_too_few_positions_or_tokens_is_refused(folder):
     found = made.refusal(folder, "bsc_benchmark", **{**SETTINGS, "max_seq_length": 256})
     assert "--max-seq-length 256 is more than the 128 positions" in found
     (folder / "config.json").write_text(json.dumps({**MODEL, "vocab_size": 256}))

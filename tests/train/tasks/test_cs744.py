@@ -20,7 +20,7 @@ from train.tasks import cs744
 recipe = partial(files.recipe, "cs744")
 
 
-def test_the_recipe_is_the_courses():
+def test_cs744_recipe_and_vgg_are_those_of_the_course():
     config = recipe()
     assert (config.optimizer, config.lr, config.momentum) == ("sgd", 0.1, 0.9)
     assert (config.weight_decay, config.decay, config.schedule) == (1e-4, "all", "constant")
@@ -31,7 +31,7 @@ def test_the_recipe_is_the_courses():
     assert sum(parameter.numel() for parameter in parameters) == 9_231_114
 
 
-def test_a_depth_is_a_flag_and_an_unknown_one_refused():
+def test_vgg_depth_is_chosen_by_model_and_unknown_depth_is_refused():
     for name in cs744.LAYERS:
         model = cs744.build(recipe(f"--model={name}")).build_model()
         weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
@@ -40,7 +40,7 @@ def test_a_depth_is_a_flag_and_an_unknown_one_refused():
         cs744.build(recipe("--model=resnet"))
 
 
-def test_it_trains_on_the_official_files_and_evaluates_after_the_epoch(tmp_path):
+def test_cs744_trains_on_cifar_files_and_evaluates_each_epoch(tmp_path):
     flags = (f"--data-dir={write_cifar(tmp_path)}", "--batch-size=20", "--epochs=2", "--lr=0.01")
     history, trainer = alone.train(recipe(*flags), tmp_path)
     assert [record.samples for record in history.steps] == [20, 20] * 2
@@ -49,7 +49,7 @@ def test_it_trains_on_the_official_files_and_evaluates_after_the_epoch(tmp_path)
     assert trainer.datasets.train.epoch == 1
 
 
-def test_only_the_training_images_are_augmented(tmp_path):
+def test_only_training_images_are_augmented(tmp_path):
     task = cs744.build(recipe(f"--data-dir={write_cifar(tmp_path)}"))
     train, evaluation = task.build_datasets()
     plain = evaluation[""]
@@ -58,7 +58,7 @@ def test_only_the_training_images_are_augmented(tmp_path):
     assert sum(unchanged) < 4
 
 
-def test_as_many_images_can_be_made_where_there_are_none(tmp_path, monkeypatch):
+def test_generated_images_are_as_many_as_cifars(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     task = cs744.build(recipe("--data-dir=generated"))
     sets = task.build_datasets()
@@ -86,7 +86,7 @@ def refusal(folder):
 
 
 @pytest.mark.parametrize("below", [True, False])
-def test_the_official_folder_and_the_one_above_it_are_read(home, below):
+def test_cifar_folder_and_the_one_above_it_are_read(home, below):
     sets = cs744.read(home.parent if below else home)
     made = [cifar_batch(8, seed) for seed in range(6)]
     wanted = numpy.concatenate([batch["data"] for batch in made[:5]])
@@ -100,7 +100,7 @@ def test_the_official_folder_and_the_one_above_it_are_read(home, below):
 @pytest.mark.parametrize("protocol", [0, 1, 2])
 @pytest.mark.parametrize("keys", [str, str.encode])
 @pytest.mark.parametrize("order", [numpy.asfortranarray, numpy.ascontiguousarray])
-def test_files_made_by_python_3_are_read_too(home, keys, order, protocol):
+def test_cifar_pickles_of_python_3_are_read(home, keys, order, protocol):
     batch = cifar_batch(8, 5)
     expected, batch["data"] = torch.from_numpy(batch["data"]), order(batch["data"])
     made = {keys(key): value for key, value in batch.items()}
@@ -125,14 +125,14 @@ class Evil:
         ({"labels": [1]}, "(KeyError)"),
     ],
 )
-def test_what_such_a_file_does_not_hold_is_refused(home, spoilt, message, capsys):
+def test_wrong_content_of_a_cifar_batch_is_refused_and_not_run(home, spoilt, message, capsys):
     (home / "data_batch_2").write_bytes(pickle.dumps(spoilt, protocol=2))
     text = refusal(home)
     assert text.startswith(f"{home}/data_batch_2: not a batch of CIFAR-10") and message in text
     assert "gotcha" not in capsys.readouterr().out
 
 
-def test_a_damaged_file_is_never_a_traceback(home):
+def test_damaged_cifar_batch_is_refused_without_traceback(home):
     whole = python2_pickle(cifar_batch(2, 5))
     heads = [*range(200), *range(len(whole) - 200, len(whole))]
     rng = random.Random(1)
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_never_a_traceback(home):
             assert "test_batch: not a batch of CIFAR-10" in str(error)
 
 
-def test_missing_files_are_named(home, tmp_path):
+def test_missing_cifar_batches_are_named(home, tmp_path):
     (home / "data_batch_3").unlink()
     assert "has no data_batch_3; CIFAR-10 is read from the python version" in refusal(home)
     assert all(name in refusal(tmp_path.parent) for name in CIFAR_BATCHES)

@@ -15,7 +15,7 @@ from tests.train.tasks.vision.files import idx_file, recipe, write_mnist
 from train.tasks import mnist
 
 
-def test_the_recipe_and_the_network_are_hetseqs():
+def test_mnist_recipe_and_network_are_those_of_hetseq():
     config = recipe("mnist")
     assert (config.optimizer, config.lr, config.batch_size) == ("adadelta", 1.01, 64)
     assert (config.adadelta_rho, config.adadelta_eps, config.weight_decay) == (0.9, 1e-6, 0)
@@ -27,7 +27,7 @@ def test_the_recipe_and_the_network_are_hetseqs():
     assert [m.p for m in model.modules() if type(m).__name__ == "Dropout"] == [0.25, 0.5]
 
 
-def test_it_learns_from_packed_files_and_evaluates_at_the_end(tmp_path):
+def test_mnist_learns_from_gzip_files_and_evaluates_at_the_end(tmp_path):
     folder = write_mnist(tmp_path / "MNIST" / "raw", size=160).parents[1]
     config = recipe("mnist", f"--data-dir={folder}", "--batch-size=40", "--epochs=8")
     history, _ = alone.train(config, tmp_path)
@@ -38,7 +38,9 @@ def test_it_learns_from_packed_files_and_evaluates_at_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("below", "packed", "mark"), [("MNIST/raw", True, "-"), ("", False, "-"), ("", False, ".")]
 )
-def test_packed_or_not_here_or_in_torchvisions_folder(tmp_path, below, packed, mark):
+def test_mnist_files_are_read_packed_plain_and_in_torchvisions_folder(
+    tmp_path, below, packed, mark
+):
     for path in [*write_mnist(tmp_path / below, packed=packed).iterdir()]:
         path.rename(path.with_name(path.name.replace("-idx", f"{mark}idx")))
     sets = mnist.read(tmp_path)
@@ -69,7 +71,7 @@ def zeros(*shape):
         (f"{LABELS}.gz", gzip.compress(zeros(32), mtime=0)[:-9], "damaged: "),
     ],
 )
-def test_a_wrong_file_is_refused_by_its_name(tmp_path, name, data, message):
+def test_wrong_idx_file_is_refused_by_name(tmp_path, name, data, message):
     write_mnist(tmp_path, packed=False)
     (tmp_path / name.removesuffix(".gz")).unlink()
     (tmp_path / name).write_bytes(data)

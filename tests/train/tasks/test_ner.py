@@ -50,7 +50,7 @@ def made(tmp_path):
     return small(tmp_path, WORDS, MODEL)
 
 
-def test_it_learns_and_entities_are_scored_on_both_sets(made):
+def test_ner_learns_and_scores_entities_of_both_sets(made):
     history, _ = trained(made, "ner", batch_size=4, epochs=8)
     (scores,) = history.evaluations
     assert scores.samples == 4 + 2
@@ -59,7 +59,7 @@ def test_it_learns_and_entities_are_scored_on_both_sets(made):
     assert scores.metrics["eval_loss"] < 0.3
 
 
-def test_the_first_piece_of_a_word_carries_its_tag(made):
+def test_first_token_of_a_word_has_its_tag(made):
     task = prepared(made, "ner")
     batch = task.collate(list(task.build_datasets().evaluation["test"]))
     # [CLS] Bo ##b ##by saw Ann in New York . [SEP]; [CLS] Ann saw York . [SEP]
@@ -71,7 +71,7 @@ def test_the_first_piece_of_a_word_carries_its_tag(made):
     assert task.units(batch).tolist() == [11]
 
 
-def test_the_loss_is_the_models_own_mean_over_words(made):
+def test_ner_loss_equals_the_models_mean_over_words(made):
     task = prepared(made, "ner")
     model = task.build_model().eval()
     batch = task.collate(list(task.build_datasets().train)[:3])
@@ -80,14 +80,14 @@ def test_the_loss_is_the_models_own_mean_over_words(made):
     assert output.loss.item() == pytest.approx(model(**batch).loss.item(), abs=1e-6)
 
 
-def test_words_that_are_cut_off_are_counted_aloud(made, caplog):
+def test_words_beyond_max_seq_length_are_counted_in_a_warning(made, caplog):
     task = prepared(made, "ner", max_seq_length=8)
     assert "test set: 3 words are beyond --max-seq-length 8, or nothing but" in caplog.text
     batch = task.collate(list(task.build_datasets().train)[:1])
     assert batch["labels"].tolist() == [[-100, 3, -100, -100, 0, 3, 0, -100]]
 
 
-def test_a_tagger_for_other_tags_is_refused(made):
+def test_tagger_with_other_tags_is_refused(made):
     from transformers import AutoModelForTokenClassification, BertConfig
 
     config = BertConfig(**MODEL, id2label={0: "O", 1: "B-ORG"})
@@ -96,7 +96,7 @@ def test_a_tagger_for_other_tags_is_refused(made):
     assert message in refusal(made, "ner", model=str(made / "tuned"))
 
 
-def test_a_classifier_of_texts_needs_a_new_head_to_tag_words(made):
+def test_text_classifier_as_tagger_is_refused_without_new_head(made):
     """Its weights have the name of a tagger's, and here even their shape."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -125,7 +125,7 @@ PIECES = [
 
 
 @fuzzed(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
-def test_any_bytes_are_sentences_or_are_refused_by_line(pieces):
+def test_random_bytes_as_conll_are_read_or_refused_by_file(pieces):
     with TemporaryDirectory() as folder:
         path = Path(folder, "train.txt")
         for start in (b"", b"a B-X\nb O\n"):
@@ -138,13 +138,13 @@ def test_any_bytes_are_sentences_or_are_refused_by_line(pieces):
                 assert sentences and all(len(one.words) == len(one.tags) > 0 for one in sentences)
 
 
-def test_an_evaluation_tag_that_training_lacks_is_refused(made):
+def test_evaluation_tag_unknown_to_training_is_refused(made):
     path = made / "ner" / "dev.txt"
     path.write_text("Ann B-PER\nsaw I-PER\n")
     assert f"{path}:2: the training file has no tag 'I-PER'" in refusal(made, "ner")
 
 
-def test_files_are_found_by_either_name_and_the_test_set_need_not_be_there(made):
+def test_valid_or_dev_file_is_read_and_test_file_is_optional(made):
     folder = made / "ner"
     prepared(made, "ner")
     (folder / "valid.txt").write_text("Ann B-PER\n")  # comes before dev.txt
@@ -157,7 +157,7 @@ def test_files_are_found_by_either_name_and_the_test_set_need_not_be_there(made)
     assert "has no valid.txt or dev.txt; ner is read from" in refusal(made, "ner")
 
 
-def test_the_hubs_set_is_read_by_its_own_columns(made, hub):
+def test_ner_set_of_the_hub_is_read_by_its_columns(made, hub):
     from datasets import ClassLabel, List, Value
 
     rows = {"tokens": [["Ann", "saw", "New", "York"], [], ["Ann"]]}
@@ -189,9 +189,7 @@ TWO = [(["EU", "rejects"], ["B-ORG", "O"], 3), (["Peter"], ["I-PER"], 6)]
         ("1\u00a0000 O\n", [(["1\u00a0000"], ["O"], 1)]),
     ],
 )
-def test_columns_tabs_windows_ends_bare_document_marks_and_odd_blanks_will_do(
-    tmp_path, text, sentences
-):
+def test_conll_with_tabs_crlf_document_marks_and_odd_blanks_is_read(tmp_path, text, sentences):
     assert read(tmp_path, text) == sentences
 
 
@@ -206,7 +204,7 @@ def test_columns_tabs_windows_ends_bare_document_marks_and_odd_blanks_will_do(
         ("EU O\n\udcff O\n", ":2: not UTF-8 text"),
     ],
 )
-def test_wrong_rows_are_named(tmp_path, text, message):
+def test_wrong_conll_row_is_named_by_line(tmp_path, text, message):
     with pytest.raises(UsageError) as error:
         read(tmp_path, text)
     assert str(error.value).startswith(f"{tmp_path}/train.txt{message}")
@@ -221,7 +219,7 @@ corpora = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(corpora, st.integers(1, 4))
-def test_scores_are_seqevals_over_any_number_of_ranks(corpus, ranks):
+def test_entity_scores_equal_seqeval_on_any_number_of_ranks(corpus, ranks):
     from seqeval import metrics
 
     predicted, gold = ([[pair[at] for pair in one] for one in corpus] for at in (0, 1))

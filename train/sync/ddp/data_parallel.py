@@ -5,6 +5,7 @@ names with `module.`. `muster.sync_ddp` is for a framework that makes DDP itself
 Trainer, Lightning): DDP gets the buckets before it exists, and the hook afterwards.
 """
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,7 @@ from muster import entry_points
 from muster.arguments import number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
+from ...model import drift
 from .. import base, batchnorm
 from ..base import MIB, SyncOptions
 from ..ranks import CollectiveLedger, Ranks, backend_of, current_ranks
@@ -91,6 +93,8 @@ def sync(
         )
     if not dist.is_initialized():
         return Alone(model)
+    if ranks.world_size > 1 and ranks.rank == 0 and (line := drift.note(model)):
+        warnings.warn(f"muster.sync: {line}", stacklevel=2)
     if synced_batchnorm and ranks.world_size > 1:
         model = batchnorm.convert(model, timeout_s, ranks)
     way = Way(None, options)

@@ -7,8 +7,6 @@ by itself, and how long it took, is read from DDP's logging data after each step
 On a GPU that logging would wait for the device in every step. There, hooks record events in the
 stream when the first and the last bucket were ready, and `sync` records one when all of them are
 the mean.
-
-From this rank's last gradient to the end of the backward pass it waits for what is being sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
-from ..ranks import Collective, Moment, Ranks, waits
+from ..ranks import Collective, Ranks
 from .data_parallel import VIEWS, Way, hook_of
 from .hooks import BucketHook, marked
 
@@ -38,7 +36,6 @@ class DdpSync(GradSync):
         self.way = Way.of(self.hook_class, options)
         self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
         self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
-        self._ready = Moment(0.0, 0.0)  # when this rank had its last gradient
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
@@ -80,7 +77,6 @@ class DdpSync(GradSync):
         """The backward pass has reached `param`, with or without a gradient."""
         if param.grad is not None:
             self._used.add(param)
-        self._ready = waits.now()
 
     def backward(self, loss: Tensor) -> None:
         """Also reach the parameters that `loss` does not use, since DDP waits for each of them.
@@ -93,9 +89,7 @@ class DdpSync(GradSync):
         reaching = _Reaching.apply(loss, *self._params)
         for param in frozen:
             param.requires_grad = False
-        self._ready = waits.now()  # of a model without parameters to train
         reaching.backward()
-        waits.all_since(self._ready)
 
     def used(self, model: nn.Module) -> list[bool]:
         return [param in self._used for param in self._params]
@@ -123,7 +117,6 @@ class DdpSync(GradSync):
         if self._mean is not None:
             first, last = self._hook.ready[0], self._hook.ready[-1]
             self._took(first.elapsed_time(self._mean) / MS, first.elapsed_time(last) / MS)
-            self.waited_s = max(0.0, self.comm_s - self.overlapped_s)
             self._mean = None
 
     def _took(self, comm_s: float, overlapped_s: float) -> None:

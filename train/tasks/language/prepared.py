@@ -91,8 +91,8 @@ class PreparedTask(Task):
         classifier.check_tokenizer(self.model, self._model_config, tokenizer)
         if not cache.is_whole(self._cache):
             sets, facts = self._tokenised(tokenizer)
-            for one in sets.values():
-                tokens.refuse_unknown(tokenizer, self.tokenizer, one["input_ids"])
+            for tensors in sets.values():
+                tokens.refuse_unknown(tokenizer, self.tokenizer, tensors["input_ids"])
             cache.write(self._cache, {"sets": sets, **facts})
 
     @abstractmethod
@@ -107,7 +107,7 @@ class PreparedTask(Task):
 
     def sets(self) -> dict[str, Samples]:
         """The samples of each set, by its name."""
-        return {name: TokenSet(one) for name, one in self._cached["sets"].items()}
+        return {name: TokenSet(tensors) for name, tensors in self._cached["sets"].items()}
 
     @cached_property
     @abstractmethod
@@ -209,5 +209,5 @@ class LabelledTask(PreparedTask):
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's output for `batch`, (n, ..., labels) in the task's order of labels."""
         inputs = {key: tensor for key, tensor in batch.items() if key in self._inputs}
-        found: Tensor = model(**inputs).logits
-        return in_float32(found if self._label_order is None else found[..., self._label_order])
+        scores: Tensor = model(**inputs).logits
+        return in_float32(scores if self._label_order is None else scores[..., self._label_order])

@@ -142,12 +142,12 @@ def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
         for start in range(0, rows, WRITTEN_ROWS):
             part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
             columns = {
-                "input_ids": padded((one.tokens for one in part), width),
-                "input_mask": padded(([1] * len(one.tokens) for one in part), width),
-                "segment_ids": padded((one.segments for one in part), width),
-                "masked_lm_positions": padded((one.positions for one in part), guesses),
-                "masked_lm_ids": padded((one.targets for one in part), guesses),
-                LABELS: torch.tensor([one.is_random_next for one in part]),
+                "input_ids": padded((sample.tokens for sample in part), width),
+                "input_mask": padded(([1] * len(sample.tokens) for sample in part), width),
+                "segment_ids": padded((sample.segments for sample in part), width),
+                "masked_lm_positions": padded((sample.positions for sample in part), guesses),
+                "masked_lm_ids": padded((sample.targets for sample in part), guesses),
+                LABELS: torch.tensor([sample.is_random_next for sample in part]),
             }
             for name, values in columns.items():
                 if not start:

@@ -39,13 +39,13 @@ def find(
     """
     folder = folder_of(data_dir)
     home = folder / below if (folder / below).is_dir() else folder
-    found = {
-        name: next((home / one for one in known if (home / one).is_file()), None)
+    first = {
+        name: next((home / spelling for spelling in known if (home / spelling).is_file()), None)
         for name, known in names.items()
     }
-    if missing := [" or ".join(names[name]) for name, path in found.items() if path is None]:
+    if missing := [" or ".join(names[name]) for name, path in first.items() if path is None]:
         raise UsageError(f"--data-dir {home} has no {', '.join(missing)}; {what}")
-    paths = {name: path for name, path in found.items() if path is not None}
+    paths = {name: path for name, path in first.items() if path is not None}
     for path in paths.values():
         refuse_stand_in(path)
     return paths

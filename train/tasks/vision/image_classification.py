@@ -113,7 +113,9 @@ class ImageTask(Task):
     def collate(self, samples: Sequence[Any]) -> Batch:
         """n images as float32 (n, channels, height, width), and labels (n,)."""
         pixels, labels = default_collate(list(samples))
-        mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.spec.mean, self.spec.std))
+        mean, std = (
+            torch.tensor(numbers).view(-1, 1, 1) for numbers in (self.spec.mean, self.spec.std)
+        )
         return {"images": (pixels.float() - mean) / std, "labels": labels}
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:

@@ -11,17 +11,19 @@ from torch.nn.parallel import DistributedDataParallel
 from train.sync.base import SyncOptions
 from train.sync.ddp.torch_ddp import DdpSync
 from train.sync.modes.all_reduce import AllReduce
-from train.sync.ranks import Ranks, waits
+from train.sync.ranks import Ranks
+from train.sync.step_times import StepTimer
 
 SLOW, SLOW_S, STEPS = 2, 3.0, 5
 
 
 @pytest.mark.parametrize("kind", [DdpSync, AllReduce])
 def test_seconds_of_communication_are_those_of_the_step_itself(kind, alone):
-    """And those that the backward pass has waited for it."""
+    """And those that the step has waited for it."""
     sync = kind(Ranks(), SyncOptions(sparse_rows=False))
     model = DistributedDataParallel(nn.Linear(2, 2), gradient_as_bucket_view=True)
     sync.wrapped(model)
+    timer = StepTimer(model)
     found: list[float] = []
     waited: list[float] = []
 
@@ -35,9 +37,8 @@ def test_seconds_of_communication_are_those_of_the_step_itself(kind, alone):
     if sync.way.kind is None:
         model.register_comm_hook(None, lambda state, bucket: send(bucket.buffer()))
     while len(found) < STEPS:
-        before = waits.now()
         sync.backward(model(torch.ones(1, 2)).sum())
-        waited.append(before.waited_until(waits.now()))
+        waited.append(timer.end_step().seconds()["sync"])
         sync.sync(model, sync.used(model))
         found.append(sync.comm_s)
     for seconds in (found, waited):

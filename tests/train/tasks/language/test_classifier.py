@@ -22,7 +22,7 @@ def inputs_of(batch):
 
 
 @pytest.mark.parametrize("name", ["rte", "stsb"])
-def test_the_loss_is_the_models_own(made, name):
+def test_classifier_loss_equals_the_models_own(made, name):
     task, batch, model = batch_and_model(made, name)
     loss = task.forward(model, batch).loss.item()
     assert loss == pytest.approx(model(**batch).loss.item(), abs=1e-6)
@@ -41,21 +41,21 @@ def saved(made, folder, labels, head="SequenceClassification"):
     return str(made / folder)
 
 
-def test_a_fine_tuned_models_own_order_of_labels_is_followed(made):
+def test_label_order_of_a_fine_tuned_model_is_followed(made):
     folder = saved(made, "tuned", ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
     task, batch, model = batch_and_model(made, "mnli", model=folder)
     expected = model(**inputs_of(batch)).logits[:, [2, 1, 0]]  # as the Hub numbers its labels
     assert torch.equal(task.forward(model, batch).logits, expected)
 
 
-def test_labels_without_meaning_are_taken_in_glues_order(made):
+def test_numbered_labels_are_taken_in_glues_order(made):
     folder = saved(made, "tuned", ["LABEL_0", "LABEL_1"])
     task, batch, model = batch_and_model(made, model=folder)
     assert model.config.label2id == {"entailment": 0, "not_entailment": 1}
     assert torch.equal(task.forward(model, batch).logits, model(**inputs_of(batch)).logits)
 
 
-def test_a_model_with_other_labels_is_refused_unless_its_weights_are_not_used(made):
+def test_model_with_other_labels_is_refused_unless_weights_are_random(made):
     folder = saved(made, "tuned", ["entailment", "neutral", "contradiction"])
     message = "has 3 labels (entailment, neutral, contradiction), but rte has 2"
     assert message in refusal(made, model=folder)
@@ -63,7 +63,7 @@ def test_a_model_with_other_labels_is_refused_unless_its_weights_are_not_used(ma
     assert task.build_model().num_labels == 2
 
 
-def test_a_head_for_labels_of_another_kind_is_refused(made):
+def test_head_of_another_kind_is_refused(made):
     """Also where it has as many labels, and its weights would fit."""
     folder = saved(made, "tuned", ["O", "B-LOC"], "TokenClassification")
     message = "has 2 labels (O, B-LOC), for TokenClassification, not SequenceClassification"
@@ -71,7 +71,7 @@ def test_a_head_for_labels_of_another_kind_is_refused(made):
     assert "but rte has 2" in refusal(made, model=folder)
 
 
-def test_weights_of_other_sizes_than_their_configuration_are_named(made):
+def test_weights_that_differ_from_their_configuration_are_named(made):
     folder = saved(made, "tuned", ["yes", "no", "perhaps"])
     settings = json.loads(Path(folder, "config.json").read_text())
     for changed, message in (
@@ -84,7 +84,7 @@ def test_weights_of_other_sizes_than_their_configuration_are_named(made):
 
 
 @pytest.mark.parametrize("task", ["rte", "mnli"])
-def test_a_new_head_comes_from_the_seed_and_the_body_from_the_model(made, task):
+def test_new_head_is_drawn_by_seed_and_body_is_the_models(made, task):
     """Also where the old one would fit."""
     from transformers import AutoModelForSequenceClassification
 
@@ -119,7 +119,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13
         ("pytorch_model.bin", lambda _: POINTER, "is a Git LFS pointer"),
     ],
 )
-def test_a_file_of_the_model_that_is_another_is_named(made, file, harm, message):
+def test_model_file_that_is_pointer_page_empty_or_cut_off_is_named(made, file, harm, message):
     folder = Path(saved(made, "tuned", ["entailment", "not_entailment"]))
     data = (folder / "model.safetensors").read_bytes()
     if file == "pytorch_model.bin":
@@ -128,14 +128,14 @@ def test_a_file_of_the_model_that_is_another_is_named(made, file, harm, message)
     assert refusal(made, model=str(folder)).startswith(f"--model {folder / file} {message}")
 
 
-def test_a_pointer_that_is_not_read_is_no_obstacle(made):
+def test_lfs_pointer_that_is_not_read_is_ignored(made):
     folder = saved(made, "tuned", ["entailment", "not_entailment"])
     Path(folder, "pytorch_model.bin").write_bytes(POINTER)
     assert prepared(made, model=folder).build_model().num_labels == 2
 
 
 @pytest.mark.parametrize("of_model", [None, 1])
-def test_gpt_2_pads_with_the_token_that_ends_its_texts(made, of_model):
+def test_gpt2_pads_with_its_end_of_text_token(made, of_model):
     """Also where the model's configuration has another, as Llama's."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -160,7 +160,7 @@ def test_gpt_2_pads_with_the_token_that_ends_its_texts(made, of_model):
     assert model.config.pad_token_id == task.tokens().pad_token_id == 0
 
 
-def test_a_model_without_a_head_gets_a_new_one(made):
+def test_model_without_head_gets_a_new_one(made):
     from transformers import AutoConfig, AutoModel
 
     body = AutoModel.from_config(AutoConfig.from_pretrained(made / "config.json"))
@@ -172,7 +172,7 @@ def test_a_model_without_a_head_gets_a_new_one(made):
     assert model.dtype == torch.float32
 
 
-def test_weights_of_another_model_are_refused(made):
+def test_weights_of_another_architecture_are_refused(made):
     from safetensors.torch import save_file
 
     folder = made / "other"
@@ -184,14 +184,14 @@ def test_weights_of_another_model_are_refused(made):
     assert message in refusal(made, model=str(folder))
 
 
-def test_sizes_that_do_not_fit_the_model_are_refused(made):
+def test_too_long_samples_and_too_large_vocabulary_are_refused(made):
     message = "--max-seq-length 33 is more than the 32 positions of "
     assert refusal(made, max_seq_length=33).startswith(message)
     small(made, [*WORDS, *(f"w{i}" for i in range(40))])
     assert "the tokenizer has 57 tokens, but --model" in refusal(made)
 
 
-def test_inputs_reach_a_model_through_what_is_around_it(made):
+def test_inputs_reach_a_model_inside_peft(made):
     """PEFT names few inputs, and hands on the others; DistilBERT has no token types."""
     from peft import LoraConfig, get_peft_model
     from transformers import DistilBertConfig

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of
 CAPITALS = [*WORDS, "The", "A"]
 
 
-def test_tokens_are_those_of_the_sentences(made):
+def test_two_sentences_become_one_row_of_tokens(made):
     task = prepared(made)
     batch = task.collate([task.build_datasets().train[1]])
     text = " ".join(WORDS[token] for token in batch["input_ids"][0])
@@ -25,7 +25,7 @@ def test_tokens_are_those_of_the_sentences(made):
     assert batch["token_type_ids"][0].tolist() == [0] * 8 + [1] * 5
 
 
-def test_long_samples_are_cut(made):
+def test_samples_are_cut_at_max_seq_length(made):
     train = prepared(made, max_seq_length=6).build_datasets().train
     assert {len(sample["input_ids"]) for sample in train} == {6}
 
@@ -39,7 +39,7 @@ def test_long_samples_are_cut(made):
         (CAPITALS, "yes", "the"),
     ],
 )
-def test_case_is_kept_where_the_vocabulary_has_capitals(made, words, lower_case, first):
+def test_lower_case_auto_follows_the_vocabulary(made, words, lower_case, first):
     folder = small(made / "rte", words)
     (folder / "config.json").unlink()
     for tokenizer in (folder, folder / "vocab.txt"):
@@ -47,7 +47,7 @@ def test_case_is_kept_where_the_vocabulary_has_capitals(made, words, lower_case,
         assert words[task.build_datasets().train[0]["input_ids"][1]] == first
 
 
-def test_a_tokenizer_that_does_not_know_the_words_is_refused(made):
+def test_tokenizer_with_mostly_unknown_words_is_refused(made):
     small(made, [*WORDS[:5], "xyz", "."])
     message = refusal(made)
     assert "of the words are [UNK] to the tokenizer of" in message
@@ -56,7 +56,7 @@ def test_a_tokenizer_that_does_not_know_the_words_is_refused(made):
     assert "[UNK]" in refusal(made)
 
 
-def test_tokenizers_that_are_none_are_refused(made):
+def test_folder_or_file_without_a_tokenizer_is_refused(made):
     empty = made / "empty"
     empty.mkdir()
     assert "has no tokenizer files" in refusal(made, tokenizer=str(empty))
@@ -78,7 +78,7 @@ def of_distilbert(folder):
     return str(folder / "distilbert")
 
 
-def test_a_doubled_line_of_a_vocabulary_is_named(made):
+def test_repeated_line_of_a_vocabulary_is_refused_by_number(made):
     (made / "twice.txt").write_text("\n".join([*WORDS, "dog", "more"]) + "\n")
     line, first = len(WORDS) + 1, WORDS.index("dog") + 1
     message = f"twice.txt:{line}: 'dog' is in line {first}, too; a line is the number of its token"
@@ -89,7 +89,7 @@ WHOLE = "\n".join(WORDS).encode() + b"\n"
 
 
 @fuzzed(st.lists(st.sampled_from([b"\n", b"\r", b"\0", b"\xff", b"##s"]) | st.binary(max_size=4)))
-def test_any_bytes_are_a_vocabulary_or_are_refused_by_name(pieces):
+def test_random_bytes_as_vocabulary_are_read_or_refused_by_file(pieces):
     with TemporaryDirectory() as folder:
         path = Path(folder, "vocab.txt")
         for start in (b"", WHOLE):
@@ -104,13 +104,13 @@ def test_any_bytes_are_a_vocabulary_or_are_refused_by_name(pieces):
                 assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
-def test_blank_lines_at_the_end_of_a_vocabulary_are_no_tokens(made):
+def test_blank_lines_at_the_end_of_a_vocabulary_are_ignored(made):
     (made / "blank.txt").write_bytes(WHOLE + b"\n\r\n")
     assert len(tokens.load(str(made / "blank.txt"), "auto")) == len(WORDS)
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
-def test_a_tokenizers_file_that_is_a_pointer_is_named(made, name):
+def test_tokenizer_file_that_is_an_lfs_pointer_is_named(made, name):
     """Also where transformers would read it, as a vocabulary of three words."""
     folder = made / "tokens"
     folder.mkdir()
@@ -120,7 +120,7 @@ def test_a_tokenizers_file_that_is_a_pointer_is_named(made, name):
     assert refusal(made, tokenizer=str(folder)).startswith(message)
 
 
-def test_tokens_of_a_model_without_token_types_are_not_taken_for_another(made):
+def test_cache_of_distilbert_is_not_used_for_bert(made):
     prepared(made, tokenizer=of_distilbert(made))
     (sample, *_) = prepared(made).build_datasets().train
     assert sample["token_type_ids"][-1] == 1
@@ -137,7 +137,7 @@ def test_tokens_of_a_model_without_token_types_are_not_taken_for_another(made):
         ("unk_token", "a"),
     ],
 )
-def test_tokenizers_of_one_vocabulary_with_other_settings_are_told_apart(made, name, value):
+def test_cache_key_has_the_tokenizers_settings(made, name, value):
     one, other = (tokens.load(str(made / "vocab.txt"), "auto") for _ in range(2))
     one("the cat", truncation=True, max_length=3)  # what it did before changes nothing
     assert tokens.identity(one) == tokens.identity(other)
@@ -145,14 +145,14 @@ def test_tokenizers_of_one_vocabulary_with_other_settings_are_told_apart(made, n
     assert tokens.identity(one) != tokens.identity(other)
 
 
-def test_tokens_of_another_version_of_the_library_are_made_again(made, monkeypatch):
+def test_cache_key_has_the_versions_of_the_tokenizer_libraries(made, monkeypatch):
     tokenizer = tokens.load(str(made / "vocab.txt"), "auto")
     before = tokens.identity(tokenizer)
     monkeypatch.setattr(tokens, "version", lambda name: f"another {name}")
     assert tokens.identity(tokenizer) != before
 
 
-def test_tokenizers_in_python_are_told_apart_by_their_merges(tmp_path):
+def test_cache_key_has_the_merges_of_slow_tokenizers(tmp_path):
     from transformers import CTRLTokenizer
 
     def identity(merges):

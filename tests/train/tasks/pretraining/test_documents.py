@@ -28,12 +28,12 @@ def read(tmp_path, *texts):
     return list(corpus.read(paths, "[UNK]"))
 
 
-def test_blank_lines_end_documents(tmp_path):
+def test_blank_line_ends_a_document(tmp_path):
     text = "\n\nOne.\nTwo.\n\n  \nThree.\n"
     assert read(tmp_path, text, "Four.") == [["One.", "Two."], ["Three."], ["Four."]]
 
 
-def test_wikitexts_titles_begin_documents_and_its_marks_are_undone(tmp_path):
+def test_wikitext_titles_begin_documents_and_its_escapes_are_undone(tmp_path):
     assert read(tmp_path, WIKITEXT) == [
         ["It is [UNK] .", "It is 10,000 years old .", "More of it ."],
         ["Here ."],
@@ -50,11 +50,11 @@ def test_wikitexts_titles_begin_documents_and_its_marks_are_undone(tmp_path):
         ("", []),
     ],
 )
-def test_a_line_is_cut_at_the_ends_of_its_sentences(line, want):
+def test_line_is_cut_into_sentences(line, want):
     assert corpus.sentences(line) == want
 
 
-def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
+def test_text_files_are_sorted_into_sets_by_name(tmp_path):
     names = "a.txt contest.txt wiki.valid.tokens sub/Test_1.raw x.md vocab.txt".split()
     (tmp_path / "sub").mkdir()
     for name in names:
@@ -66,7 +66,7 @@ def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
     }
 
 
-def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
+def test_folder_without_training_text_is_refused(tmp_path):
     for name, message in (
         ("readme.txt", "has nothing to train on, no .txt, .tokens, .raw, .hdf5, .h5$"),
         ("valid.txt", r"but those to evaluate on: valid\.txt"),

@@ -53,7 +53,7 @@ def original(sample):
     return tokens
 
 
-def test_chunks_are_runs_of_sentences_that_fit():
+def test_chunks_are_consecutive_sentences_that_fit():
     assert CORPUS["sentences"].tolist() == [0, 4, 10, 19, 24, 29, 50, 59, 62, 65, 68, 70, 78]
     assert CORPUS["documents"].tolist() == [0, 7, 10, 12]
     assert CORPUS["chunks"].tolist() == [
@@ -62,7 +62,7 @@ def test_chunks_are_runs_of_sentences_that_fit():
     assert CORPUS["input_ids"].dtype == torch.int32
 
 
-def test_what_no_pair_can_be_made_of_is_left_out():
+def test_documents_too_short_for_a_pair_are_left_out():
     made = encoded([["7"], [], numbered([4, 4]), ["8"], numbered([2, 2])])
     assert made["documents"].tolist() == [0, 2, 4]
     assert made["sentences"].tolist() == [0, 4, 8, 10, 12]
@@ -74,7 +74,7 @@ def text(tokens):
     return f" {' '.join(map(str, tokens))} "
 
 
-def test_a_sample_is_two_segments_of_the_right_documents():
+def test_pair_has_segments_of_the_right_documents():
     tokens, sentences = CORPUS["input_ids"].tolist(), CORPUS["sentences"].tolist()
     bounds = [sentences[at] for at in CORPUS["documents"].tolist()]
     documents = [text(tokens[low:high]) for low, high in pairwise(bounds)]
@@ -96,13 +96,13 @@ def test_a_sample_is_two_segments_of_the_right_documents():
             assert any(text(second) in one for at, one in enumerate(documents) if at != document)
 
 
-def test_half_of_the_pairs_are_random_for_every_kind_of_chunk():
+def test_half_of_the_pairs_are_random():
     for index in range(len(CORPUS["chunks"])):
         random = sum(pairs(epoch)[index].is_random_next for epoch in range(600))
         assert 250 < random < 350
 
 
-def test_tokens_are_hidden_by_80_10_10():
+def test_masking_follows_80_10_10():
     ways, tokens = Counter(), list(range(5, 105 - 5))
     for seed in range(800):
         made = hide(tokens, MASKING, Random(seed))
@@ -118,7 +118,7 @@ def test_tokens_are_hidden_by_80_10_10():
     assert ways["same"] / total == pytest.approx(0.1, abs=0.015)
 
 
-def test_marks_are_never_guessed_and_there_is_at_least_one_and_at_most_a_limit():
+def test_special_tokens_are_never_masked_and_masks_have_a_least_and_most_count():
     for seed in range(50):
         made = hide([2, 7, 3, 8, 3], MASKING, Random(seed))
         assert made.positions in ([1], [3])
@@ -127,7 +127,7 @@ def test_marks_are_never_guessed_and_there_is_at_least_one_and_at_most_a_limit()
     assert most_per_sample(0.15, 128) == 20 and most_per_sample(0.15, 512) == 77
 
 
-def test_whole_words_are_hidden_whole():
+def test_whole_word_masking_masks_all_pieces_of_a_word():
     tokens = [2, 10, 51, 52, 11, 12, 53, 3, 13, 14, 54, 3]
     words = [[1, 2, 3], [4], [5, 6], [8], [9, 10]]
     met = set()
@@ -140,6 +140,6 @@ def test_whole_words_are_hidden_whole():
     assert met == {at for word in words for at in word}
 
 
-def test_nothing_to_guess_is_no_error():
+def test_sample_of_special_tokens_has_no_masks():
     made = hide([2, 3], MASKING, Random(1))
     assert made == ([2, 3], [], [])

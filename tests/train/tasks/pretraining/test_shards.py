@@ -39,7 +39,7 @@ def two(tmp_path):
     return [write(tmp_path / "0.h5", 3), write(tmp_path / "1.hdf5", 5, start=3)]
 
 
-def test_rows_of_all_shards_in_order(two):
+def test_shards_give_their_rows_in_order(two):
     shards = Shards(two, 100)
     assert len(shards) == 8 and shards.width == WIDTH
     assert [shards[at].tokens[0] for at in (7, 0, 2, 3)] == [17, 10, 12, 13]
@@ -47,13 +47,13 @@ def test_rows_of_all_shards_in_order(two):
     assert pickle.loads(pickle.dumps(shards))[1] == shards[1]  # without its open files
 
 
-def test_guesses_that_fill_their_row_are_all_taken(tmp_path):
+def test_full_row_of_masked_positions_is_read_whole(tmp_path):
     full = numpy.array([[1, 4, 5]] * 2)
     path = write(tmp_path / "0.h5", 2, masked_lm_positions=full, masked_lm_ids=full + 20)
     assert Shards([path], 100)[1].targets == [21, 24, 25]
 
 
-def test_processes_that_read_at_once_open_their_own(two):
+def test_loader_processes_open_their_own_shard_files(two):
     shards = Shards(two, 100)
     assert shards[0].tokens[0] == 10  # opened here, before the fork
     loader = DataLoader(shards, batch_size=2, num_workers=2, collate_fn=list)
@@ -65,7 +65,7 @@ def test_processes_that_read_at_once_open_their_own(two):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_what_is_no_shard_is_refused(tmp_path):
+def test_file_that_is_no_shard_is_refused(tmp_path):
     (tmp_path / "text.h5").write_text("hello")
     lacks = write(tmp_path / "0.h5", 3, segment_ids=None)
     short = write(tmp_path / "1.h5", 3, next_sentence_labels=numpy.zeros(2))
@@ -81,7 +81,7 @@ def test_what_is_no_shard_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind"), [("input_ids", "f4"), ("next_sentence_labels", "f8"), ("input_mask", "S1")]
 )
-def test_columns_of_other_values_than_whole_numbers_are_named(tmp_path, name, kind):
+def test_shard_column_of_floats_or_bytes_is_refused_by_name(tmp_path, name, kind):
     path = write(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         values = file[name][:].astype(kind)
@@ -91,7 +91,7 @@ def test_columns_of_other_values_than_whole_numbers_are_named(tmp_path, name, ki
         Shards([path], 100)
 
 
-def test_groups_and_datasets_without_rows_are_named(tmp_path):
+def test_shard_with_group_or_empty_dataset_is_refused(tmp_path):
     path, empty = write(tmp_path / "0.h5", 3), write(tmp_path / "1.h5", 3)
     with h5py.File(path, "a") as file:
         del file["segment_ids"]
@@ -118,7 +118,7 @@ def test_groups_and_datasets_without_rows_are_named(tmp_path):
         ("input_mask", [2, 1] + [0] * 10, "input_mask is not ones, then zeros"),
     ],
 )
-def test_values_that_are_none_of_their_column_are_named_with_the_row(tmp_path, name, row, message):
+def test_impossible_shard_value_is_refused_by_row(tmp_path, name, row, message):
     path = write(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         file[name][1] = row
@@ -129,7 +129,7 @@ def test_values_that_are_none_of_their_column_are_named_with_the_row(tmp_path, n
     assert str(refusal.value) == f"{path}: row 1: {message}"
 
 
-def test_a_mask_of_huge_values_takes_no_memory(tmp_path):
+def test_shard_mask_of_huge_values_is_refused_without_memory(tmp_path):
     path = write(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         huge = file["input_mask"][:].astype("i8") * 2**60
@@ -139,7 +139,7 @@ def test_a_mask_of_huge_values_takes_no_memory(tmp_path):
         Shards([path], 100)[1]
 
 
-def test_a_damaged_row_is_named(tmp_path):
+def test_damaged_shard_row_is_named(tmp_path):
     path = write(tmp_path / "0.h5", 3)
     with h5py.File(path) as file:
         chunk = file["input_ids"].id.get_chunk_info(0)
@@ -150,7 +150,7 @@ def test_a_damaged_row_is_named(tmp_path):
         Shards([path], 100)[1]
 
 
-def test_rows_that_do_not_fit_the_model_are_named(tmp_path, two):
+def test_shard_row_that_does_not_fit_the_model_is_named(tmp_path, two):
     with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, but the model knows 17"):
         Shards(two, 17)[7]
     path = write(tmp_path / "2.h5", 3, masked_lm_positions=numpy.array([[1, 9, 0]] * 3))

@@ -22,7 +22,7 @@ def path(tmp_path):
     return path
 
 
-def test_what_was_written_is_read_back_and_nothing_else_is_left(path):
+def test_written_cache_is_read_back_and_leaves_no_other_file(path):
     assert cache.is_whole(path)
     found = cache.read(path)
     assert (found.keys(), found["side"]) == (CONTENT.keys(), "right")
@@ -42,14 +42,14 @@ def test_what_was_written_is_read_back_and_nothing_else_is_left(path):
         Path.unlink,
     ],
 )
-def test_damage_is_noticed_and_mended(path, harm):
+def test_damaged_cache_is_noticed_and_written_again(path, harm):
     harm(path)
     assert not cache.is_whole(path)
     cache.write(path, CONTENT)
     assert cache.is_whole(path) and list(path.parent.iterdir()) == [path]
 
 
-def test_many_builders_at_once_make_one_whole_cache(tmp_path):
+def test_cache_written_by_many_at_once_is_whole(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         done = [pool.submit(cache.write, tmp_path / "one", CONTENT) for _ in range(24)]
     assert all(future.result() is None for future in done)
@@ -57,7 +57,7 @@ def test_many_builders_at_once_make_one_whole_cache(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_a_data_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+def test_unchanged_data_file_is_hashed_once(tmp_path, monkeypatch):
     path, reads = tmp_path / "train.tsv", []
     path.write_text("first")
     digest = hashlib.file_digest
@@ -78,11 +78,11 @@ def test_a_data_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
     assert cache.sum_of(tmp_path, path) == hashlib.sha256(b"other").digest()
 
 
-def test_the_fingerprint_keeps_parts_apart():
+def test_cache_fingerprint_separates_its_parts():
     assert cache.fingerprint(["ab", "c"]) != cache.fingerprint(["a", "bc"])
 
 
-def test_it_is_where_the_user_says_or_below_the_home(tmp_path, monkeypatch):
+def test_cache_is_in_xdg_cache_home_or_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.root(None) == tmp_path / "muster"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -90,7 +90,7 @@ def test_it_is_where_the_user_says_or_below_the_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_home")
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+def test_cache_without_home_names_what_to_set(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     with pytest.raises(UsageError, match=r"HOME is not set.*XDG_CACHE_HOME"):
         cache.root(None)

@@ -8,14 +8,14 @@ from train.tasks.text.classification import HUB_SET
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 
-def test_what_is_not_there_is_named_in_one_line(made):
+def test_missing_model_or_tokenizer_file_is_named(made):
     assert refusal(made, model=str(made / "no")).endswith("no: no such file or folder")
     assert refusal(made, tokenizer=str(made / "no.txt")).endswith("no such file or folder")
     (made / "broken.json").write_text("{")
     assert "broken.json" in refusal(made, model=str(made / "broken.json"))
 
 
-def test_without_the_hub_one_line_says_what_to_do(made):
+def test_unreachable_hub_names_what_to_do(made):
     for settings in ({"model": "bert-base-cased"}, {"tokenizer": "bert-base-cased"}):
         message = "bert-base-cased: not on this disk, and the Hub cannot be reached; give"
         assert message in refusal(made, **settings)
@@ -35,7 +35,7 @@ SPLITS |= {"emotion": ["validation", "test"]}
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_set_of_the_hub_is_read_by_its_own_columns(made, name, hub):
+def test_text_set_of_the_hub_is_read_by_its_columns(made, name, hub):
     columns = COLUMNS.get(name, ["sentence1", "sentence2"])
     texts = {column: ["the cat", "a dog ran"] for column in columns}
     asked = hub({**texts, "label": [1, 0], "idx": [0, 1]})

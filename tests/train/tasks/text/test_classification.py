@@ -43,7 +43,7 @@ LABELS |= {name: [1, 0, 1] for name in ("rte", "qnli", "wnli")}
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_task_trains_and_is_scored(made, name):
+def test_every_text_task_trains_and_has_its_metrics(made, name):
     assert not build(made, name).is_prepared()
     task = prepared(made, name)
     train, evaluation = task.build_datasets()
@@ -63,12 +63,12 @@ def test_every_task_trains_and_is_scored(made, name):
     assert metric.compute().keys() == METRICS.get(name, {"accuracy"})
 
 
-def test_padding_leaves_loss_and_logits_as_they_are(made):
+def test_padding_does_not_change_loss_and_logits(made):
     assert pads_agree(made, "rte")
 
 
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_lengths_are_the_widths_of_samples_alone(made, multiple):
+def test_lengths_are_those_of_samples_collated_alone(made, multiple):
     task = prepared(made)
     task.pad_multiple = multiple
     for samples in (task.build_datasets().train, task.build_datasets().evaluation[""]):
@@ -80,7 +80,7 @@ def test_lengths_are_the_widths_of_samples_alone(made, multiple):
     assert lengths_of(full, full.build_datasets().train) == []
 
 
-def test_the_cache_is_used_again_until_anything_differs_and_is_mended(made):
+def test_cache_of_tokens_is_used_until_settings_or_files_change(made):
     prepared(made)
     (path,) = (made / "cache").iterdir()
     before, whole = path.stat().st_mtime_ns, path.read_bytes()
@@ -100,13 +100,13 @@ def test_the_cache_is_used_again_until_anything_differs_and_is_mended(made):
     assert len(list((made / "cache").iterdir())) == 4
 
 
-def test_tokens_of_a_task_with_another_order_of_labels_are_not_used(made):
+def test_cache_of_another_label_order_is_not_used(made):
     task = prepared(made)
     other = replace(task.spec, labels=tuple(reversed(task.spec.labels)))
     assert not classification.GlueTask(other, task.config).is_prepared()
 
 
-def test_quickstart_needs_nothing_and_takes_what_is_given(tmp_path, made):
+def test_quickstart_trains_on_generated_or_given_text(tmp_path, made):
     build_it = plugins.load("train.tasks", "quickstart")
     task = build_it(TrainConfig(cache_dir=tmp_path / "cache"))
     assert not task.is_prepared()
@@ -148,11 +148,11 @@ ODD = "a\x0b\x0c\x1c\x85\u2028\ra"  # only a newline ends a line
         ("emotion", "\ufefftext;label_name\r\ni feel;sadness\n", ["i feel"]),
     ],
 )
-def test_quotes_marks_carriage_returns_and_odd_blanks_do_no_harm(tmp_path, task, text, texts):
+def test_tsv_with_quotes_bom_crlf_and_odd_blanks_is_read(tmp_path, task, text, texts):
     assert read(tmp_path, text, task) == (tuple([one] for one in texts), [0])
 
 
-def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
+def test_qqp_rows_without_all_fields_are_left_out_and_counted(tmp_path, caplog):
     text = QQP + "0\t1\t2\tWhy?\tHow?\t0\n1\t3\t4\tWho?\n2\t5\t6\tSo?\tSo?\t1\n"
     assert read(tmp_path, text, "qqp") == ((["Why?", "So?"], ["How?", "So?"]), [0, 1])
     assert "left out 1 rows that lack fields, kept 2" in caplog.text
@@ -178,7 +178,7 @@ def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
          ":2: unknown label 'label_name'; known: sadness, joy, love, anger, fear, surprise"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
+def test_wrong_tsv_row_is_named_by_file_and_line(tmp_path, task, text, message):
     with pytest.raises(UsageError) as error:
         read(tmp_path, text, task)
     assert str(error.value) == f"{tmp_path}/train.tsv{message}"
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
         (b"", "is empty; download or copy it again"),
     ],
 )
-def test_a_data_file_that_is_another_is_named(made, data, message):
+def test_data_file_that_is_pointer_page_or_empty_is_named(made, data, message):
     path = made / "rte" / "dev.tsv"
     path.write_bytes(data)
     assert refusal(made).startswith(f"{path} {message}")
@@ -205,7 +205,7 @@ FILES = {
 
 
 @fuzzed(st.sampled_from(sorted(FORMS)), st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
-def test_any_bytes_after_a_header_are_rows_or_are_refused_by_line(task, pieces):
+def test_random_bytes_as_tsv_are_read_or_refused_by_file(task, pieces):
     spec = plugins.load("train.tasks", task)(TrainConfig(task=task)).spec
     with TemporaryDirectory() as folder:
         path = Path(folder, "dev.tsv")
@@ -218,12 +218,12 @@ def test_any_bytes_after_a_header_are_rows_or_are_refused_by_line(task, pieces):
                     assert str(error).startswith(str(path))
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_unreadable_file_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"^--model .* cannot be read \(Is a directory\)$"):
         refuse_stand_in(tmp_path, "--model")
 
 
-def test_missing_files_and_folders_are_named(made):
+def test_missing_data_files_and_folders_are_named(made):
     for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
         assert refusal(made, data_dir=folder) == f"--data-dir {folder} {what}"
     (made / "none").mkdir()
@@ -233,7 +233,7 @@ def test_missing_files_and_folders_are_named(made):
     assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")
 
 
-def test_the_hubs_test_set_is_read_by_its_own_columns(made, hub):
+def test_unlabelled_set_of_the_hub_is_read_by_its_columns(made, hub):
     texts = ["the cat", "a dog ran"]
     asked = hub({"sentence1": texts, "sentence2": texts, "label": [-1, -1], "idx": [0, 1]})
     unlabelled = build(made, data_dir=None).unlabelled()["RTE"]

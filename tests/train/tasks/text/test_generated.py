@@ -22,12 +22,12 @@ def rows(files):
     }
 
 
-def test_it_is_always_the_same(files):
+def test_generated_text_is_always_the_same(files):
     assert generated.files() == files
     assert list(islice(generated.pairs(1), 9)) != list(islice(generated.pairs(2), 9))
 
 
-def test_sizes_and_labels_and_no_pair_is_met_twice(rows):
+def test_generated_sets_are_balanced_and_have_no_pair_twice(rows):
     assert {name: len(part) for name, part in rows.items()} == {"train": 7040, "dev": 1000}
     for part in rows.values():
         entailed = sum(row[3] == "entailment" for row in part)
@@ -35,7 +35,7 @@ def test_sizes_and_labels_and_no_pair_is_met_twice(rows):
     assert len({(row[1], row[2]) for part in rows.values() for row in part}) == 8040
 
 
-def test_a_bag_of_words_hardly_beats_chance(rows):
+def test_bag_of_words_hardly_beats_chance_on_generated_text(rows):
     from sklearn.feature_extraction import DictVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -50,7 +50,7 @@ def test_a_bag_of_words_hardly_beats_chance(rows):
     assert model.score(unseen, [row[3] for row in rows["dev"]]) < 0.65
 
 
-def test_writing_again_changes_nothing_and_mends_damage(tmp_path, files):
+def test_generated_files_are_kept_and_damaged_ones_written_again(tmp_path, files):
     generated.write(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert before.keys() == files.keys()

@@ -24,7 +24,7 @@ def build(name, folder):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_set_of_the_hub_is_unpacked_once(tmp_path, name, hub):
+def test_image_set_of_the_hub_is_unpacked_once(tmp_path, name, hub):
     from datasets import ClassLabel
     from datasets import Image as ImageColumn
 
@@ -44,7 +44,7 @@ def test_a_set_of_the_hub_is_unpacked_once(tmp_path, name, hub):
     assert evaluation[""].tensors[1].tolist() == [4, 3, 2, 1, 0]
 
 
-def test_a_batch_is_scaled_by_channel(tmp_path):
+def test_image_batch_is_scaled_by_channel(tmp_path):
     pixels = torch.tensor([0, 100, 255], dtype=torch.uint8).view(3, 1, 1).expand(3, 2, 2)
     batch = build("cs744", tmp_path).collate([(pixels, 3), (pixels, 7)])
     assert batch["images"].shape == (2, 3, 2, 2) and batch["images"].dtype == torch.float32
@@ -71,7 +71,7 @@ def where(image, crop):
     raise AssertionError("no crop of this image")
 
 
-def test_every_crop_and_flip_comes_up_as_often_as_the_others():
+def test_crops_and_flips_are_drawn_evenly():
     images = some()
     augmented = Augmented(images, seed=1)
     drawn = [where(images[at][0], augmented[at][0]) for at in range(len(images))]
@@ -83,7 +83,7 @@ def test_every_crop_and_flip_comes_up_as_often_as_the_others():
     assert len(set(drawn)) > 140  # of 162 ways: they are drawn apart
 
 
-def test_samples_are_drawn_by_seed_epoch_and_index_alone():
+def test_augmentation_depends_on_seed_epoch_and_index_alone():
     images = some(40)
 
     def drawn(order, seed=1, epoch=0):

@@ -1,0 +1,53 @@
+"""A model whose ranks would drift apart is named where its training starts."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import muster
+from tests.train.retained import CONFIG, run
+from tests.train.workers import results_of
+from train.model import drift
+from train.tasks.synthetic import Synthetic
+
+WORDS = "max_norm of 0: in a forward pass each rank rescales the rows that it uses"
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Embedding(4, 8, max_norm=1.0), nn.Linear(8, 2))
+
+
+class Embedded(Synthetic):
+    def build_model(self):
+        return network()
+
+    def forward(self, model, batch):
+        return super().forward(model, {**batch, "features": batch["labels"]})
+
+
+def noted(ranks, folder):
+    """What a loop of one's own and the trainer say of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = muster.sync(network())
+    model(torch.tensor([ranks.rank, 2])).sum().backward()
+    config = replace(CONFIG, sync="ddp", max_steps=2)
+    _, lines = run(config, Path(folder, "run"), task=Embedded(config), ranks=ranks)
+    own = [str(one.message) for one in caught if __file__ == one.filename]
+    weight = model.module[0].weight.detach().flatten()
+    return own, lines, bool((ranks.all_gather(weight) == weight).all())
+
+
+def test_embedding_with_max_norm_is_named_in_the_trainer_and_the_library(tmp_path):
+    (own, lines, is_equal), (other, _, _) = results_of(noted, 2, tmp_path, str(tmp_path))
+    assert len(own) == 1 and own[0].startswith(f"muster.sync: {WORDS}")
+    assert other == []  # rank 0 speaks for all
+    assert any(line.startswith(WORDS) for line in lines)
+    assert not is_equal  # else there is nothing to say any more
+
+
+def test_other_models_have_no_note():
+    assert drift.note(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2))) == ""

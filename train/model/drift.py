@@ -1,0 +1,18 @@
+"""Layers that change their own weights in the forward pass, so that those of the ranks differ."""
+
+from torch import nn
+
+
+def note(model: nn.Module) -> str:
+    """A line that names the embeddings of `model` with a `max_norm`; empty if there is none."""
+    names = [
+        name or "the model"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+    ]
+    if not names:
+        return ""
+    return (
+        f"max_norm of {', '.join(names)}: in a forward pass each rank rescales the rows that it "
+        "uses, so that the ranks' weights drift apart, as with DDP; leave max_norm out"
+    )
