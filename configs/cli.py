@@ -14,7 +14,7 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.raw import REMOVED_VALUES, SWITCH, Given, alike, from_file
+from configs.raw import REMOVED, REMOVED_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
 from configs.settings.remote import SlurmConfig, SshConfig
@@ -242,7 +242,8 @@ def _unknown(
     names = {item.name for cls in (*suggest, ProgramConfig) for item in fields(cls)}
     names |= {"help", "help_all", "config"}
     suggested = [spelling for spelling, name in flags.items() if name in names]
-    meant = f"did you mean {flag} {text}?" if flag in flags else ""
+    meant = REMOVED.get(flag.lstrip("-").replace("-", "_"), "")
+    meant = meant or (f"did you mean {flag} {text}?" if flag in flags else "")
     whole = f"--{flag.lstrip('-')}"  # `-nodes`
     meant = meant or (f"did you mean {whole}?" if whole in flags else "")
     if LaunchConfig in classes:

@@ -19,6 +19,8 @@ MOST_KEYS = 10_000
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # Values that a release had, and what to use instead.
 REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
+# Settings that a release had, and what to use instead.
+REMOVED = {"compress_share": "it was topk's, which was removed; powersgd has compress_rank"}
 
 
 class Given(NamedTuple):
@@ -140,7 +142,8 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
         if name not in known_names:
-            hint = alike(name, known_names) or f"known: {', '.join(sorted(known_names))}"
+            hint = REMOVED.get(name) or alike(name, known_names)
+            hint = hint or f"known: {', '.join(sorted(known_names))}"
             problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")

@@ -547,6 +547,8 @@ def record(
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+            Ranks whose losses are equal in each of the first steps are named in a warning: they may
+            compute the same samples.
         metrics: by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
@@ -608,7 +610,6 @@ def sync(
     *,
     compress: str = "none",
     compress_rank: int = 4,
-    compress_share: float = 0.01,
     bucket_mb: float | None = None,
     sparse_rows: bool = True,
     synced_batchnorm: bool = False,
@@ -629,10 +630,9 @@ def sync(
     Args:
         model: on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
-        compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
-            that are approximately the mean.
+        compress: "none", "bf16", "fp16", "int8" or "powersgd": fewer bytes, and gradients that are
+            approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
-        compress_share: share of the gradients' values that topk sends, above 0, at most 1.
         bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
             0: one per parameter.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
@@ -650,7 +650,6 @@ def sync_ddp(
     *,
     compress: str = "none",
     compress_rank: int = 4,
-    compress_share: float = 0.01,
     bucket_mb: float | None = None,
     sparse_rows: bool = True,
     timeout_s: float = 1800.0,
@@ -671,7 +670,6 @@ def sync_ddp(
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
-        compress_share: likewise.
         bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
         sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.

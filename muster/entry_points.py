@@ -21,6 +21,10 @@ COMPRESSORS = "muster.compressors"
 TASKS = "muster.tasks"
 ENTRIES = "entry_points.txt"  # the file of a package's metadata that names its entry points
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
+# Plug-ins that a release of Muster had, and what to use instead.
+REMOVED = {
+    COMPRESSORS: {"topk": "topk was removed, since models did not learn with it; use powersgd"},
+}
 
 
 def names(group: str) -> list[str]:
@@ -31,6 +35,12 @@ def names(group: str) -> list[str]:
 def every_name() -> list[str]:
     """Group and name of each entry point: `muster.tasks:spirals`."""
     return [f"{group}:{name}" for group in GROUPS for name in names(group)]
+
+
+def unknown(group: str, name: object, known: str) -> str:
+    """The end of a line about an unknown name: the known ones, and what has replaced it."""
+    removed = REMOVED.get(group, {}).get(str(name))
+    return f"known: {known}; {removed}" if removed else f"known: {known}"
 
 
 def load(group: str, name: str) -> Any:

@@ -45,6 +45,9 @@ class CheckpointConfig:
     keep_best: str | None = sharing(
         None, "also keep the best by this metric: accuracy, or with a direction mine:min, mine:max"
     )
+    patience: int | None = sharing(
+        None, "end the run after so many epochs without a better --keep-best", least=1
+    )
     resume: str | None = neutral(
         None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
@@ -72,6 +75,11 @@ class CheckpointConfig:
             yield (
                 f"--keep-best {name}: whether its lowest or its highest value is the best is not "
                 f"known; give {name}:min or {name}:max"
+            )
+        if self.patience is not None and self.keep_best is None:
+            yield (
+                f"--patience {self.patience} counts epochs without a better checkpoint; give "
+                "--keep-best as well"
             )
         resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:

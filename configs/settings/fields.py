@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from configs import plugins
+from muster import entry_points
 from muster.errors import refuse
 
 # What a setting changes in a run:
@@ -111,7 +112,8 @@ class Config:
         is_checked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
         if value != item.default and is_checked_here and not plugins.is_known(package, value):
             values = ", ".join(known_values(item))
-            yield f"{flag(item.name)}: unknown {value!r}; known: {values}"
+            known = entry_points.unknown(plugins.GROUPS[package], value, values)
+            yield f"{flag(item.name)}: unknown {value!r}; {known}"
 
 
 def known_values(item: "Field[Any]") -> list[str]:

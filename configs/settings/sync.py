@@ -7,7 +7,7 @@ from configs.settings.fields import applying, gradients, sending, sharing
 
 # These modes can send fewer bytes than the gradients have.
 COMPRESSED = ("all_reduce", "ddp", "accelerate")
-REMEMBERING = ("int8", "powersgd", "topk")  # these add what they left out to the next gradient
+REMEMBERING = ("int8", "powersgd")  # these add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
 
@@ -31,9 +31,6 @@ class SyncingConfig:
         files="train.sync.compression",
     )
     compress_rank: int = gradients(4, "rank of PowerSGD's matrices", least=1)
-    compress_share: float = gradients(
-        0.01, "share of the gradients' values that topk sends", positive=True
-    )
     sync_every: int = gradients(16, "steps that local_sgd takes between two averages", least=1)
     outer_lr: float = gradients(
         1.0, "local_sgd's step towards the average; DiLoCo: 0.7", positive=True
@@ -53,8 +50,6 @@ class SyncingConfig:
         compresses = self.compress != "none"
         in_buckets = self.bucket_mb != 0 and self.overlap
         yield from applying({
-            f"--compress-share must be at most 1 (got {self.compress_share})":
-                self.compress_share > 1,
             "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step where "
             "any worker's gradient overflows; use --precision bf16":
                 is_half and sync == "local_sgd",

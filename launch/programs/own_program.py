@@ -100,7 +100,8 @@ class OwnProgram:
             others = [entry.removeprefix(begin) for entry in added if entry.startswith(begin)]
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
-                problems.append(f"{name}: unknown {value!r} to {where}; known: {all_names}")
+                known = entry_points.unknown(plugins.GROUPS[package], value, all_names)
+                problems.append(f"{name}: unknown {value!r} to {where}; {known}")
         refuse(problems)
 
     def announce(self, *, is_sent: bool) -> None:

@@ -25,7 +25,6 @@ def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]
     shares = st.floats(0, 1, exclude_max=True)
     special = {
         "compress": st.just("none"),
-        "compress_share": st.floats(0, 1, exclude_min=True),
         "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
         "split": st.sampled_from(["even", "auto", "3,1,0,4", "1", "0.25,1e-3"]),
         "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),

@@ -33,7 +33,7 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"sync": "fsdp", "compile": True}, "--compile does not go with --sync fsdp; use --sync z"),
         ({"sync": "all_reduce", "compress": "bf16", "bucket_mb": 0.0}, "leave out --bucket-mb 0"),
         ({"sync": "all_reduce", "compress": "bf16", "overlap": False}, "leave out --no-overlap"),
-        ({"sync": "all_reduce", "compress": "topk", "precision": "fp16"}, "use --precision bf16"),
+        ({"sync": "all_reduce", "compress": "int8", "precision": "fp16"}, "use --precision bf16"),
     ],
 )
 def test_what_does_not_go_is_refused(flags, message):
@@ -44,3 +44,14 @@ def test_what_does_not_go_is_refused(flags, message):
 def test_a_value_that_a_release_had_is_refused_by_name():
     with pytest.raises(UsageError, match="got 'auto'; sizes are no longer searched for"):
         train_config("--sync", "all_reduce", "--bucket-mb", "auto")
+    with pytest.raises(UsageError, match=r"'topk'; known: .*; topk was removed, .* use powersgd"):
+        train_config("--sync", "all_reduce", "--compress", "topk")
+
+
+def test_removed_setting_is_refused_by_name(tmp_path):
+    replaced = "compress.share.*; it was topk's, which was removed; powersgd has compress_rank"
+    with pytest.raises(UsageError, match=replaced):
+        train_config("--compress-share", "0.1")
+    (tmp_path / "own.yaml").write_text("compress_share: 0.1\n")
+    with pytest.raises(UsageError, match=replaced):
+        train_config("--config", str(tmp_path / "own.yaml"))

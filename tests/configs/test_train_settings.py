@@ -32,7 +32,6 @@ LIMITS = [
     (TrainConfig, "max_grad_norm", float("inf"), "must be at least 0"),
     (TrainConfig, "lr", 0.0, POSITIVE),
     (TrainConfig, "lr", float("nan"), POSITIVE),
-    (TrainConfig, "compress_share", 1.5, "must be at most 1"),
     (TrainConfig, "dropout", 1.0, "must be at least 0 and below 1"),
     (TrainConfig, "dropout", -0.1, "must be at least 0 and below 1"),
     (LaunchConfig, "master_port", 1023, PORT),
@@ -47,6 +46,10 @@ PROBLEMS = {
         ({"keep_best": "mine"}, f"--keep-best mine: {UNKNOWN} mine:min or mine:max"),
         ({"keep_best": "f1", "evaluate": "end"}, f"--keep-best f1 {EPOCHS} end; {EVALUATE}"),
         ({"keep_best": "f1", "epochs": 0}, "--keep-best f1 compares epochs, but --epochs is 0"),
+        (
+            {"patience": 2},
+            "--patience 2 counts epochs without a better checkpoint; give --keep-best as well",
+        ),
         ({"reset_data": True}, "--reset-data changes how a run is resumed; give --resume as well"),
         ({"warmup_steps": 5, "schedule_steps": 3}, f"--warmup-steps 5 {LONGER} --schedule-steps 3"),
         ({"backend": "nccl", "device": "cpu"}, f"--backend nccl {NO_GPU}; use --backend gloo"),

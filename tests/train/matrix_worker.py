@@ -7,7 +7,7 @@ same bits.
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,10 +165,8 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
 def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
     """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
-    model = trainer.state.model
-    with trainer.grad_sync.whole(model):
-        for tensor in (*model.parameters(), *model.buffers(), *_states(trainer)):
-            digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
+    for tensor in (*params_of(trainer), *trainer.state.model.buffers(), *_states(trainer)):
+        digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
     digests = ranks.all_gather(own)
     assert (digests == own).all(), f"{what}: ranks differ: {digests.tolist()}"
@@ -194,9 +192,13 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module, ran
     assert least <= min(found) <= max(found) <= most, f"{case.name}: {found}: {least} to {most}"
 
 
-def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
-    params = flat(list(model.parameters()))
-    return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
+def params_of(trainer: Trainer) -> list[torch.Tensor]:
+    """The whole values of all parameters, on every rank."""
+    return [values for _, values in trainer.grad_sync.values(trainer.state.model)]
+
+
+def result(losses: list[float], params: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"losses": torch.tensor(losses, dtype=torch.float64), "params": flat(list(params))}
 
 
 def numbers_of(history: History) -> dict[str, torch.Tensor]:
@@ -227,11 +229,10 @@ def work(own: Ranks) -> dict[str, Any]:
         history, model, trainer = train(case, own, TASKS[case.task], STEPS)
         assert_same_bits(own, trainer, case.name)
         assert_communicates_once(case, history, model, own)
-        with trainer.grad_sync.whole(model):
-            found[case.name] = result([step.loss for step in history.steps], model)
+        found[case.name] = result([step.loss for step in history.steps], params_of(trainer))
         found[case.name] |= numbers_of(history)
         is_of_library = case.mode in LIBRARY and own.world_size > 1
         if is_of_library and case.task != "tokens":  # whose loss is no mean over samples
-            by_library = train_by_library(case, TASKS[case.task], STEPS)
-            found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)
+            losses, model = train_by_library(case, TASKS[case.task], STEPS)
+            found[f"{case.name}{BY_LIBRARY}"] = result(losses, model.parameters())
     return found

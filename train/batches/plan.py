@@ -248,18 +248,24 @@ class BatchPlan:
 
 
 def evaluation_indices(
-    size: int, rank: int, world_size: int, batch_size: int, lengths: Sequence[int] = ()
+    size: int,
+    rank: int,
+    world_size: int,
+    batch_size: int,
+    lengths: Sequence[int] = (),
+    *,
+    same_passes: bool = False,
 ) -> Iterator[list[int]]:
     """The batches of an evaluation set that `rank` computes; over all ranks, each sample once.
 
     With `lengths`, samples of similar length go together, and every rank has short and long ones.
+    With `same_passes` every rank has equally many batches; the last may be empty.
     """
     if len(lengths):
         widths = torch.frombuffer(packed("q", lengths), dtype=torch.int64)
-        by_length = widths.argsort(stable=True)[rank::world_size]
-        for at in range(0, len(by_length), batch_size):
-            yield by_length[at : at + batch_size].tolist()
-        return
-    own = _parts(range(size), [1.0] * world_size)[rank]
-    for at in range(0, len(own), batch_size):
-        yield list(own[at : at + batch_size])
+        own = widths.argsort(stable=True)[rank::world_size]
+    else:
+        own = torch.arange(size).split(split_batch(size, [1.0] * world_size))[rank]
+    longest = -(-size // world_size) if same_passes else len(own)
+    for at in range(0, longest, batch_size):
+        yield own[at : at + batch_size].tolist()

@@ -122,6 +122,10 @@ class CheckpointManager:
         self._best, self._best_step = metrics[name], step
         return True
 
+    def best_step(self) -> int:
+        """The step of the best checkpoint by --keep-best, or 0 if there is none yet."""
+        return self._best_step or 0
+
     def tell_if_none_is_best(self) -> None:
         """Say at the end of a training that --keep-best has kept nothing."""
         if self._keep_best is not None and self._best_step is None:

@@ -17,7 +17,7 @@ from train.batches.plan import BatchPlan
 from train.loop.evaluation import lengths_of
 from train.model import precision, rng
 from train.sync import batchnorm
-from train.sync.sharding.parts import repeated
+from train.sync.sharding.layers import repeated
 from train.tasks.base import Datasets, Samples, Task
 
 T = TypeVar("T")

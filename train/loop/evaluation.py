@@ -20,6 +20,7 @@ from train.records.schema import EvalRecord
 from train.sync.ranks import Ranks, waits
 from train.tasks.base import Batch, Datasets, Samples, Task
 
+ANY_SAMPLE = [0]  # for a pass that only other ranks need
 FEW = 4  # samples with which the names of metrics are found
 
 
@@ -38,7 +39,7 @@ def evaluate(
     The cost does not grow with the number of ranks; no shared file or lock is needed. `more` are
     metrics of the library `evaluate`; rank 0 collects their input from all ranks. The model comes
     without a sync mode's wrapper, since DDP's cannot run if ranks have different numbers of
-    batches.
+    batches. Where a sync mode needs equally many, a rank with fewer repeats a sample, uncounted.
     """
     model, ranks = state.model, state.grad_sync.ranks
     device = next(model.parameters()).device
@@ -52,12 +53,17 @@ def evaluate(
         lengths = lengths_of(task, samples) if config.length_balance else []
         positions, ahead = itertools.tee(
             evaluation_indices(
-                len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
+                len(samples),
+                ranks.rank,
+                ranks.world_size,
+                config.eval_batch_size,
+                lengths,
+                same_passes=state.grad_sync.same_passes,
             )
         )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
-            batch_sampler=ahead,
+            batch_sampler=(indices or ANY_SAMPLE for indices in ahead),
             collate_fn=task.collate,
             generator=torch.Generator(),  # its own: it draws a number, and dropout's would go on
         )
@@ -71,6 +77,9 @@ def evaluate(
                 output = task.forward(model, batch)
             logits = output.logits.float().cpu()  # where a GPU computes, this waits for it
             predicted = waits.now()
+            predict_s += loading.computed_until(predicted)
+            if not at:
+                continue
             units = task.units(batch)
             units = torch.tensor([len(at)]) if units is None else units.cpu()
             losses = output.loss.detach().double().cpu().reshape(-1)
@@ -80,7 +89,6 @@ def evaluate(
             if more is not None:
                 collected.add(*task.predictions(logits, labels), at)
             local_samples += len(at)
-            predict_s += loading.computed_until(predicted)
             metric_s += predicted.computed_until(waits.now())
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         total = waits.during(_added_up, total.to(device), ranks)

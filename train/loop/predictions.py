@@ -11,6 +11,7 @@ from muster.writing import write_text
 from train.batches.plan import evaluation_indices
 from train.checkpoints.exchange import gather
 from train.distributed.agreement import of_each
+from train.loop.evaluation import ANY_SAMPLE
 from train.loop.step import to_device
 from train.loop.trainer import Trainer
 from train.tasks.base import PredictingTask, Unlabelled
@@ -55,13 +56,15 @@ def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
     assert isinstance(task, PredictingTask)
     batch_size = trainer.config.eval_batch_size
     size = len(unlabelled.keys)
-    parts = evaluation_indices(size, ranks.rank, ranks.world_size, batch_size)
+    parts = evaluation_indices(
+        size, ranks.rank, ranks.world_size, batch_size, same_passes=trainer.grad_sync.same_passes
+    )
     state.model.eval()
     answers: list[tuple[int, str]] = []
-    with trainer.grad_sync.whole(state.model):
-        for rows in parts:
-            batch = to_device(task.batch_of(unlabelled, rows), state.model, trainer.device)
-            with state.precision.autocast():
-                logits = task.logits(state.model, batch)
+    for rows in parts:
+        batch = task.batch_of(unlabelled, rows or ANY_SAMPLE)
+        with state.precision.autocast():
+            logits = task.logits(state.model, to_device(batch, state.model, trainer.device))
+        if rows:
             answers += zip(rows, task.answers(logits.float().cpu()), strict=True)
     return answers

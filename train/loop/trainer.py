@@ -109,8 +109,7 @@ class Trainer:
         self._step = Step(task, self.state, self.model, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
         if best is not None:
-            with self.grad_sync.whole(model):
-                require_metric(best.metric, task, self.datasets, self.state, config, metrics)
+            require_metric(best.metric, task, self.datasets, self.state, config, metrics)
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
@@ -149,7 +148,7 @@ class Trainer:
         began_s = time.perf_counter()
         self.sinks.total_steps = last
         with self.stopping:
-            while self.at.epoch < epochs and self.at.step < last:
+            while self.at.epoch < epochs and self.at.step < last and not self._is_patience_over():
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
@@ -184,6 +183,18 @@ class Trainer:
                 f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
+
+    def _is_patience_over(self) -> bool:
+        """Whether --patience epochs have passed since the best by --keep-best; it says so."""
+        patience = self.config.patience
+        best = max(self.checkpoints.best_step(), self.at.before)
+        if patience is None or self.at.step - best < patience * self.plan.steps_per_epoch:
+            return False
+        self.console.line(
+            f"--patience {patience}: no epoch since step {best} had a better "
+            f"{self.config.best()}; the training ends after step {self.at.step}"
+        )
+        return True
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""
@@ -270,10 +281,7 @@ class Trainer:
             return {}
         # the number of epochs, the one that ends now included
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
-        with self.grad_sync.whole(self.state.model):
-            record = evaluate(
-                self.task, self.datasets, self.state, config, epoch, more=self.metrics
-            )
+        record = evaluate(self.task, self.datasets, self.state, config, epoch, more=self.metrics)
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())

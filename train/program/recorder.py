@@ -3,8 +3,9 @@
 import math
 import os
 import time
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..sync.step_times import StepTimer, timer_of
 if TYPE_CHECKING:
     from .saved_objects import Checkpoints
 
+ALIKE_STEPS = 3  # in which equal losses on all ranks are no chance
 
 # The checkpoints whose `after_step` was called last, if they still exist. Their requests to other
 # ranks are sent with the loss, so that a step has one small collective. Python's collector may have
@@ -60,6 +62,8 @@ def record(
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+            Ranks whose losses are equal in each of the first steps are named in a warning: they may
+            compute the same samples.
         metrics: by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
@@ -124,6 +128,7 @@ class Recorder:
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
+        self._alike = 0  # steps so far in which all ranks had the same loss; -1: not looked at
         self._untimed = StepTimer()  # of steps without a model
         self._timer = self._untimed  # of the last step
         self._ended_s = time.perf_counter()  # that step, or an evaluation
@@ -138,7 +143,9 @@ class Recorder:
         requests = StepRequests() if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
         losses, asked = self._ranks.exchange(own, torch.tensor(requests))
-        mean = math.fsum(losses.flatten().tolist()) / len(losses)
+        every = losses.flatten().tolist()
+        mean = math.fsum(every) / len(every)
+        self._compare(every)
         if asking is not None:
             asking.answered(plan.step, asked)
         seconds = self._timer.end_step().seconds()
@@ -153,6 +160,23 @@ class Recorder:
         self.sinks.stepped(record, made)
         self._begin()
         return mean
+
+    def _compare(self, losses: Sequence[float]) -> None:
+        """Say if all ranks' losses are the same numbers in each of the first steps."""
+        if len(set(losses)) > 1 or len(losses) == 1:
+            self._alike = -1  # never again
+        if self._alike < 0:
+            return
+        self._alike += 1
+        if self._alike == ALIKE_STEPS:
+            self._alike = -1
+            if self._ranks.rank == 0:
+                warnings.warn(
+                    f"muster.record: in {ALIKE_STEPS} steps all {len(losses)} ranks had the same "
+                    f"loss, last {losses[0]}: do they compute the same samples? Give each rank its "
+                    "own, by muster.steps or a DistributedSampler, and record its own loss",
+                    stacklevel=4,
+                )
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
         if step is not None:

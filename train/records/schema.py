@@ -21,12 +21,13 @@ class StepRecord:
     loss: float  # mean over the samples of the global batch: the same on every rank
     samples: int  # of the global batch
     local_samples: int  # of this rank
+    # Seconds of phases, as `sync/step_times.py` defines them for any loop; they add up to `step_s`.
     data_s: float
     forward_s: float
     backward_s: float
-    # Waiting for other ranks, or for what they send, while this rank computes nothing: in
-    # collectives of any phase, and from its last gradient until all are the mean. No other phase
-    # contains any of it. (On a GPU a phase's own collectives, as of fsdp, are not told apart.)
+    # Waiting for other ranks, or for what they send, in all of them: in collectives, and from the end
+    # of a backward pass until all gradients are the mean. No other phase contains any of it. (On a
+    # GPU, what fsdp gathers in streams of its own is not told apart.)
     sync_s: float
     optimizer_s: float
     step_s: float  # the whole step, whatever it was spent on
@@ -42,8 +43,8 @@ class StepRecord:
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
     # of `local_samples`, padding included; 0: the task does not know, or all samples are equal
     local_tokens: int = 0
-    # Of `sync_s`: within the other phases. Records of versions that left it in these have no such
-    # field.
+    # Of `sync_s`: until the end of the last backward pass. Records of versions that left it in the
+    # other phases have no such field.
     sync_in_passes_s: float = 0.0
     kind: Literal["step"] = "step"
 

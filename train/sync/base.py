@@ -30,7 +30,6 @@ class SyncOptions:
     sparse_rows: bool = True  # whether only the used rows of embeddings are sent
     compress: str = "none"  # or the name of a file in compression/
     compress_rank: int = 4  # rank of PowerSGD's matrices
-    compress_share: float = 0.01  # share of the gradients' values that topk sends
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # also of local_sgd
@@ -48,7 +47,8 @@ class GradSync:
     """
 
     is_exact = True  # whether a run gives the same result as a run in a single process
-    same_passes = False  # whether all ranks must run the model equally often in a step
+    # whether all ranks must run the model equally often, in a step and in an evaluation
+    same_passes = False
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
@@ -59,8 +59,8 @@ class GradSync:
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model to train; afterwards its replicas are equal on all ranks.
 
-        The result may be `model` in a wrapper. The parameters to train stay those of `model`, which
-        is evaluated and saved without the wrapper.
+        The result may be `model` in a wrapper. The parameters to train are those that `model` then
+        has; it is evaluated and saved without the wrapper.
         """
         self.ranks.broadcast([*model.parameters(), *model.buffers()])
         return model
@@ -102,7 +102,7 @@ class GradSync:
             nn.utils.clip_grads_with_norm_(params, limit, norm)
         return norm
 
-    def norm(self, gradients: list[Tensor]) -> Tensor:
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The norm of this rank's `gradients` together with those of all other ranks."""
         return nn.utils.get_total_norm(gradients)
 
@@ -115,11 +115,11 @@ class GradSync:
     def settle(self, model: nn.Module) -> None:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""
 
-    def whole(self, model: nn.Module, *, keeps: bool = True) -> AbstractContextManager[None]:
-        """A context in which `model` has all of its parameters, to evaluate or export it.
+    def whole(self, model: nn.Module) -> AbstractContextManager[None]:
+        """A context in which rank 0 can save `model`, the one `wrap` was given. Collective.
 
-        `model` is the one `wrap` was given. A mode that splits parameters between steps has them
-        whole here, on ranks with `keeps`. Entering it is collective.
+        A mode that splits parameters gives rank 0 the whole ones here, on its CPU; other ranks get
+        nothing.
         """
         return nullcontext()
 
@@ -185,7 +185,9 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
     build = entry_points.load(GROUPS[folder], name)
     if build is None:
         known = ", ".join(plugin_names(folder))
-        raise UsageError(f"sync/{folder}: unknown {name!r}; known: {known}")
+        raise UsageError(
+            f"sync/{folder}: unknown {name!r}; {entry_points.unknown(GROUPS[folder], name, known)}"
+        )
     return build
 
 

@@ -55,7 +55,7 @@ def test_what_the_workers_python_lacks_is_refused_with_what_it_has(python):
     tasks, compress = sorted(str(refused.value).splitlines(), key=len, reverse=True)
     where = f"to {python} on node3; known:"
     assert tasks.startswith(f"--task: unknown 'ches' {where} bert, bsc_benchmark, chess, ")
-    assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign, topk"
+    assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign"
 
 
 def test_the_answer_of_a_node_counts_and_its_python_is_not_looked_for_here():

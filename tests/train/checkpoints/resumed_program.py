@@ -19,7 +19,6 @@ TRAININGS = {  # options of muster.sync, and the step after which the run is cut
     "bf16": ({"compress": "bf16"}, 3),
     "int8": ({"compress": "int8"}, 1),
     "powersgd": ({"compress": "powersgd", "compress_rank": 1}, 3),
-    "topk": ({"compress": "topk", "compress_share": 0.1}, 3),
     "the module in it": ({"compress": "int8"}, 3),
     "own buffers": ({"broadcast_buffers": False}, 3),
 }

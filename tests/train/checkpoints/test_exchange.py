@@ -8,14 +8,14 @@ from train.sync.ranks import Ranks
 
 KEPT = {
     "all/momentum": torch.tensor([1.0]),
-    "0/topk/0/error": torch.tensor([2.0]),
-    "1/topk/0/error": torch.tensor([3.0]),
+    "0/int8/error/0.weight": torch.tensor([2.0]),
+    "1/int8/error/0.weight": torch.tensor([3.0]),
 }
 
 
 def test_a_rank_has_its_own_and_what_is_the_same_on_all_and_without_a_rank_the_latter():
     of_all = {"momentum": torch.tensor([1.0])}
-    assert exchange.own_of(KEPT, 1) == of_all | {"topk/0/error": torch.tensor([3.0])}
+    assert exchange.own_of(KEPT, 1) == of_all | {"int8/error/0.weight": torch.tensor([3.0])}
     assert exchange.own_of(KEPT, None) == of_all
 
 

@@ -163,6 +163,20 @@ def test_nan_is_never_the_best(tmp_path, capsys):
     assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
 
 
+def test_patience_ends_a_run_whose_metric_gets_no_better(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, epochs=5, keep_best="mine:min", checkpoint_dir=folder, keep_last=9)
+    first = replace(config, patience=1)
+    _, lines = run(first, tmp_path / "a", task=Perplexed(ANY, 9.0, 3.0, 5.0))
+    message = "no epoch since step 16 had a better mine:min; the training ends after step 24"
+    assert lines[-1] == f"--patience 1: {message}"
+    assert steps(folder) == [16, 8]
+    # a resume counts on: from the best so far, and the steps after it
+    again = replace(config, patience=2, resume="auto")
+    trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
+    assert trainer.at.step == 32 and lines[-1].startswith("--patience 2: no epoch since step 16")
+
+
 def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
     stepped = []
     with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):

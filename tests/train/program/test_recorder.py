@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import muster
-from tests.train.workers import records
+from tests.train.workers import records, run_program
 
 
 @pytest.fixture
@@ -81,3 +81,24 @@ def test_a_loss_that_is_still_in_the_graph_is_recorded(run_dir, recwarn):
     muster.record(loss=nn.Linear(1, 1)(torch.ones(1, 1)).sum(), lr=torch.tensor(0.5))
     assert records(run_dir, 0)[0]["lr"] == 0.5
     assert not [one for one in recwarn if "requires_grad" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_named"), [("1 / step", True), ("1 / step + max(0, rank * (step - 2))", False)]
+)
+def test_equal_losses_on_all_ranks_are_named_once(tmp_path, loss, is_named):
+    """As of ranks that go through the same samples, each alone."""
+    text = (
+        "import muster\n"
+        "with muster.init(device='cpu') as run:\n"
+        "    rank = run.rank\n"
+        "    for step in range(1, 9):\n"
+        f"        muster.record(step, loss={loss})\n"
+    )
+    ended = run_program(tmp_path, text, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
+    assert [code for code, *_ in ended] == [0, 0], ended
+    found = [
+        re.findall(r"program.py:5: UserWarning: muster.record: (.*?):", one) for *_, one in ended
+    ]
+    message = "in 3 steps all 2 ranks had the same loss, last 0.3333333333333333"
+    assert found == [[message] if is_named else [], []]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Mlp
-from tests.train.matrix_worker import SPLITS, Case, assert_same_bits, result, train
+from tests.train.matrix_worker import SPLITS, Case, assert_same_bits, params_of, result, train
 from tests.train.on_ranks import flat
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch
@@ -99,8 +99,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     more = {"batchnorm": case.task, "warmup_steps": 0}
     history, model, trainer = train(case, ranks, PictureTask, steps, **more)
     assert_same_bits(ranks, trainer, case.name)
-    with trainer.grad_sync.whole(model):
-        found = result([step.loss for step in history.steps], model)
+    found = result([step.loss for step in history.steps], params_of(trainer))
     return {**found, "buffers": flat(list(model.buffers()))}
 
 

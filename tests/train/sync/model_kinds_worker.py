@@ -13,6 +13,7 @@ import torch
 from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, small_limits, train
 from tests.train.on_ranks import flat
 from tests.train.sync.model_kinds import KINDS, Broken, Changing, Halves, Masked
+from train.checkpoints import snapshot
 from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
 
@@ -55,8 +56,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
         _, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
-    with trainer.grad_sync.whole(model):
-        state = {name: one.detach().clone() for name, one in model.state_dict().items()}
+    state = snapshot.of_model(model, trainer.grad_sync.values(model), keeps=True)
     if case.task == WITH_BUFFERS:
         assert_constants_stay(ranks, state)
     else:

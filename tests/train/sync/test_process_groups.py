@@ -20,7 +20,6 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"mode": "gather_scatter"},
     {"compress": "int8"},
     {"compress": "powersgd"},
-    {"compress": "topk", "compress_share": 1.0},
     {"synced_batchnorm": True},
 )
 

@@ -12,7 +12,15 @@ import pandas as pd
 
 from train.report.data.event_tables import FAR, prediction
 from train.report.data.reader import Row
-from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting, differing
+from train.report.data.subject import (
+    OF_TESTBED,
+    OF_TOPK,
+    WIDTH,
+    Entry,
+    Subject,
+    affecting,
+    differing,
+)
 from train.report.data.tables import cells, frame, seconds
 
 SIZES = frozenset({"batch_size", "local_batch_size"})
@@ -57,7 +65,7 @@ def same_work(
 
     `of_any_size`: they may also differ in the size of the batch.
     """
-    free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED
+    free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED | OF_TOPK
     keys = [key for key in varying if key not in free | SIZES]
     size, _ = _batch(entries)
     found: dict[Any, list[Entry]] = {}

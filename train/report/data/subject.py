@@ -30,6 +30,7 @@ CLASSES: dict[type, Affects] = {
 # Settings of a study's testbed: the rate of its links, and how many nodes are busy.
 OF_TESTBED = frozenset({"rate", "busy"})
 WIDTH = frozenset({"workers", "nodes"})
+OF_TOPK = frozenset({"compress_share"})  # in runs of versions that had this compressor
 IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
@@ -155,6 +156,8 @@ def _entry(run: Run, settings: Row) -> Entry:
     of_run = {k: v for k, v in run.config.items() if k not in affecting("nothing")}
     of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
     of_run |= {k: settings[k] for k in OF_TESTBED if k in settings}
+    if of_run.get("compress") != "topk":  # older versions recorded its settings of every run
+        of_run = {k: v for k, v in of_run.items() if k not in OF_TOPK}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))
     of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1

@@ -34,6 +34,7 @@ _wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataPara
     weakref.WeakKeyDictionary()
 )
 GONE = {  # removed options, and what replaces them
+    "compress_share": 'it was topk\'s; compress="powersgd" has compress_rank',
     "overlap": "gradients are always sent while others are computed",
     "ddp_prefix": "names always begin with `module.`; model.module.state_dict() has them without",
 }
@@ -45,7 +46,6 @@ def sync(
     *,
     compress: str = "none",
     compress_rank: int = 4,
-    compress_share: float = 0.01,
     bucket_mb: float | None = None,
     sparse_rows: bool = True,
     synced_batchnorm: bool = False,
@@ -66,10 +66,9 @@ def sync(
     Args:
         model: on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
-        compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
-            that are approximately the mean.
+        compress: "none", "bf16", "fp16", "int8" or "powersgd": fewer bytes, and gradients that are
+            approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
-        compress_share: share of the gradients' values that topk sends, above 0, at most 1.
         bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
             0: one per parameter.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
@@ -82,7 +81,7 @@ def sync(
     """
     options = SyncOptions(
         bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
-        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+        compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(_problems(mode, options, ddp_options), where="muster.sync: ")
     group = _group_of(ddp_options)
@@ -151,11 +150,12 @@ def _no_mode(mode: str) -> Iterator[str]:
 def option_problems(options: SyncOptions) -> Iterator[str]:
     """A line for every option that a mode or a compressor cannot use."""
     if options.compress not in ("none", *base.own_plugins("compression")):
-        yield from one_of("compress", options.compress, "none", *base.plugin_names("compression"))
+        known = ", ".join(["none", *base.plugin_names("compression")])
+        known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
+        yield f"compress is {options.compress!r}; {known}"
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
     yield from whole_number("compress_rank", options.compress_rank, 1)
-    yield from number("compress_share", options.compress_share, above=0, most=1)
     yield from number("timeout_s", options.timeout_s, above=0)
 
 
@@ -252,7 +252,6 @@ def sync_ddp(
     *,
     compress: str = "none",
     compress_rank: int = 4,
-    compress_share: float = 0.01,
     bucket_mb: float | None = None,
     sparse_rows: bool = True,
     timeout_s: float = 1800.0,
@@ -273,7 +272,6 @@ def sync_ddp(
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
-        compress_share: likewise.
         bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
         sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
@@ -284,7 +282,7 @@ def sync_ddp(
     """
     options = SyncOptions(
         bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
-        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+        compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
     way = Way.of(base.load_plugin("modes", "all_reduce").hook_class, options)

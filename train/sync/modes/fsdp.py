@@ -1,27 +1,24 @@
 """torch's `fully_shard`: between steps each rank holds only a part of every parameter.
 
-The trained model is a twin of the given one. `fully_shard` splits the twin's parameters along their
-first dimension. All ranks gather a layer when it is used, forward and backward, and free it
-afterwards; its gradients are reduced to the ranks' parts at once. The given model has only the
-shapes of its parameters, except in `whole`, where it gets all values to be evaluated. It is saved
-and loaded one parameter at a time.
+`fully_shard` splits the model's parameters in place, along their first dimension, one layer after
+the other. From then on the model's parameters are DTensors. The optimizer updates these, and so its
+state is split as well. All ranks gather a layer when it is used, forward and backward, and free it
+afterwards. Its gradients are reduced to the ranks' parts at once. An evaluation runs the same
+model, so no rank ever holds more than in training. It is saved and loaded one parameter at a time.
 
-One parameter of shape (rows, width) is represented by four objects on each of `world_size` ranks:
+What is not torch's own here:
 
-    given model's parameter   its shape only: one value, expanded to (rows, width)
-      `shares[given].part`    what this rank's optimizer updates: (values of its rows,)
-      `parts[i]` of the twin  a DTensor over the same memory; the backward pass sets its `.grad`
-      `in_passes[i]`          the whole one, (rows, width), while its layer is gathered
-
-A step: gather a layer, use it, free it; the same in the backward pass; reduce_scatter its gradient
-into the DTensor's `.grad`; `sync` moves that to `part.grad`; the optimizer updates `part`, and so
-the memory of the twin.
+- The collectives. gloo's reduce_scatter is an all_reduce and sends twice as much. And each of them
+  is counted for the step's record.
+- The norm of all gradients: `PartedSync.norm`, one number from each rank.
+- Saving. `torch.distributed.checkpoint.state_dict` makes a step of an optimizer that has no state
+  yet, gives all values at once and only to rank 0, and broadcasts them to load. Here every file
+  system has a rank that writes, and each rank reads its own part from the file.
 
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
 """
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,12 +26,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from muster.errors import UsageError
 
 from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single, waits
-from ..sharding.parts import PartedSync, Share, repeated_layers
+from ..sharding.layers import repeated_layers
+from ..sharding.parts import NUMBERS, PartedSync
 
 
 class Gather:
@@ -55,8 +55,7 @@ class Gather:
 class ReduceScatter(Gather):
     """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
 
-    gloo's reduce_scatter is an all_reduce and sends twice as much. So each rank sends every other
-    rank its part.
+    On CPUs each rank sends every other rank its part.
     """
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
@@ -65,10 +64,10 @@ class ReduceScatter(Gather):
             reduce_scatter_single(output_tensor, input_tensor, **how)
             return
         self._ledger.gradient("all_to_all", input_tensor)
-        came = torch.empty_like(input_tensor)
-        waits.during(dist.all_to_all_single, came, input_tensor, group=how["group"])
+        received = torch.empty_like(input_tensor)
+        waits.during(dist.all_to_all_single, received, input_tensor, group=how["group"])
         reduced = torch.mean if how["op"] == dist.ReduceOp.AVG else torch.sum
-        reduced(came.view(-1, len(output_tensor)), dim=0, out=output_tensor)
+        reduced(received.view(-1, len(output_tensor)), dim=0, out=output_tensor)
 
 
 class Fsdp(PartedSync):
@@ -80,57 +79,57 @@ class Fsdp(PartedSync):
     same_passes = True  # each pass gathers the layers
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """A twin of `model` to train.
+        """Split `model` in place, and return it.
 
         Raises:
             UsageError: torch cannot split its parameters; the message says why.
         """
         super().wrap(model)
-        types = {one.dtype: name for name, one in model.named_parameters() if one.requires_grad}
+        types = {own.dtype: name for name, own in model.named_parameters() if own.requires_grad}
         if len(types) > 1:
-            found = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in types.items())
+            names = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in types.items())
             raise UsageError(
-                f"sync mode fsdp trains parameters of one type, but {found}; use zero1"
+                f"sync mode fsdp trains parameters of one type, but {names}; use zero1"
             )
-        for param in model.parameters():
-            param.data = param.data.contiguous()  # fully_shard requires it
+        self._used = set[nn.Parameter]()  # those that the backward pass has given a gradient
         group = self.ranks.own_group(self.options.timeout_s)
-        mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
+        mesh = DeviceMesh.from_group(group, self._device.type)
         try:
-            twin = twin_of(model)
-            # modules that are gathered one at a time; the twin is the last
-            self._units = [fully_shard(one, mesh=mesh) for one in (*repeated_layers(twin), twin)]
+            # modules that are gathered one at a time; the model is the last
+            self._units = [self._split(unit, mesh) for unit in (*repeated_layers(model), model)]
         except Exception as error:
             raise UsageError(
                 f"sync mode fsdp cannot take this model: {error}; use zero1"
             ) from error
-        self._share_out(model, twin)
         for unit in self._units:
             unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
             unit.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
             if hasattr(unit, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
                 unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
-        return twin
+        self._params = list(model.parameters())
+        model.register_forward_hook(self._free)
+        return model
 
-    def _share_out(self, model: nn.Module, twin: nn.Module) -> None:
-        """Make this rank's parts, which its optimizer updates; the given model keeps shapes."""
-        for unit in self._units:
-            unit.unshard()
-        in_passes = list(twin.parameters())  # they have no memory between passes
-        for unit in self._units:
-            unit.reshard()
-        parts = list(twin.parameters())
-        self._given = dict(zip(parts, model.parameters(), strict=True))
-        self._used = set[nn.Parameter]()  # those that the backward pass has given a gradient
-        for param, part, used in zip(model.parameters(), parts, in_passes, strict=True):
-            row = -(-len(param) // self.ranks.world_size) * param[:1].numel()
-            self.shares[param] = Share(param, self.ranks, row, part=_local(part))
-            if param.requires_grad:
-                used.register_post_accumulate_grad_hook(lambda _, part=part: self._used.add(part))
-            param.data = _form(param)
+    def _split(self, module: nn.Module, mesh: DeviceMesh) -> FSDPModule:
+        """Split `module`, which frees its whole parameters; watch which get a gradient."""
+        for param in module.parameters():
+            if not isinstance(param, DTensor):
+                param.data = param.data.contiguous()  # fully_shard requires it
+        unit: FSDPModule = fully_shard(module, mesh=mesh)
+        parts = list(module.parameters())
+        unit.unshard()
+        for part, in_passes in zip(parts, module.parameters(), strict=True):
+            if in_passes is not part and part.requires_grad:
+                in_passes.register_post_accumulate_grad_hook(
+                    lambda _, part=part: self._used.add(part)
+                )
+        unit.reshard()
+        return unit
 
-    def part_of(self, param: nn.Parameter) -> nn.Parameter:
-        return self.shares[self._given[param]].part
+    def _free(self, *_: Any) -> None:
+        """Free what the model has beside its layers; in training the backward pass does that."""
+        if not torch.is_grad_enabled():
+            self._units[-1].reshard()
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -142,54 +141,93 @@ class Fsdp(PartedSync):
             root.set_requires_gradient_sync(True)
 
     def used(self, model: nn.Module) -> list[bool]:
-        return [part in self._used for part in self._given]
+        return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         """Gradients are already the mean; one that no rank has is zeros and becomes None."""
-        for part, is_used in zip(self._given, used, strict=True):
-            gradient, part.grad = part.grad, None
-            self.part_of(part).grad = _local(gradient) if is_used and gradient is not None else None
+        for param, is_used in zip(self._params, used, strict=True):
+            if not is_used:
+                param.grad = None
         self._used.clear()
 
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return super().norm([_local(gradient).view(-1) for gradient in gradients])
+
     @contextmanager
-    def whole(self, model: nn.Module, *, keeps: bool = True) -> Iterator[None]:
-        for param, values in self.values(model):
-            if keeps:
-                param.data = values
+    def whole(self, model: nn.Module) -> Iterator[None]:
+        values = {
+            param: nn.Parameter(tensor.cpu(), requires_grad=param.requires_grad)
+            for param, tensor in self.values(model)
+            if self.ranks.rank == 0
+        }
+        split = [
+            (module, name, param)
+            for module in model.modules()
+            for name, param in module._parameters.items()
+            if param in values
+        ]
+        kinds = [type(unit) for unit in self._units] if values else []
+        for module, name, param in split:
+            module._parameters[name] = values[param]
+        for unit, kind in zip(self._units, kinds, strict=False):
+            unit.__class__ = kind.__bases__[1]  # some models save the name of their class
         try:
             yield
         finally:
-            for param in self.shares:
-                param.data = _form(param)
-            model.train()
+            for unit, kind in zip(self._units, kinds, strict=False):
+                unit.__class__ = kind
+            for module, name, param in split:
+                module._parameters[name] = param
 
+    @torch.no_grad()
     def values(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        for param, share in self.shares.items():
-            yield param, share.whole(share.part)
+        for param in self._params:
+            yield param, self._gathered(param)
 
+    @torch.no_grad()
     def set_values(self, param: nn.Parameter, values: Tensor) -> None:
-        share = self.shares[param]
-        share.part.data.copy_(share.part_of(values))
+        _local(param).copy_(self._part_of(values, param))
 
+    def optimizer_state(
+        self, model: nn.Module, optimizer: Optimizer
+    ) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
+        for param in self._params:
+            state = optimizer.state.get(param, {})
+            cut = sorted(key for key in state if isinstance(state[key], DTensor))
+            yield param, {**state, **{key: self._gathered(state[key]) for key in cut}}
 
-def _form(param: nn.Parameter) -> Tensor:
-    """A tensor of the shape of `param` that holds a single value."""
-    return torch.zeros((), dtype=param.dtype, device=param.device).expand(param.shape)
+    def set_optimizer_state(
+        self, optimizer: Optimizer, param: nn.Parameter, state: dict[str, Any]
+    ) -> None:
+        optimizer.state[param] = {
+            key: value if key in NUMBERS else self._split_like(param, value)
+            for key, value in state.items()
+        }
+
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """All values of a tensor that is split; collective."""
+        assert isinstance(tensor, DTensor)
+        self.ranks.note("all_gather", _local(tensor))
+        return waits.during(tensor.detach().full_tensor)
+
+    def _part_of(self, whole: Tensor, param: nn.Parameter) -> Tensor:
+        """This rank's rows of `whole`, which has the shape of `param`."""
+        begin = self.ranks.rank * -(-len(param) // self.ranks.world_size)
+        return whole[begin : begin + len(_local(param))]
+
+    def _split_like(self, param: nn.Parameter, whole: Tensor) -> DTensor:
+        assert isinstance(param, DTensor)
+        part = self._part_of(whole, param).clone(memory_format=torch.contiguous_format)
+        return DTensor.from_local(
+            part, param.device_mesh, param.placements,
+            run_check=False, shape=param.shape, stride=param.stride(),
+        )  # fmt: skip
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's values of a tensor that `fully_shard` has split: (values,)."""
+    """This rank's rows of a tensor that `fully_shard` has split."""
     local: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]  # a DTensor
-    return local.view(-1)
-
-
-def twin_of(model: nn.Module) -> nn.Module:
-    """A copy of the modules of `model` that holds the very same parameters.
-
-    Buffers are shared too: a buffer replaced in one of the two is replaced in both.
-    """
-    same: list[Any] = [*model.parameters(), *(module._buffers for module in model.modules())]
-    return copy.deepcopy(model, {id(one): one for one in same})
+    return local
 
 
 build = Fsdp

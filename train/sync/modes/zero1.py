@@ -10,21 +10,23 @@ S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion para
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from muster.errors import MusterError
 
-from ..base import MIB
+from ..base import MIB, SyncOptions
 from ..ddp.hooks import candidates, rows_in_use
-from ..ranks import dense_gradient, groups
+from ..ranks import Ranks, dense_gradient, groups
 from ..sharding.bucket import Bucket
-from ..sharding.parts import PartedSync
+from ..sharding.parts import NUMBERS, PartedSync, Share
 
 MOST_BYTES = 16 * MIB  # of gradients that may wait for the network; beyond it, computing waits
 AT_ONCE = 2  # buckets of parameters that are gathered at the same time
@@ -36,6 +38,10 @@ class Zero1(PartedSync):
 
     _started = 0  # buckets that were started, in their order
     _is_last = True  # whether this is the last micro-batch of a step
+
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        super().__init__(ranks, options)
+        self.shares: dict[nn.Parameter, Share] = {}  # by parameter
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
@@ -57,6 +63,12 @@ class Zero1(PartedSync):
             for param in sent:
                 param.register_post_accumulate_grad_hook(self._is_ready)
         return model
+
+    def prepare(self, optimizer: Optimizer) -> Optimizer:
+        """Make `optimizer` update the parts of its parameters."""
+        for group in super().prepare(optimizer).param_groups:
+            group["params"] = [self.shares[param].part for param in group["params"]]
+        return optimizer
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -124,6 +136,26 @@ class Zero1(PartedSync):
                 begun.gather()
             if ended is not None:
                 ended.finish()
+
+    def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
+        return super().clip([share.part for share in self.shares.values()], limit)
+
+    def optimizer_state(
+        self, model: nn.Module, optimizer: Optimizer
+    ) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
+        for param, share in self.shares.items():
+            state = optimizer.state.get(share.part, {})
+            cut = sorted(key for key in state if key not in NUMBERS and state[key] is not None)
+            yield param, {**state, **{key: share.whole(state[key]) for key in cut}}
+
+    def set_optimizer_state(
+        self, optimizer: Optimizer, param: nn.Parameter, state: dict[str, Any]
+    ) -> None:
+        share = self.shares[param]
+        optimizer.state[share.part] = {
+            key: value if key in NUMBERS else share.part_of(value).clone()
+            for key, value in state.items()
+        }
 
 
 build = Zero1

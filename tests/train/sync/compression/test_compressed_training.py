@@ -23,7 +23,7 @@ CASES = [
 ]
 BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=3, batch_size=64, device="cpu", split="3,1",
-    bucket_mb=0.004, compress_rank=1, compress_share=0.2,
+    bucket_mb=0.004, compress_rank=1,
 )  # fmt: skip
 
 

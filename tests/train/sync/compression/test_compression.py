@@ -13,7 +13,7 @@ from train.sync.compression.int8 import Int8
 from train.sync.ranks import Ranks
 
 WAYS = plugins.names("train.sync.compression")
-REMEMBERING = ["int8", "powersgd", "topk"]
+REMEMBERING = ["int8", "powersgd"]
 RANKS = 3
 VALUES = 40 * 30 + 7 + 16 * 72 + 4 + 1200
 
@@ -53,7 +53,6 @@ def test_a_step_without_numbers_is_seen_by_all_and_forgotten(found, way):
         ("int8", {"all_to_all": RANKS * 2 * 1028, "all_gather": 2 * 1028}),
         # vectors and the small matrix as they are; rank 2 of (40, 30) and of (16, 72)
         ("powersgd", {"all_reduce": 4 * (7 + 4 + 1200 + 2 * (40 + 30 + 16 + 72))}),
-        ("topk", {"all_gather": 8 * round(VALUES * 0.1)}),
     ],
 )
 def test_the_account_has_the_bytes_that_were_handed_over(found, way, moved):
@@ -62,6 +61,13 @@ def test_the_account_has_the_bytes_that_were_handed_over(found, way, moved):
 
 def test_every_way_has_its_line_in_these_tests():
     assert sorted(["fp16", "bf16", *REMEMBERING]) == WAYS
+
+
+def test_errors_of_a_removed_compressor_are_dropped(alone):
+    made = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
+    of_int8 = {"int8/error/weight": torch.ones(2, 2)}
+    made.restore(of_int8 | {"topk/error/weight": torch.ones(2, 2), "topk/0/error": torch.ones(6)})
+    assert made.state().keys() == of_int8.keys()
 
 
 @pytest.mark.parametrize("key", ["int8/0/error", "int8/3/error of the mean", "powersgd/step"])

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from train.sync.sharding.parts import repeated_layers
+from train.sync.sharding.layers import repeated_layers
 
 
 class Network(nn.Module):

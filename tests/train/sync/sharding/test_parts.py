@@ -6,8 +6,9 @@ from torch import nn
 
 from muster.errors import UsageError
 from train.sync.base import SyncOptions
+from train.sync.modes.zero1 import Zero1
 from train.sync.ranks import Ranks
-from train.sync.sharding.parts import BY_VALUE, PartedSync, Share
+from train.sync.sharding.parts import BY_VALUE, Share
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
@@ -16,7 +17,7 @@ def given(optimizer_of, rank=0):
     """A parameter of five values, and an optimizer that has got this rank's part of it, of two."""
     param = nn.Parameter(torch.arange(5.0))
     share = Share(param, Ranks(rank, 2), row=3)
-    mode = PartedSync(Ranks(rank, 2), SyncOptions())
+    mode = Zero1(Ranks(rank, 2), SyncOptions())
     mode.shares[param] = share
     return param, share, mode.prepare(optimizer_of([param]))
 
