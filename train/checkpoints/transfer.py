@@ -122,6 +122,7 @@ def _stream(ranks: Ranks, source: int, path: Path | None, size: int) -> str:
             disk.move(data)
         agreement.wait_for_all(ranks.world_size, DISK_PATIENCE_S)  # for the slowest disk
         dist.broadcast(piece, source, group=agreement.gloo_group())
+        ranks.note("broadcast", piece)
         if ranks.rank != source:
             disk.move(data)
     disk.close()

@@ -3,6 +3,7 @@
 On another number of ranks it is so to rounding.
 """
 
+import copy
 import os
 import shutil
 from dataclasses import replace
@@ -17,6 +18,7 @@ from muster.errors import UsageError
 from tests.train.loop.test_export import Uncommon
 from tests.train.retained import CONFIG, bits, results, run, train
 from tests.train.workers import results_of
+from train.checkpoints import storage
 from train.tasks import synthetic
 
 CUT = 11
@@ -153,6 +155,96 @@ def test_checkpoint_of_another_program_is_refused(tmp_path):
         run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 
+class Wider(synthetic.Synthetic):
+    def build_model(self):
+        return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
+
+
+def test_everything_that_does_not_fit_is_named_at_once(tmp_path):
+    before = replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy")
+    run(before, tmp_path / "cut")
+    again = replace(CONFIG, resume=str(tmp_path / "cut"), lr=0.5, schedule_steps=32, seed=1)
+    again = replace(again, keep_best="eval_loss", train_samples=512)
+    with pytest.raises(UsageError) as error:
+        run(again, tmp_path / "again", task=Wider(again))
+    for fault in (
+        "--lr is 0.5, but was 0.01",
+        "--seed is 1, but was 42",
+        "was training on 2048 samples, here are 512; see --reset-data",
+        "its 0.weight is ",
+        "decays until step 16",
+        "--keep-best is eval_loss:min",
+    ):
+        assert fault in str(error.value)
+    assert str(error.value).startswith(f"--resume {tmp_path / 'cut'}: ")
+
+
+@pytest.mark.parametrize(("before", "after"), [("fp32", "fp16"), ("fp16", "fp32")])
+def test_checkpoint_of_a_precision_without_a_loss_scale_is_continued(tmp_path, before, after):
+    cut = replace(CONFIG, precision=before, max_steps=2, checkpoint_every="2")
+    run(cut, tmp_path / "cut")
+    again = replace(CONFIG, precision=after, max_steps=3, resume=str(tmp_path / "cut"))
+    trainer, _ = run(again, tmp_path / "again")
+    assert min(results(trainer)) == 3
+
+
+def in_the_form_of_0_2_0(checkpoint):
+    """Rewrite a trainer's checkpoint as version 0.2.0 has written them."""
+    files, state = storage.read(checkpoint)
+    values = state["values"]
+    sync = {}
+    for name, tensor in files.get("sync", {}).items():
+        whose, _, key = name.partition("/model/")
+        sync[f"{whose}/{key}"] = tensor.clone()
+    older = {name: state[name] for name in ("world_size", "best", "best_step", "run_id")}
+    older |= {"at": values["position"], "schedule": values["schedule"]}
+    older |= {"precision": values["precision"], "split": None, **values["history"]}
+    names = ("task", "seed", "batch_size", "train_samples", "lr", "schedule", "optimizer")
+    older["settings"] = {name: values["settings"]["settings"][name] for name in names}
+    older["samples"] = values["settings"]["samples"]
+    content = {name: files[name] for name in ("model", "optimizer", "generators")}
+    content = copy.deepcopy(content)  # its file is about to be replaced
+    if sync:
+        content["sync"] = sync
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(storage, "VERSION", 2)
+        storage.write(checkpoint.path.parent, checkpoint.step, content, older, (1, 1))
+
+
+def resumed_old_and_new(ranks, folder):
+    """Whether a mode with a memory of its own goes on alike from both forms of a checkpoint."""
+    config = replace(CONFIG, sync="local_sgd", sync_every=4, outer_momentum=0.9, dropout=0.0)
+    place = Path(folder, "cut", "checkpoints")
+    train(ranks, replace(config, max_steps=6, checkpoint_every="6"), Path(folder, "cut"))
+    found = []
+    for form in ("new", "old"):
+        ranks.all_gather(torch.zeros(1))
+        if form == "old" and ranks.rank == 0:
+            in_the_form_of_0_2_0(*storage.found(place))
+        ranks.all_gather(torch.zeros(1))
+        found.append(bits(train(ranks, config, Path(folder, f"{form}{ranks.rank}"), place)))
+    return found[0] == found[1]
+
+
+def test_checkpoint_of_version_0_2_0_is_continued_bit_for_bit(tmp_path):
+    assert results_of(resumed_old_and_new, 2, tmp_path, str(tmp_path)) == [True, True]
+
+
+def test_checkpoint_of_version_0_2_0_without_a_part_gives_way_to_the_one_before_it(tmp_path):
+    run(replace(CONFIG, max_steps=2, checkpoint_every="1"), tmp_path / "cut")
+    for checkpoint in storage.found(tmp_path / "cut" / "checkpoints"):
+        in_the_form_of_0_2_0(checkpoint)
+    newest = storage.found(tmp_path / "cut" / "checkpoints")[0]
+    files, state = storage.read(newest)
+    files = copy.deepcopy(files)
+    state.pop("settings")
+    storage.write(newest.path.parent, newest.step, files, state, (1, 1))
+    again = replace(CONFIG, resume=str(tmp_path / "cut"), max_steps=3)
+    trainer, lines = run(again, tmp_path / "again")
+    assert lines[0].endswith("lacks a part; trying the one before it")
+    assert min(results(trainer)) == 2
+
+
 def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
     """The learning rate of the next step would jump."""
     run(replace(CONFIG, max_steps=8, checkpoint_every="8"), tmp_path / "cut")
@@ -173,10 +265,6 @@ def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
 
 
 def test_another_model_is_refused(tmp_path):
-    class Wider(synthetic.Synthetic):
-        def build_model(self):
-            return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
-
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
     with pytest.raises(UsageError, match=r"its 1\.bias is missing, this model's is \("):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "b", task=Wider(CONFIG))
