@@ -16,6 +16,7 @@ from muster.errors import MusterError
 from tests.train.retained import CONFIG, bits, run
 from tests.train.workers import results_of
 from train.checkpoints import storage, transfer
+from train.distributed import agreement
 from train.distributed.exit_guard import PeerFailed
 from train.loop.trainer import Trainer
 from train.tasks import synthetic
@@ -104,6 +105,7 @@ def _step_after_another_run(ranks, folder):
     """Where a resume ends if rank 1's own disk has the same content, written by an earlier run."""
     config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
     run(config, Path(folder, "fsdp"), ranks=ranks)
+    agreement.wait_for_all(ranks.world_size)  # until rank 0 has written
     place = Path(folder, f"twin{ranks.rank}")
     shutil.copytree(Path(folder, "fsdp", "checkpoints"), place)
     for path in place.glob(f"step_*/{storage.MANIFEST}"):
