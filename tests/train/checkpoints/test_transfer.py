@@ -16,9 +16,9 @@ from muster.errors import MusterError
 from tests.train.retained import CONFIG, bits, run
 from tests.train.workers import results_of
 from train.checkpoints import storage, transfer
+from train.distributed import agreement
 from train.distributed.exit_guard import PeerFailed
 from train.loop.trainer import Trainer
-from train.sync.modes.fsdp import Fsdp
 from train.tasks import synthetic
 
 WIDTH, LAYERS = 1024, 6
@@ -66,8 +66,7 @@ def peak():
 def resumes_of(ranks, folder):
     """Of a resume from one disk, and of one without: its peak, bytes broadcast, if it is right.
 
-    The third value is how often a rank held all parameters in mode fsdp. Those of the functions
-    below follow.
+    Results of the functions below follow.
     """
     config = replace(CONFIG, max_steps=STEP, checkpoint_every="1", batch_size=8, evaluate="never")
     config = replace(config, sync="ddp")
@@ -95,25 +94,16 @@ def resumes_of(ranks, folder):
         measures.append((peaks.pop(), sent.pop(), bits(trainer) == was))
     return [
         *measures,
-        _whole_models(ranks, folder),
         _step_after_another_run(ranks, folder),
         _end_on_full_disk(ranks, folder),
     ]
 
 
-def _whole_models(ranks, folder):
-    entered = []
-    config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
-    with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(Fsdp, "whole", lambda *given, **more: entered.append(given))
-        run(config, Path(folder, "fsdp"), ranks=ranks)
-        again = replace(config, resume=str(Path(folder, "fsdp")), max_steps=3)
-        run(again, Path(folder, f"fsdp-again{ranks.rank}"), ranks=ranks)
-    return len(entered)
-
-
 def _step_after_another_run(ranks, folder):
     """Where a resume ends if rank 1's own disk has the same content, written by an earlier run."""
+    config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
+    run(config, Path(folder, "fsdp"), ranks=ranks)
+    agreement.wait_for_all(ranks.world_size)  # until rank 0 has written
     place = Path(folder, f"twin{ranks.rank}")
     shutil.copytree(Path(folder, "fsdp", "checkpoints"), place)
     for path in place.glob(f"step_*/{storage.MANIFEST}"):
@@ -162,10 +152,6 @@ def test_resume_without_a_shared_disk_needs_no_copy_in_memory(resumes):
         assert most < 0.9 * CHECKPOINT_BYTES + transfer.PIECE_BYTES
         assert (sent > CHECKPOINT_BYTES, is_right) == (True, True)
     assert list(folder.rglob(f"*{storage.UNFINISHED}")) == []
-
-
-def test_checkpoint_and_resume_of_fsdp_hold_no_whole_model(resumes):
-    assert [whole for *_, whole, _, _ in resumes[0]] == [0, 0]
 
 
 def test_same_content_of_another_run_is_used(resumes):

@@ -13,7 +13,7 @@ import torch
 from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, small_limits, train
 from tests.train.on_ranks import flat
 from tests.train.sync.model_kinds import KINDS, Broken, Changing, Halves, Masked
-from train.checkpoints import snapshot
+from train.checkpoints.synced_objects import SyncedModel
 from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
 
@@ -56,7 +56,9 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
         _, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
-    state = snapshot.of_model(model, trainer.grad_sync.values(model), keeps=True)
+    state = {
+        name: tensor.clone() for name, tensor in SyncedModel(model, trainer.grad_sync).collected()
+    }
     if case.task == WITH_BUFFERS:
         assert_constants_stay(ranks, state)
     else:
