@@ -24,6 +24,7 @@ from ...model import drift
 from .. import base, batchnorm
 from ..base import MIB, SyncOptions
 from ..ranks import CollectiveLedger, Ranks, backend_of, current_ranks
+from . import reducer
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
@@ -206,7 +207,7 @@ class SyncedDataParallel(DistributedDataParallel):
         self._way, self.hook = way, way.register(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
+        return {**reducer.without_hooks(super().__getstate__()), "hook": self.hook.state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("hook")
@@ -225,7 +226,7 @@ def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
 
 def hook_of(model: DistributedDataParallel) -> BucketHook | None:
     """Our hook, which `muster.sync` or `muster.sync_ddp` has registered, if there is one."""
-    owners = [getattr(function, "__self__", None) for function, _ in model._comm_hooks]
+    owners = [getattr(hook, "__self__", None) for hook in reducer.hooks_of(model)]
     return next((one for one in owners if isinstance(one, BucketHook)), None)
 
 
