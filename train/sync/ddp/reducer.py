@@ -97,7 +97,8 @@ def can_cut_buckets(model: DistributedDataParallel) -> bool:
 def bucket_order(model: DistributedDataParallel) -> list[int]:
     """The places of the parameters, in the order in which DDP's rebuilt buckets hold them.
 
-    Empty before the first forward pass, or if it never rebuilds them. Collective after the first backward pass.
+    Empty before the first forward pass, or if it never rebuilds them. Collective after the first
+    backward pass.
     """
     model.reducer._rebuild_buckets()  # as the next forward pass would
     if model.logger is None:
