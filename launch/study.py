@@ -46,7 +46,7 @@ def main() -> int:
     if args.dry_run:
         cell_runs.print_commands(study)
         return 0
-    extras.require(extras.REPORT)  # refused now, not after all runs
+    refuse(extras.problems(extras.REPORT))  # refused now, not after all runs
     study.refuse_lacking()
     with cell_runs.sweep_lock(study.folder):
         cell_runs.begin(study)

@@ -25,7 +25,7 @@ from muster.orderly_stop import on_stop, stopping
 __version__ = "0.2.0"  # of all parts of this checkout; setup.cfg reads it here
 _MODULES = {
     "Job": "muster.remote_job",
-    "job": "muster.remote_job",
+    "job": "muster.job_lookup",
     "launch": "muster.launching",
     "map": "muster.launching",
     # these need torch

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
-from muster.checkout import CHECKOUT, IS_INSTALLED
-from muster.errors import refuse
+from muster.worker.process import CHECKOUT, IS_INSTALLED
 
 BASE = ""  # in place of an extra's name: what every command needs
 TRAINER = "trainer"
@@ -45,14 +44,10 @@ def packages(extra: str) -> dict[str, str]:
     return {name: MODULES.get(name, name) for name in names}
 
 
-def require(extra: str) -> None:
-    """Refuse if this Python lacks packages of an extra.
-
-    Raises:
-        UsageError: packages are missing; the message says what installs them.
-    """
-    missing = [*_missing(extra, OPTIONAL)]
-    refuse([lacking(extra, missing)] if missing else [])
+def problems(extra: str) -> Iterator[str]:
+    """A line if this Python lacks packages of an extra, with what installs them."""
+    if missing := [*_missing(extra, OPTIONAL)]:
+        yield lacking(extra, missing)
 
 
 def lacking(extra: str, names: Collection[str], python: str = sys.executable) -> str:

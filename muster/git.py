@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.errors import UsageError
-from muster.run_files import top_of
 from muster.tool_environment import environment_for
 
 # git writes nothing, not even the index; its messages do not depend on the user's language.
@@ -70,6 +69,28 @@ def ask_top(folder: Path, *words: str) -> str | None:
         return ask(folder, *words, timeout_s=SHORT_S).decode(errors="replace").strip()
     except GitFailed:  # no git here, or a copy of the code without its history
         return None
+
+
+def top_of(folder: Path) -> Path | None:
+    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
+    real = folder.resolve()
+    for candidate in (real, *real.parents):
+        if not candidate.exists():
+            continue
+        if candidate.stat().st_dev != real.stat().st_dev:
+            return None
+        place = candidate / ".git"
+        if os.path.lexists(place) and not _is_empty(place):
+            return candidate
+    return None
+
+
+def _is_empty(place: Path) -> bool:
+    """Whether `place` is a folder without content, as a container may put in place of `.git`."""
+    try:
+        return place.is_dir() and not any(place.iterdir())
+    except OSError:
+        return False
 
 
 def top_seen(cwd: Path, top: Path) -> Path:

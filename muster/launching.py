@@ -22,7 +22,8 @@ from typing import Any
 from muster import arguments
 from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
-from muster.remote_job import MUSTER, Job, job, job_of, run_command
+from muster.job_lookup import job, job_of
+from muster.remote_job import MUSTER, Job, run_command
 from muster.run_files import SWEEPS, plain_name, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, scratch_folder, write_json

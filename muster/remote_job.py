@@ -33,7 +33,6 @@ from typing import Any
 
 from muster import arguments, records, run_files
 from muster.checkout import CHECKOUT, own_python
-from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.worker.function_call import read_private
 from muster.writing import read_json
@@ -59,40 +58,6 @@ class Status:
     def __str__(self) -> str:
         first = f"{self.word} ({self.detail})" if self.detail else self.word
         return "\n".join((first, *self.notes))
-
-
-def job(run: str) -> Job:
-    """Find the run with this id, or with an id that begins so, whoever started it.
-
-        >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
-        >>> muster.job(run_id).wait()  # its exit code
-        0
-
-    Raises:
-        UsageError: no run matches, or several do.
-    """
-    if not isinstance(run, str) or not run or run.startswith("-"):
-        raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
-    printed = run_command(MUSTER, "jobs", "status", run, "--json")
-    return job_of(run, json.loads(printed.splitlines()[-1])["run_dir"])
-
-
-def job_of(run: str, run_dir: str) -> Job:
-    """The run in this folder, which is on a login node if the run was started there from here.
-
-    Raises:
-        MusterError: the answer of the login node is no folder.
-    """
-    from muster.login_job import LoginJob
-
-    login = None if "/" in run else read_json(logins() / run, *LOGIN)
-    if login is None:
-        return Job(run_dir)
-    if not isinstance(run_dir, str) or not run_dir.startswith("/"):  # it will be an argument there
-        raise MusterError(
-            f"{login['login']}: {run} is said to be in {run_dir!r}, which is no folder"
-        )
-    return LoginJob(run, run_dir, login)
 
 
 class Job:

@@ -214,34 +214,10 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def project_of(cwd: Path) -> Path:
     """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
-    top = top_of(cwd)
-    if top is None:
-        return cwd
     from muster import git  # imported here: workers only name files, and start nothing
 
-    return git.top_seen(cwd, top)
-
-
-def top_of(folder: Path) -> Path | None:
-    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
-    real = folder.resolve()
-    for candidate in (real, *real.parents):
-        if not candidate.exists():
-            continue
-        if candidate.stat().st_dev != real.stat().st_dev:
-            return None
-        place = candidate / ".git"
-        if os.path.lexists(place) and not _is_empty(place):
-            return candidate
-    return None
-
-
-def _is_empty(place: Path) -> bool:
-    """Whether `place` is a folder without content, as a container may put in place of `.git`."""
-    try:
-        return place.is_dir() and not any(place.iterdir())
-    except OSError:
-        return False
+    top = git.top_of(cwd)
+    return cwd if top is None else git.top_seen(cwd, top)
 
 
 def own_logs() -> Path:

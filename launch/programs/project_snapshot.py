@@ -16,8 +16,7 @@ from rich.filesize import decimal
 
 from muster import git, run_files
 from muster.errors import UsageError
-from muster.git import GitFailed
-from muster.run_files import top_of
+from muster.git import GitFailed, top_of
 from muster.writing import read_json, write_json, writing
 
 # The limit for files that git does not track. More is data, which belongs elsewhere.

@@ -18,7 +18,7 @@ from torch import nn
 
 from tests.train.workers import results_of
 from train.report.pages.page import markdown_table
-from train.sync import base
+from train.sync import plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 
@@ -68,8 +68,8 @@ def table(found: Seconds) -> list[dict[str, str]]:
 def work(ranks: Ranks, steps: str, modes: str) -> Seconds:
     """As one rank: the seconds of the steps."""
     torch.manual_seed(0)
-    syncs = {PLAIN: base.build("single", ranks, SyncOptions())}
-    syncs |= {mode: base.build(mode, ranks, SyncOptions()) for mode in modes.split(",")}
+    syncs = {PLAIN: plugins.build("single", ranks, SyncOptions())}
+    syncs |= {mode: plugins.build(mode, ranks, SyncOptions()) for mode in modes.split(",")}
     models = {way: sync.wrap(many_small()) for way, sync in syncs.items()}
     values = torch.randn(SAMPLES, WIDTH)
     found: Seconds = {way: [] for way in syncs}

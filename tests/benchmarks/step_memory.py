@@ -24,7 +24,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from muster.checkout import CHECKOUT
 from tests.train.workers import results_of
 from train.report.pages.page import markdown_table
-from train.sync import base
+from train.sync import plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 
@@ -64,7 +64,7 @@ def work(ranks: Ranks, mode: str, model: str) -> tuple[int, int]:
     before = allocated()
     network = BertForSequenceClassification(BertConfig.from_json_file(model))
     params = sum(param.nbytes for param in network.parameters())
-    sync = base.build("single" if mode == PLAIN else mode, ranks, SyncOptions())
+    sync = plugins.build("single" if mode == PLAIN else mode, ranks, SyncOptions())
     wrap = torch.nn.parallel.DistributedDataParallel if mode == PLAIN else sync.wrap
     wrapped = wrap(network)
     optimizer = sync.prepare(torch.optim.AdamW(wrapped.parameters(), lr=1e-4, fused=True))

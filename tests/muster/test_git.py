@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster import git
-from muster.git import GitFailed
-from muster.run_files import project_of, top_of
+from muster.git import GitFailed, top_of
+from muster.run_files import project_of
 from tests.written import executable, write
 
 pytestmark = pytest.mark.needs("git")

@@ -43,7 +43,7 @@ def nothing_else_was_loaded(repository: Path) -> None:
 def gradient(rank: int, mode: str, **options: object) -> torch.Tensor:
     """The gradient that a mode leaves of two rows of one plus this rank's number."""
     base, ranks = of("sync.base"), of("sync.ranks").Ranks(rank, RANKS)
-    sync = base.build(mode, ranks, base.SyncOptions(**options))
+    sync = of("sync.plugins").build(mode, ranks, base.SyncOptions(**options))
     wrapped = sync.wrap(model := nn.Linear(3, 1))
     sync.backward(wrapped(torch.full((2, 3), 1.0 + rank)).sum())
     sync.sync(wrapped)

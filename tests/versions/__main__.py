@@ -41,6 +41,7 @@ TESTS = """
     tests/train/distributed/test_rendezvous.py tests/train/distributed/test_world.py
     tests/train/sync/test_data_parallel.py tests/train/sync/test_sparse_rows.py
     tests/train/sync/test_flat.py tests/train/sync/test_buffers.py
+    tests/train/sync/ddp/test_reducer.py
     tests/train/sync/test_process_groups.py
     tests/train/sync/compression/test_compression.py
     tests/train/sync/modes/test_gather_scatter.py tests/train/sync/modes/test_ddp.py

@@ -27,7 +27,8 @@ from muster.errors import UsageError
 
 from ..distributed.agreement import of_each
 from ..sync.ddp.data_parallel import hook_of, replicas_of
-from ..sync.ddp.torch_ddp import bucket_order, restore_bucket_order
+from ..sync.ddp.reducer import bucket_order
+from ..sync.ddp.torch_ddp import restore_bucket_order
 from ..sync.ranks import Ranks
 from .exchange import gather, gather_own, own_of
 from .saved_state import SavedState

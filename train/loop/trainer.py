@@ -33,7 +33,7 @@ from train.program.recorder import Recorder
 from train.records.schema import DriftRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
-from train.sync import base, batchnorm
+from train.sync import batchnorm, plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Task
@@ -74,7 +74,7 @@ class Trainer:
         )  # fmt: skip
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
-        self.grad_sync = base.build(config.sync, ranks, build.of_settings(SyncOptions, config))
+        self.grad_sync = plugins.build(config.sync, ranks, build.of_settings(SyncOptions, config))
         self.datasets = build.datasets(config, task)
         model = build.model(config, task, device)
         samples, same_passes = self.datasets.train, self.grad_sync.same_passes

@@ -17,8 +17,8 @@ from muster.errors import UsageError, refuse
 from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
+from ..sync.ddp import reducer
 from ..sync.ddp.data_parallel import SyncedDataParallel
-from ..sync.ddp.torch_ddp import buckets_of
 from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, timer_of
 from .exchange import of_program
@@ -210,7 +210,7 @@ def sent_by(model: nn.Module) -> list[Collective]:
     if isinstance(model, SyncedDataParallel):
         return model.hook.ranks.ledger.take_step()
     if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:
-        return buckets_of(model, model._get_ddp_logging_data())
+        return reducer.collectives(model)
     return []
 
 

@@ -8,7 +8,7 @@ from configs import cli
 from configs.help_page import Parser, at_login
 from muster import extras
 from muster.command import as_typed
-from muster.errors import UsageError
+from muster.errors import UsageError, refuse
 from muster.printable import printable
 from muster.run_files import REPORT
 
@@ -33,7 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.live:
         raise UsageError("--live is gone; use: muster jobs list, or --tensorboard of the run")
-    extras.require(extras.REPORT)
+    refuse(extras.problems(extras.REPORT))
     from train.report.data.subject import read_subject, run_folder
     from train.report.pages import page
 
@@ -69,7 +69,7 @@ def _compare(prog: str, argv: list[str]) -> int:
         help="exit with code 1 if losses differ by more, or cannot be compared",
     )
     args = parser.parse_args(argv)
-    extras.require(extras.REPORT)
+    refuse(extras.problems(extras.REPORT))
     from train.report import compare
     from train.report.data.subject import run_folder
 

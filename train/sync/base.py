@@ -3,19 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from muster import entry_points
-from muster.errors import UsageError
-
 from .ranks import Ranks
 
-GROUPS = {"modes": entry_points.MODES, "compression": entry_points.COMPRESSORS}
 MIB = 2**20
 DEFAULT_MB = 25.0  # torch's default for DDP
 CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
@@ -154,49 +148,3 @@ class GradSync:
 
         If the number of ranks has changed, `state` holds only what was the same on all of them.
         """
-
-
-def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
-    """The sync mode `mode`, a file of modes/; with one process it has nothing to synchronise.
-
-    Raises:
-        UsageError: there is no such file; the message lists the files.
-    """
-    kind: type[GradSync] = load_plugin("modes", mode)
-    if ranks.world_size == 1:
-        kind = GradSync
-    elif hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
-        from .after_backward import AfterBackward
-
-        loop = AfterBackward(ranks, options)
-        loop.average = kind.average
-        return loop
-    return kind(ranks, options)
-
-
-def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
-    """The `build` of a plug-in of this package, under whatever name the package was imported.
-
-    Raises:
-        UsageError: there is no such plug-in; the message lists all.
-    """
-    if name in own_plugins(folder):  # it comes before an entry point of the same name
-        return import_module(f".{folder}.{name}", __package__).build
-    build = entry_points.load(GROUPS[folder], name)
-    if build is None:
-        known = ", ".join(plugin_names(folder))
-        raise UsageError(
-            f"sync/{folder}: unknown {name!r}; {entry_points.unknown(GROUPS[folder], name, known)}"
-        )
-    return build
-
-
-def plugin_names(folder: Literal["modes", "compression"]) -> list[str]:
-    """The names of this package's plug-ins, and of those that other packages add."""
-    return sorted({*own_plugins(folder), *entry_points.names(GROUPS[folder])})
-
-
-def own_plugins(folder: str) -> list[str]:
-    """The names of those that are files of this package."""
-    files = Path(__file__).with_name(folder).glob("[!_]*.py")
-    return [file.stem for file in files if file.stem != "base"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.ssh.login_node import fetching
-from muster import login_job, remote_job
+from muster import job_lookup, login_job, remote_job
 from muster.command import LOGIN
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.login_job import LoginJob
@@ -100,12 +100,12 @@ def test_a_run_known_here_as_the_login_node_s_is_never_one_of_this_machine(tmp_p
     known = dict.fromkeys(("login_config", "login_dir", "login_python"))
     write_json(tmp_path / "muster" / "logins" / "run", {**known, "login": "me@node0"})
     replies: list[object] = []
-    monkeypatch.setattr(remote_job, "run_command", lambda *_: json.dumps({"run_dir": replies[-1]}))
+    monkeypatch.setattr(job_lookup, "run_command", lambda *_: json.dumps({"run_dir": replies[-1]}))
     for place in ("/x/run", "/x/..", "/x/other"):
         replies.append(place)
-        job = remote_job.job("run")
+        job = job_lookup.job("run")
         assert isinstance(job, LoginJob) and job.run_dir == tmp_path / "logs" / "run"
     for odd in ("--login-config=logs/run/x", "run", None):
         replies.append(odd)
         with pytest.raises(MusterError, match=r"me@node0: run is said to be in .* no folder"):
-            remote_job.job("run")
+            job_lookup.job("run")

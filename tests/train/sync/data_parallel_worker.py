@@ -178,8 +178,7 @@ def refusals() -> None:
         ({"bucket_mb": -1}, "bucket_mb is -1; it must be at least 0"),
         ({"bucket_mb": float("inf")}, "bucket_mb is inf; it must be at most"),
         ({"compress": "zip"}, "compress is 'zip'; known: none, bf16, fp16, int8"),
-        ({"compress_share": 0.1}, "there is no compress_share any more: it was topk's"),
-        ({"compress": "topk"}, "powersgd; topk was removed, since models did not learn with it"),
+        ({"compress_share": 2}, "compress_share is 2; it must be at most 1"),
         ({"compress_rank": 0}, "compress_rank is 0; it must be at least 1"),
         ({"timeout_s": 0}, "timeout_s is 0; it must be finite and above 0"),
         ({"mode": "gather_scatter", "compress": "bf16"}, "'bf16' does not go with mode 'gather_"),
@@ -198,7 +197,7 @@ def refusals_of_frameworks() -> None:
     late.prepare(net())
     for framework, given, text in (
         (Accelerator(cpu=True), {"bucket_mb": "large"}, "bucket_mb is 'large'"),
-        (Accelerator(cpu=True), {"compress": "topk"}, "topk was removed, since models did not"),
+        (Accelerator(cpu=True), {"compress_share": 2}, "compress_share is 2"),
         (Accelerator(cpu=True), {"compress": "zip"}, "compress is 'zip'; known"),
         (hooked, {}, "has a communication hook"),
         (late, {}, "call it before prepare"),
@@ -211,7 +210,7 @@ def refusals_of_frameworks() -> None:
 def errors_reach_the_backward_pass() -> None:
     """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
     for them, so this comes last."""
-    model, midway = muster.sync(net(), compress="int8"), muster.sync(net())
+    model, midway = muster.sync(net(), compress="topk"), muster.sync(net())
     for one in (model, midway):
         list(trained(one))
     is_first = dist.get_rank() == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import muster
-from train.sync import base
+from train.sync import base, plugins
 from train.sync.ranks import Ranks
 
 MODES = "[muster.modes]\nring = train.sync.modes.all_reduce:build\n"
@@ -30,5 +30,5 @@ def test_a_mode_with_a_hook_is_taken_and_another_is_the_trainers():
 
 
 def test_the_trainer_has_both():
-    assert {"loop", "ring", "zero1"} <= {*base.plugin_names("modes")}
-    assert isinstance(base.build("loop", Ranks(0, 1), base.SyncOptions()), base.GradSync)
+    assert {"loop", "ring", "zero1"} <= {*plugins.plugin_names("modes")}
+    assert isinstance(plugins.build("loop", Ranks(0, 1), base.SyncOptions()), base.GradSync)

@@ -17,7 +17,7 @@ from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Mlp
 from tests.train.on_ranks import trainer_of
 from tests.train.workers import records, results_of
-from train.sync.base import own_plugins
+from train.sync.plugins import own_plugins
 from train.sync.ranks import Ranks, waits
 
 RANKS, LATE = 3, 1

@@ -9,8 +9,9 @@ from torch.futures import Future
 
 from muster.errors import UsageError
 
-from ..base import DEFAULT_MB, own_plugins
+from ..base import DEFAULT_MB
 from ..ddp.hooks import Bucket, BucketHook, Lane, summed
+from ..plugins import own_plugins
 
 Named = Mapping[str, Tensor]  # gradients by the names of their parameters
 REMEMBERED = ("error", "right")  # kinds of tensors that compressors remember between steps

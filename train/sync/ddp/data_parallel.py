@@ -21,9 +21,10 @@ from muster.arguments import number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
 from ...model import drift
-from .. import base, batchnorm
+from .. import batchnorm, plugins
 from ..base import MIB, SyncOptions
 from ..ranks import CollectiveLedger, Ranks, backend_of, current_ranks
+from . import reducer
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
@@ -98,7 +99,7 @@ def sync(
         model = batchnorm.convert(model, timeout_s, ranks)
     way = Way(None, options)
     if ranks.world_size > 1:
-        way = Way.of(base.load_plugin("modes", mode).hook_class, options)
+        way = Way.of(plugins.load_plugin("modes", mode).hook_class, options)
     ddp_options = way.buckets(device_of(model), group) | ddp_options
     if way.kind is None:
         plain = DistributedDataParallel(model, **ddp_options)
@@ -143,14 +144,14 @@ def _no_mode(mode: str) -> Iterator[str]:
         return
     others = entry_points.names(entry_points.MODES)
     yield from one_of("mode", mode, *MODES, *others)
-    if mode in others and not hasattr(base.load_plugin("modes", mode), "hook_class"):
+    if mode in others and not hasattr(plugins.load_plugin("modes", mode), "hook_class"):
         yield f"mode {mode!r} has no hook for DDP (hook_class); it is for Muster's trainer: --sync"
 
 
 def option_problems(options: SyncOptions) -> Iterator[str]:
     """A line for every option that a mode or a compressor cannot use."""
-    if options.compress not in ("none", *base.own_plugins("compression")):
-        known = ", ".join(["none", *base.plugin_names("compression")])
+    if options.compress not in ("none", *plugins.own_plugins("compression")):
+        known = ", ".join(["none", *plugins.plugin_names("compression")])
         known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
         yield f"compress is {options.compress!r}; {known}"
     if options.bucket_mb is not None:
@@ -169,7 +170,7 @@ class Way(NamedTuple):
     def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
         """Choose the hook of the compressor if one is asked for, else that of the mode."""
         if options.compress != "none":
-            of_mode = base.load_plugin("compression", options.compress)
+            of_mode = plugins.load_plugin("compression", options.compress)
         return cls(of_mode, options)
 
     def buckets(
@@ -206,7 +207,7 @@ class SyncedDataParallel(DistributedDataParallel):
         self._way, self.hook = way, way.register(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
+        return {**reducer.without_hooks(super().__getstate__()), "hook": self.hook.state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("hook")
@@ -225,7 +226,7 @@ def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
 
 def hook_of(model: DistributedDataParallel) -> BucketHook | None:
     """Our hook, which `muster.sync` or `muster.sync_ddp` has registered, if there is one."""
-    owners = [getattr(function, "__self__", None) for function, _ in model._comm_hooks]
+    owners = [getattr(hook, "__self__", None) for hook in reducer.hooks_of(model)]
     return next((one for one in owners if isinstance(one, BucketHook)), None)
 
 
@@ -285,7 +286,7 @@ def sync_ddp(
         compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
-    way = Way.of(base.load_plugin("modes", "all_reduce").hook_class, options)
+    way = Way.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
     accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
     if hasattr(accelerator, "ddp_handler"):
         _of_accelerate(accelerator, way)

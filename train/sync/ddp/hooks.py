@@ -33,6 +33,7 @@ from torch.futures import Future
 
 from ..base import SyncOptions
 from ..ranks import Ranks, backend_of, flatten, spread
+from . import reducer
 
 LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
 WORTH = 0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
@@ -123,14 +124,10 @@ class BucketHook:
         batches. The others call the hook, too, outside of a backward pass and with zeros.
         """
         model = self.joins_of()
-        if model is None or not (
-            model._join_config.enable and model._join_config.is_first_joinable
-        ):
+        if model is None or not reducer.divides_by_joined(model):
             return 1.0
-        if model._divide_by_initial_world_size:
-            return 1.0
-        in_pass = torch._C._current_graph_task_id() != -1
-        count = self.ranks.all_reduce(torch.tensor([float(in_pass)], device=self.device))
+        is_joined = float(reducer.in_backward_pass())
+        count = self.ranks.all_reduce(torch.tensor([is_joined], device=self.device))
         return self.ranks.world_size / count.item()
 
     def state(self) -> dict[str, Tensor]:
