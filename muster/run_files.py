@@ -134,7 +134,7 @@ TAKEN = RunFile(".taken", "run", "stays")  # by the run that claims the folder, 
 CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # on a disk that is not the launcher's
 SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks learn which of them share a disk
 # By later readers of the run.
-PREDICTION = RunFile("prediction.json", "run", "stays")
+PREDICTION = RunFile("prediction.json", "run", "stays")  # by older versions
 REPORT = RunFile("report/**", "run", "stays")
 # Files of earlier attempts: those above with scope "attempt".
 ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")

@@ -21,7 +21,7 @@ from tests.written import write
 REPOSITORY = Path(__file__).resolve().parents[1]
 OWN = {"configs", "launch", "muster", "train"}
 HERE = ("--launcher", "local", "--nodes", "2")
-OF_REPORTS = ("train/report", "train/cost")
+OF_REPORTS = ("train/report",)
 STUDY = "configs/studies/quick.yaml"
 
 

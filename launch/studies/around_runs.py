@@ -48,8 +48,8 @@ def run(study: Sweep, more: Sequence[str]) -> int | None:
 def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str]) -> int | None:
     """Measure the study's collectives on `nodes` nodes, unless that is done.
 
-    A failure is printed, and the study goes on without predictions. Returns the signal that stopped
-    the measurement, if any.
+    A failure is printed, and the study goes on. Returns the signal that stopped the measurement, if
+    any.
     """
     name = rate or "network"
     folder = study.folder / FOLDER
@@ -67,19 +67,8 @@ def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str])
 
 
 def report(folder: Path) -> None:
-    """Write the report of the runs that are done, with the predicted cost of their steps.
-
-    The cost is predicted only if the collectives of a single network were measured. If the
-    prediction or the report fails, the study does not.
-    """
-    measured = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
-    logs = folder / "logs"
-    if len(measured) == 1:
-        flag = f"--collectives={measured[0]}"
-        code, reason = _run(logs / "cost.log", RUN_MODULE, "train.cost", str(folder), flag)
-        if code:
-            print(f"no prediction: {reason}", file=sys.stderr)
-    print(_run(logs / "report.log", RUN_MODULE, "train.report", str(folder))[1])
+    """Write the report of the runs that are done; if that fails, the study does not."""
+    print(_run(folder / "logs" / "report.log", RUN_MODULE, "train.report", str(folder))[1])
 
 
 def _run(log: Path, script: str, *words: str) -> tuple[int, str]:

@@ -86,7 +86,7 @@ class Sweep:
     texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
     texts_before: Mapping[str, str] | None = None  # the texts before the first run
     source: str = ""  # of a study: its file
-    collectives: tuple[str, ...] = ()  # of a study: measured first, to predict the cost of steps
+    collectives: tuple[str, ...] = ()  # of a study: measured before its runs
     is_study: bool = False
     folder: Path = Path()
     started_unix_s: float = field(default_factory=time.time)

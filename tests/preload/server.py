@@ -41,7 +41,6 @@ LIBRARIES = (
     "jinja2",
     "rich.table",
     "safetensors.torch",
-    "scipy.optimize",
     "submitit",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",

@@ -1,4 +1,4 @@
-"""The records of any program, which reports, comparisons and the cost model read."""
+"""The records of any program, which reports and comparisons read."""
 
 import os
 import time

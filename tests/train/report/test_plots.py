@@ -6,8 +6,8 @@ import pytest
 from matplotlib.text import Text
 
 from tests.train.report.folders import evaluation, make_run, step, subject_of
-from tests.train.report.test_scaling import courses, predicted, unequal
-from train.report.data import scaling, tables
+from tests.train.report.test_scaling import courses, unequal
+from train.report.data import tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame, records
 from train.report.pages import drawing, plots, sections
@@ -49,24 +49,11 @@ def test_every_point_of_the_speedup_was_measured(tmp_path, study):
     assert {one.get_color() for one in texts} == {INK}
 
 
-def test_what_is_predicted_is_a_dashed_line(tmp_path):
-    """Of each series, in its colour, through the workers that were run."""
-    predicted(tmp_path, 0.1)
-    figure = plots.speedup(scaling.speedup(read_subject([tmp_path])))
-    dashed = [
-        line.get_ydata()[-1]
-        for line in figure.axes[0].lines
-        if line.is_dashed() and line.get_color() != INK and math.isfinite(line.get_ydata()[-1])
-    ]
-    assert dashed == pytest.approx([1.5 / 1.1, 3 / 1.1])
-    assert "predicted" in [text.get_text() for text in figure.legends[0].get_texts()]
-
-
 def test_doubtful_points_are_hollow():
     table = frame(
         {"series": "ddp", "run": "ddp", "workers": workers, "samples_per_s": 1.0,
          "base_workers": 1, "base": "ddp, 1 worker", "speedup": gain, "ideal": workers,
-         "efficiency": gain / workers, "predicted": None}
+         "efficiency": gain / workers}
         for workers, gain in ((1, 1.0), (4, 9.5))
     )  # fmt: skip
     left, _ = plots.speedup(table).axes

@@ -44,10 +44,6 @@ def full_study(path: Path) -> Path:
         more += [folders.traffic(0), folders.traffic(1), folders.collectives()]
         more += [folders.split(10, [40, 24], 1.2), folders.checkpoint(10, 0.002)]
         make_run(path / "runs" / name, workers=workers, step_s=3.7 / workers, more=more, **own)
-    facts = {"mode": "ddp", "workers": 5, "measured_s": 0.74}
-    rows = [{"run": one, "folders": [one], "predicted_s": s, **facts}
-            for one, s in ((f"ddp-{LONG}", 0.7), (LONG, 1.1e-5))]  # fmt: skip
-    write_json(path / "prediction.json", {"seconds_per_iteration": rows})
     return make_study(path, cells)
 
 
@@ -59,7 +55,7 @@ def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
     assert "## Seconds per iteration" in done.stdout
     folder = study / "report"
     names = {file.name for file in (folder / "data").iterdir()}
-    wanted = "losses seconds speedup traffic collectives balance checkpoints failures prediction"
+    wanted = "losses seconds speedup traffic collectives balance checkpoints failures"
     for name in wanted.split():
         assert {f"{name}.csv", f"{name}.json"} <= names
     with (folder / "data" / "seconds.csv").open() as file:

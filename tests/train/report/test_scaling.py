@@ -8,7 +8,7 @@ import pytest
 
 from muster.writing import write_json
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report.data import event_tables, scaling
+from train.report.data import scaling
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
 
@@ -91,34 +91,12 @@ def test_runs_of_the_same_work_have_one_base(tmp_path, runs, bases, series):
     assert set(table["base_workers"]) == {min(run["workers"] for run in runs)}
 
 
-def predicted(path: Path, missed: float) -> list[float | None]:
-    """The predicted speed-ups of `courses`, where the model misses all_reduce by that part."""
-    courses(path)
-    facts = [
-        {"run": name, "folders": [name], "mode": mode, "workers": 4, "measured_s": seconds,
-         "predicted_s": seconds * (1 + error)}
-        for name, mode, seconds, error in (
-            ("2b", "all_reduce", 0.2, missed), ("3", "ddp", 0.1, 0.1)
-        )
-    ]  # fmt: skip
-    write_json(path / "prediction.json", {"seconds_per_iteration": facts})
-    table = scaling.speedup(read_subject([path]))
-    return [row["predicted"] for row in records(table) if row["workers"] == 4]
-
-
-def test_a_series_has_a_predicted_line_where_the_model_explains_it(tmp_path):
-    near, ddp = pytest.approx(1.5 / 0.86), pytest.approx(3 / 1.1)
-    assert predicted(tmp_path / "near", -0.14) == [None, near, ddp]
-    assert predicted(tmp_path / "far", -0.16) == [None, None, ddp]
-
-
-def test_a_prediction_of_an_older_version_draws_nothing(tmp_path):
+def test_prediction_of_an_older_version_is_ignored(tmp_path):
     courses(tmp_path)
-    old = {"seconds_per_iteration": {"ddp": {"4": {"predicted_s": 0.1, "measured_s": 0.1}}}}
-    write_json(tmp_path / "prediction.json", old | {"words": ["1024 workers are fast."]})
+    facts = {"run": "3", "folders": ["3"], "predicted_s": 0.1, "measured_s": 0.1}
+    write_json(tmp_path / "prediction.json", {"seconds_per_iteration": [facts]})
     subject = read_subject([tmp_path])
-    assert scaling.speedup(subject)["predicted"].isna().all()
-    assert not len(event_tables.prediction(subject))
+    assert "predicted" not in scaling.speedup(subject) and not subject.notes
 
 
 def test_neither_names_nor_ways_to_send_part_what_does_the_same_work(tmp_path):

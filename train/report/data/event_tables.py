@@ -1,4 +1,4 @@
-"""Tables of records beside steps: traffic, splits, checkpoints, ends and predictions."""
+"""Tables of records beside steps: traffic, splits, checkpoints and ends."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,6 @@ from train.report.data.tables import add_up, as_table, mean_of, timed
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
-FAR = 0.15  # a prediction with a larger error is not drawn
 
 
 @as_table
@@ -142,16 +141,6 @@ def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
 def short(text: Any, longest: int = 300) -> str:
     words = " ".join(str(text or "").split())
     return words if len(words) <= longest else words[: longest - 3] + "..."
-
-
-@as_table
-def prediction(subject: Subject) -> Iterator[Row]:
-    """The predictions of `train.cost` beside the measurements; older files have other columns."""
-    rows = subject.prediction.get("seconds_per_iteration")
-    for row in filter(lambda one: isinstance(one, dict), rows if isinstance(rows, list) else ()):
-        known = numbers(map(row.get, ("predicted_s", "measured_s")))
-        if len(known) == 2:
-            yield {**row, "error": known[0] / known[1] - 1}
 
 
 def _byte_ratio(observed: Any, expected: Any) -> float | None:

@@ -68,7 +68,6 @@ class Run:
     launch: Row = field(default_factory=dict)
     job: Row = field(default_factory=dict)
     end: Row = field(default_factory=dict)  # exit.json
-    prediction: Row = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)  # by host
     exits: list[Row] = field(default_factory=list)
     agents: list[Row] = field(default_factory=list)  # how each node's part ended
@@ -106,7 +105,6 @@ def read_run(path: Path) -> Run:
     run.summary = read_mapping(run_files.SUMMARY.path(path), run.notes)
     run.launch = _read_record(run_files.LAUNCH, run_files.LAUNCH.path(path), run.notes)
     run.job = _read_record(run_files.JOB, run_files.JOB.path(path), run.notes)
-    run.prediction = read_mapping(run_files.PREDICTION.path(path), run.notes)
     run.end = _read_record(run_files.EXIT, run_files.EXIT.path(path), run.notes)
     for file in run_files.ENVIRONMENT.find(path):
         run.environments[file.stem] = read_mapping(file, run.notes)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data.event_tables import FAR, prediction
 from train.report.data.reader import Row
 from train.report.data.subject import (
     OF_TESTBED,
@@ -28,34 +27,20 @@ DOUBTFUL = 1.05  # above it, it is more likely that the base was disturbed
 
 
 def speedup(subject: Subject) -> pd.DataFrame:
-    """A row for each group of repeats, against the base of its work.
-
-    `predicted` is the cost model's speed-up, for a series in which no prediction misses by more
-    than `FAR`.
-    """
+    """A row for each group of repeats, against the base of its work."""
     known = seconds(subject)
     rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
     firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
-    errors = {
-        folder: row["error"]
-        for row in prediction(subject).to_dict("records")
-        for folder in row["folders"]
-    }
     made: list[Row] = []
-    missed: set[str] = set()
     for alike in same_work(firsts, subject.varying):
         base = base_of(alike, rates)
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
             ideal, gain = entry.workers / base.workers, rates[entry.label] / rates[base.label]
-            error = errors.get(entry.run.name)
             row: Row = {"series": series(entry, firsts, subject.varying), "run": entry.label}
             row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
             row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
-            row |= {"ideal": ideal, "efficiency": gain / ideal}
-            made.append(row | {"predicted": None if error is None else gain / (1 + error)})
-            if error is not None and abs(error) > FAR:
-                missed.add(row["series"])
-    return frame(row | ({"predicted": None} if row["series"] in missed else {}) for row in made)
+            made.append(row | {"ideal": ideal, "efficiency": gain / ideal})
+    return frame(made)
 
 
 def same_work(

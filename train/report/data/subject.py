@@ -66,7 +66,6 @@ class Subject:
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
-    prediction: Row = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
 
@@ -82,8 +81,6 @@ def read_subject(folders: list[Path]) -> Subject:
         _add(subject, folder)
     if len(folders) > 1:
         subject.title = f"{len(folders)} runs compared"
-    for entry in subject.entries:
-        subject.prediction = subject.prediction or entry.run.prediction
     _label(subject)
     return subject
 
@@ -130,7 +127,6 @@ def _add_study(subject: Subject, record: Path) -> None:
         same = (name for name, text in texts.items() if before.get(name) == text)
         subject.sources |= dict.fromkeys(same, str(source))
     subject.command = str(study.get("command") or "")
-    subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
     for cell in cells:

@@ -21,7 +21,7 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 # By the end of a column's name.
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
-    **dict.fromkeys(("speedup", "predicted"), "{:.2f}"),
+    "speedup": "{:.2f}",
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }

@@ -38,7 +38,6 @@ class Panel:
     label: str  # of the axis, with its unit
     by: str = "run"
     title: str = ""
-    predicted: str = ""  # a column that is drawn dashed, in the colour of the line
     hollow: str = ""  # a column that is true for doubtful points
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps at zero values
@@ -85,9 +84,6 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         hollow = rows[panel.hollow].astype(bool) if panel.hollow else rows[panel.x].isna()
         solid = [at for at, is_hollow in enumerate(hollow) if not is_hollow]
         axis.plot(x, y, label=name, markevery=solid, markersize=5, **look, **colour)
-        if panel.predicted and rows[panel.predicted].notna().any():
-            guess = rows[panel.predicted].astype(float)
-            axis.plot(x, guess, label="predicted", linestyle=(0, (5, 3)), **colour)
         if hollow.any():
             look |= {"linestyle": "none", "markerfacecolor": "none"}
             axis.plot(x[hollow], y[hollow], label="doubtful: above ideal", **look, **colour)
@@ -122,11 +118,9 @@ def metrics(table: pd.DataFrame) -> str:
 def speedup(table: pd.DataFrame) -> str:
     """Speed-up and efficiency over workers, of all series; bases of other widths have a row.
 
-    A series has only the measured points; hollow ones are doubtful. The dashed line is the
-    prediction of the cost model.
+    A series has only the measured points; hollow ones are doubtful.
     """
     table = table.assign(doubtful=table["efficiency"] > DOUBTFUL)
-    table["efficiency_predicted"] = table["predicted"].astype(float) / table["ideal"].astype(float)
     rows = []
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
@@ -135,10 +129,8 @@ def speedup(table: pd.DataFrame) -> str:
         of_several = f"over {few} worker{'' if few == 1 else 's'} with the same batch"
         title = of_several if others else f"against {base}"
         rows.append([
-            Panel(own, "workers", "speedup", "speed-up", title=title,
-                  predicted="predicted", ideal=of_gain, **how),
-            Panel(own, "workers", "efficiency", "efficiency",
-                  predicted="efficiency_predicted", ideal=of_efficiency, **how),
+            Panel(own, "workers", "speedup", "speed-up", title=title, ideal=of_gain, **how),
+            Panel(own, "workers", "efficiency", "efficiency", ideal=of_efficiency, **how),
         ])  # fmt: skip
     return lines(rows)
 

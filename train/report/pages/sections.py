@@ -90,8 +90,6 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
     yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
-    table = event_tables.prediction(subject)
-    yield "prediction", table.drop(columns="folders", errors="ignore"), {}
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}

@@ -20,6 +20,8 @@ REMEMBERED = ("error", "right")  # kinds of tensors that compressors remember be
 class Compressor(BucketHook):
     """The base class of a compressor that remembers what it leaves out (error feedback).
 
+    F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014.
+
     What is left out of one step's gradient is added to the next one, so it arrives late but is not
     lost. It is remembered by parameter name, since DDP rebuilds its buckets after the first pass.
 
@@ -38,7 +40,8 @@ class Compressor(BucketHook):
     def compress(self, gradients: Named) -> None:
         """Make `gradients` about their mean over ranks, in place, with the same bits on all.
 
-        They are dense and of one dtype. Pass what is left out to `keep_error`.
+        They are dense, of one dtype, and each has its parameter's shape. All ranks call it with the
+        same names, in the lane's thread. Pass what is left out to `keep_error`.
         """
         raise NotImplementedError
 
@@ -115,7 +118,10 @@ class Compressor(BucketHook):
 
 
 class Cast(BucketHook):
-    """Send gradients as numbers of fewer bits; there is nothing to remember."""
+    """Send gradients as numbers of fewer bits; there is nothing to remember.
+
+    One all_reduce of a bucket (n,), in `dtype`.
+    """
 
     dtype: torch.dtype
 

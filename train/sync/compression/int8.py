@@ -22,6 +22,8 @@ SCALE = torch.float32
 
 
 class Int8(Compressor):
+    """One all_to_all and one all_gather of a bucket (n,), which is padded to (world_size, part)."""
+
     def compress(self, gradients: Named) -> None:
         flat, ranks = flatten(self.with_error(gradients)), self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that each rank averages

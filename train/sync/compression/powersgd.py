@@ -1,6 +1,6 @@
 """Send two thin factors of each matrix, of rank --compress-rank, and remember what they leave out.
 
-Vogels, Karimireddy and Jaggi, PowerSGD (2019): one step of subspace iteration on the mean of the
+T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019: one step of subspace iteration on the mean of the
 matrices, starting from the last training step's result.
 """
 
@@ -17,7 +17,8 @@ from .base import Compressor, Named
 class PowerSgd(Compressor):
     """Vectors, and matrices not much larger than their factors, are sent uncompressed.
 
-    A tensor of more dimensions becomes a matrix: its first dimension by all others.
+    A tensor of more dimensions becomes a matrix: its first dimension by all others. A bucket has
+    two all_reduces of factors, (rows, rank) and (columns, rank), and one of what is sent as it is.
     """
 
     def compress(self, gradients: Named) -> None:

@@ -1,1 +1,0 @@
-"""Predict the time of a step from measured links and processors; needs no torch."""
