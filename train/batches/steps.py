@@ -3,7 +3,8 @@
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -12,13 +13,10 @@ from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
 from ..sync.ranks import Ranks, current_ranks
-from ..sync.step_times import StepTimer, timer_of
+from ..sync.step_times import timer_of
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan, each, packed
 from .splitter import MEASURED_STEPS, Pace, Splitter
-
-# Callers that take steps before the loop computes them: DataLoader workers, and Accelerate's.
-READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
 
 
 def steps(
@@ -114,48 +112,148 @@ def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
         yield f"split is {weights}; its numbers must be >= 0, and one of them > 0"
 
 
+@dataclass
+class Position:
+    """How far a run is; with the position, the plan says which samples come next."""
+
+    step: int = 0  # optimizer steps completed, or begun
+    epoch: int = 0  # 0 is the first
+    in_epoch: int = 0  # steps of this epoch among them
+    before: int = 0  # steps completed before the data restarted (--reset-data)
+
+    def state_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        vars(self).update(asdict(Position(**state)))
+
+    def restart_data(self) -> None:
+        """The next step is the first one of the first epoch."""
+        self.load_state_dict({"step": self.step, "before": self.step})
+
+
 class Steps:
     """Iterates over the remaining steps, from one epoch to the next; see `steps`.
 
     Its `state_dict` lets a training continue after the step that was handed out last. So the
-    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`, and
-    is refused here.
+    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`.
+
+    The trainer has one, too, and does more at the end of an epoch: it iterates over `segment`.
     """
 
     def __init__(
-        self, plan: BatchPlan, ranks: Ranks, epochs: int, model: nn.Module | None = None
+        self,
+        plan: BatchPlan,
+        ranks: Ranks,
+        epochs: int,
+        model: nn.Module | None = None,
+        *,
+        most: int | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
-        self.plan, self.epochs = plan, epochs
-        self.step = 0  # the number of the step that was handed out last
-        self._ranks = ranks
-        self._timer = None if model is None else (timer_of(model), Pace())
+        """`model`: that whose speed on the ranks decides their parts. `most`: steps at most."""
+        self.plan = plan
+        self.epochs = epochs
+        self.position = Position()
+        self.measured = 0  # the step up to which speeds were measured
         self.is_read_ahead = False  # whether `batches` started here
-        self._splitter = Splitter(ranks)
+        self._ranks = ranks
+        self._most = most
+        self._timer = None if model is None else timer_of(model)
+        self._pace = Pace()
+        self._splitter = splitter or Splitter(ranks)
 
     def __len__(self) -> int:
         """The steps of all epochs together."""
         return self.epochs * self.plan.steps_per_epoch
 
+    @property
+    def step(self) -> int:
+        """The number of the step that was handed out last."""
+        return self.position.step
+
+    @property
+    def last(self) -> int:
+        """The number of the last step of all."""
+        total = self.position.before + len(self)
+        return min(total, self._most or total)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the parts are decided by speeds."""
+        return self._timer is not None
+
     def __iter__(self) -> Iterator[StepPlan]:
-        while self.step < len(self):
-            plan = self.plan  # valid until the speeds change
-            for found in self.left(self.step):
-                _refuse_reading_ahead()
-                self.step += 1
-                yield found
-                if self._timer is not None:
-                    self._measure(found, *self._timer)
-                if self.plan is not plan:
-                    break
+        while self.step < self.last:
+            yield from self.segment()
+            if self.position.in_epoch == self.plan.steps_per_epoch:
+                self.end_epoch()
+
+    def segment(self) -> Iterator[StepPlan]:
+        """The steps of `coming`; the position moves with each. Then parts are decided, if due."""
+        for plan in self.coming():
+            self.position.step += 1
+            self.position.in_epoch += 1
+            yield plan
+            if self._timer is not None:
+                amount = plan.local_tokens if self.plan.by_length else plan.local_samples
+                self._pace.add(self._timer.take_step().seconds()["forward"], amount)
+        if self._timer is not None and not self.measured:
+            self._split_anew()
+
+    def coming(self) -> Iterator[StepPlan]:
+        """The steps until this epoch ends, or until parts may change; no position moves."""
+        at = self.position
+        most = MEASURED_STEPS if self.is_auto and not self.measured else len(self)
+        end = at.in_epoch + min(most, self.last - at.step)
+        first = at.step - at.in_epoch
+        every = self.plan.epoch(at.epoch, self._ranks.rank)
+        return (
+            replace(plan, step=first + number, epoch=at.epoch)
+            for number, plan in enumerate(islice(every, at.in_epoch, end), start=at.in_epoch + 1)
+        )
+
+    @property
+    def left_in_epoch(self) -> int:
+        """How many steps of this epoch are still to come."""
+        at = self.position
+        return min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step)
+
+    def end_epoch(self) -> None:
+        """The next epoch begins, with parts by the speeds of this one if they are measured."""
+        self.position.epoch += 1
+        self.position.in_epoch = 0
+        if self._timer is not None:
+            self._split_anew()
+
+    def _split_anew(self) -> None:
+        """Give faster ranks more samples if that gains enough; collective."""
+        self.measured = self.step
+        if self._pace.steps > 1:
+            self.plan = self._splitter.better(self.plan, self.step, *self._pace.take())
 
     def left(self, after: int) -> Iterator[StepPlan]:
         """The steps after step `after`, with this split; no position changes."""
         per_epoch = self.plan.steps_per_epoch
         for epoch in range(after // per_epoch, self.epochs):
             every = self.plan.epoch(epoch, self._ranks.rank)
-            for step, found in enumerate(every, start=epoch * per_epoch + 1):
+            for step, plan in enumerate(every, start=epoch * per_epoch + 1):
                 if step > after:
-                    yield replace(found, step=step, epoch=epoch)
+                    yield replace(plan, step=step, epoch=epoch)
+
+    def require_handed_out(self, step: int) -> None:
+        """Refuse a checkpoint after `step` if later steps were handed out: it would skip samples.
+
+        Raises:
+            UsageError: something, such as a DataLoader with workers, takes steps ahead.
+        """
+        if self.step > step:
+            raise UsageError(
+                f"muster.steps: step {self.step} was taken before the loop computes it: the loop "
+                f"is at step {step}, so that a checkpoint would skip samples; give a DataLoader "
+                "batch_sampler=steps.batches(), and go through steps in the loop: for step in "
+                "steps: for micro, batch in zip(step.micro_batches, loader)"
+            )
 
     def batches(self) -> "Batches":
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
@@ -179,13 +277,6 @@ class Steps:
                 "be read ahead; load the samples of step.micro_batches in the loop, or give ratios"
             )
         return Batches(self)
-
-    def _measure(self, done: StepPlan, timer: StepTimer, pace: Pace) -> None:
-        """Time a step; if it is due, give faster ranks more if that gains enough; collective."""
-        amount = done.local_tokens if self.plan.by_length else done.local_samples
-        pace.add(timer.take_step().seconds()["forward"], amount)
-        if self.step % MEASURED_STEPS == 0 and pace.steps > 1:
-            self.plan = self._splitter.better(self.plan, self.step, *pace.take())
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and the samples it refers to."""
@@ -214,7 +305,8 @@ class Steps:
             for name in ("dataset_size", "batch_size", "seed")
             if now[name] != state[name]
         )
-        self.step = state["step"]
+        epoch, in_epoch = divmod(state["step"], self.plan.steps_per_epoch)
+        self.position.load_state_dict({"step": state["step"], "epoch": epoch, "in_epoch": in_epoch})
 
 
 class Batches:
@@ -227,22 +319,3 @@ class Batches:
         self._steps.is_read_ahead = True
         plans = self._steps.left(self._steps.step)
         return (list(micro.indices) for plan in plans for micro in plan.micro_batches)
-
-
-def _refuse_reading_ahead() -> None:
-    """Refuse to hand a step to code that computes it later: the position would run ahead.
-
-    Raises:
-        UsageError: a DataLoader that reads ahead has asked for it, however it is wrapped.
-    """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
-        frame = frame.f_back
-        if any(module == name and one in (function, "") for name, one in READ_AHEAD):
-            raise UsageError(
-                "muster.steps: a DataLoader takes steps before the loop computes them, so that a "
-                "checkpoint would skip samples; give it batch_sampler=steps.batches(), and go "
-                "through steps in the loop: for step in steps: for micro, batch in "
-                "zip(step.micro_batches, loader)"
-            )

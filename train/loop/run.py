@@ -145,7 +145,7 @@ def prepared(
         try:
             yield trainer, run_dir
         except RuntimeError as error:
-            error.add_note(f"after step {trainer.at.step}")
+            error.add_note(f"after step {trainer.completed}")
             raise
 
 

@@ -1,6 +1,6 @@
 """The state of a training that changes from step to step, as checkpoints save and restore it."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -8,31 +8,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from train.batches.steps import Position
 from train.checkpoints.object_states import Collected, Stateful
 from train.checkpoints.synced_objects import SyncedModel, SyncedOptimizer
 from train.model.precision import Precision
 from train.sync.base import GradSync
 from train.sync.ranks import BROADCAST_BYTES, flatten, groups
-
-
-@dataclass
-class Position:
-    """How far a run is; with the position, the plan says which samples come next."""
-
-    step: int = 0  # optimizer steps completed
-    epoch: int = 0  # 0 is the first
-    in_epoch: int = 0  # steps completed in this epoch
-    before: int = 0  # steps completed before the data restarted (--reset-data)
-
-    def state_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        vars(self).update(asdict(Position(**state)))
-
-    def restart_data(self) -> None:
-        """The next step is the first one of the first epoch."""
-        self.load_state_dict({"step": self.step, "before": self.step})
 
 
 class Schedule:

@@ -1,9 +1,8 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
-import itertools
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from torch.utils.data import DataLoader
 from configs.settings.train import TrainConfig
 from muster import orderly_stop
 from muster.orderly_stop import StoppedCleanly
-from train.batches.plan import StepPlan
-from train.batches.splitter import MEASURED_STEPS, Pace, Splitter
+from train.batches.plan import BatchPlan, StepPlan
+from train.batches.splitter import Splitter
+from train.batches.steps import Position, Steps
 from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.object_states import ObjectStates
@@ -24,7 +24,7 @@ from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
 from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
-from train.loop.state import Position, TrainingState
+from train.loop.state import TrainingState
 from train.loop.step import TrainedModel, build_schedule, schedule_end
 from train.model import drift, rng
 from train.model.precision import Precision
@@ -78,10 +78,7 @@ class Trainer:
         self.datasets = build.datasets(config, task)
         model = build.model(config, task, device)
         samples, same_passes = self.datasets.train, self.grad_sync.same_passes
-        self.plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
-        is_auto = config.split == "auto"
-        self._splitter = Splitter(ranks, console.line, sinks.write) if is_auto else None
-        self._measured = 0  # the step up to which speeds were measured
+        plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
         if ranks.world_size > 1 and (line := drift.note(model)):
             console.line(line)
@@ -92,18 +89,24 @@ class Trainer:
         if meter is not None:
             meter.begin()
         self.model = self.grad_sync.wrap(model)
-        self._pace = Pace() if is_auto else None
+        self.steps = Steps(
+            plan, ranks, config.epochs, self.model if config.split == "auto" else None,
+            most=config.max_steps, splitter=Splitter(ranks, console.line, sinks.write),
+        )  # fmt: skip
         optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
         schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
         arithmetic = Precision(config.precision, device)
-        self.state = TrainingState(model, optimizer, schedule, arithmetic, self.grad_sync)
+        self.state = TrainingState(
+            model, optimizer, schedule, arithmetic, self.grad_sync, self.steps.position
+        )
         self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
         self.history = History()
+        self.completed = 0  # the last step that has ended
         ends = schedule_end(config, self.plan.steps_per_epoch)
         self.saved = ObjectStates(
             {
                 **self.state.objects(forgets=config.reset_optimizer),
-                "split": Split(self),
+                "split": Split(self.steps, console.line),
                 "history": self.history,
                 "settings": RunSettings(config, len(samples), ends, console.line),
             },
@@ -116,6 +119,11 @@ class Trainer:
         if best is not None:
             require_metric(best.metric, task, self.datasets, self.state, config, metrics)
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Which rank computes which samples now."""
+        return self.steps.plan
 
     @property
     def at(self) -> Position:
@@ -137,6 +145,7 @@ class Trainer:
         self.checkpoints.restore(self.saved, found, without=objects_to_reset(config))
         if config.reset_data:
             self.at.restart_data()
+        self.completed = self.at.step
         self.trained.buffers.remember()
 
     def fit(self) -> History:
@@ -146,8 +155,7 @@ class Trainer:
             StoppedCleanly: a signal requested it; a checkpoint was written.
         """
         epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
-        total = self.at.before + epochs * per_epoch
-        last = min(total, self.config.max_steps or total)
+        last = self.steps.last
         self._warn_of_warmup(last)
         self.console.start(last, self.at.step)
         began_s = time.perf_counter()
@@ -157,12 +165,8 @@ class Trainer:
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
-                for plan, batches in self._batches(last):
+                for plan, batches in self._batches():
                     record, requests = self._run(plan, batches)
-                    if self._pace is not None:
-                        by_length = self.plan.by_length
-                        amount = record.local_tokens if by_length else record.local_samples
-                        self._pace.add(record.forward_s, amount)
                     self._report(record)
                     self._equalize()
                     if requests.stop or self.at.in_epoch < per_epoch:
@@ -179,17 +183,15 @@ class Trainer:
         return self.history
 
     def _run(self, plan: StepPlan, batches: Iterator[Batch]) -> tuple[StepRecord, StepRequests]:
-        step = self.at.step + 1
-        plan = replace(plan, step=step, epoch=self.at.epoch)
         self.recorder.begin(self.model)
         loss = self.trained.forward_backward(plan, batches)
-        shared, norm = self.trained.synchronise(plan, loss, self._requests(step))
+        shared, norm = self.trained.synchronise(plan, loss, self._requests(plan.step))
         lr = float(self.state.schedule.get_last_lr()[0])
         self.trained.update()
         grad_norm = float(norm)  # the host waits for the device here
-        self.trained.require_finite(step, shared, grad_norm)
+        self.trained.require_finite(plan.step, shared, grad_norm)
         self.grad_sync.finished()
-        self.at.step, self.at.in_epoch = step, self.at.in_epoch + 1
+        self.completed = plan.step
         record = self.recorder.stepped(
             plan, self.model, self.ranks.ledger.take_step(),
             loss=shared.loss, lr=lr, grad_norm=grad_norm,
@@ -233,23 +235,14 @@ class Trainer:
 
     def _end_epoch(self, last: int) -> None:
         metrics = self._evaluate(when="epoch")
-        self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
+        self.steps.end_epoch()
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
-        self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took time, and no further step would tell the other ranks
         asked = exchange(self.ranks, requests=self._requests(self.at.step)).requests
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
-
-    def _split_anew(self) -> None:
-        """Give faster ranks more samples, by their speeds since the last split; collective."""
-        if self._splitter is None or self._pace is None:
-            return
-        self._measured = self.at.step
-        if self._pace.steps > 1:
-            self.plan = self._splitter.better(self.plan, self.at.step, *self._pace.take())
 
     def _checkpoint(self, requests: StepRequests) -> None:
         """Make a checkpoint if one is due; end the run here if a rank was asked to stop."""
@@ -268,32 +261,29 @@ class Trainer:
             return self.checkpoints.requests(step, stop=is_asked)
         return StepRequests(stop=is_asked)
 
-    def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
+    def _batches(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
-        if self._splitter is not None and not self._measured:
-            yield from self._read(min(last, self.at.step + MEASURED_STEPS))
-            self._split_anew()
-        yield from self._read(last)
+        while self.steps.left_in_epoch:
+            batches = self._loaded()
+            for plan in self.steps.segment():
+                yield plan, batches
 
-    def _read(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
+    def _loaded(self) -> Iterator[Batch]:
+        """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.at.epoch
-        first, left = self.at.in_epoch, last - self.at.step
-        steps = self.plan.epoch(epoch, self.ranks.rank)
-        plans, ahead = itertools.tee(itertools.islice(steps, first, first + left))
+        coming = self.steps.coming()
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
-            batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
+            batch_sampler=(list(micro.indices) for plan in coming for micro in plan.micro_batches),
             collate_fn=self.task.collate,
             num_workers=self.config.data_workers,
             # its own generator: a resumed epoch must not use the one of dropout
             generator=torch.Generator().manual_seed(rng.hash_seed(self.config.seed, epoch)),
             pin_memory=self.device.type == "cuda",
         )
-        batches = iter(loader)
-        for plan in plans:
-            yield plan, batches
+        return iter(loader)
 
     def _evaluate(self, when: str) -> dict[str, float]:
         """Evaluate if it is due now; return the metrics."""
@@ -333,17 +323,17 @@ class Trainer:
 class Split:
     """The ranks' parts of a step as a checkpoint stores them, if they were measured."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(self, steps: Steps, tell: Callable[[str], None]) -> None:
+        self._steps, self._tell = steps, tell
 
     def state_dict(self) -> dict[str, Any]:
-        trainer = self._trainer
-        return {"weights": list(trainer.plan.weights) if trainer._measured else None}
+        steps = self._steps
+        return {"weights": list(steps.plan.weights) if steps.measured else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the saved parts; on another number of ranks they are measured again."""
-        trainer, weights = self._trainer, state["weights"]
-        if trainer._splitter is not None and weights and len(weights) == trainer.ranks.world_size:
-            trainer.console.line("split auto: going on with the checkpoint's parts")
-            trainer.plan = replace(trainer.plan, weights=tuple(weights))
-            trainer._measured = trainer.at.step
+        steps, weights = self._steps, state["weights"]
+        if steps.is_auto and weights and len(weights) == len(steps.plan.weights):
+            self._tell("split auto: going on with the checkpoint's parts")
+            steps.plan = replace(steps.plan, weights=tuple(weights))
+            steps.measured = steps.step

@@ -16,6 +16,7 @@ from muster.arguments import methods, whole_number
 from muster.errors import UsageError, refuse
 from muster.orderly_stop import StoppedCleanly, request, stopping
 
+from ..batches.steps import Steps
 from ..checkpoints.exchange import gather, sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..checkpoints.object_states import Collected, ObjectStates, Stateful
@@ -119,6 +120,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         """`is_used`: whether an earlier call of this program has its checkpoints there."""
         self._manager, self._ranks, self._is_used = manager, ranks, is_used
         self._state = ObjectStates(objects, ranks, writes=writes)
+        self._steps = [own for own in objects.values() if isinstance(own, Steps)]
         self.folder = manager.folder
         self.step = 0  # the last step given to `after_step`, or resumed from
 
@@ -188,6 +190,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
                 "again: count them over all epochs, and on from what resume() returns"
             )
         self.step = int(step)
+        for steps in self._steps:
+            steps.require_handed_out(self.step)
 
     def __exit__(
         self,

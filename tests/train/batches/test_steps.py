@@ -128,29 +128,36 @@ def test_a_loader_that_reads_ahead_moves_no_position(options):
     assert [got for _, got, _ in through(again, loader)] == whole[14:]
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_loader_that_would_take_steps_ahead_of_the_loop_is_refused(wrapped):
+def test_a_checkpoint_is_refused_where_a_loader_takes_steps_ahead_of_the_loop(tmp_path):
     steps = muster.steps(Squares(), batch_size=6)
-    sampler = (list(one.micro_batches[0].indices) for one in steps) if wrapped else steps
+    sampler = (list(step.micro_batches[0].indices) for step in steps)
     loader = DataLoader(
         Squares(), batch_sampler=sampler, num_workers=1, multiprocessing_context="fork"
     )
-    with pytest.raises(muster.UsageError, match=r"give it batch_sampler=steps\.batches\(\)"):
-        next(iter(loader))
-    assert steps.step == 0
-    # without workers it takes a step when the loop asks for it
-    alone = (list(one.micro_batches[0].indices) for one in steps)
-    for number, _ in enumerate(DataLoader(Squares(), batch_sampler=alone), start=1):
-        assert steps.step == number
+    checkpoints = muster.checkpoints(tmp_path, steps=steps)
+    next(iter(loader))
+    with pytest.raises(muster.UsageError, match=r"batch_sampler=steps\.batches\(\)"):
+        checkpoints.after_step(1)
 
 
-def test_accelerate_reads_ahead_too():
+def test_a_loader_without_workers_takes_steps_when_the_loop_asks(tmp_path):
+    steps = muster.steps(Squares(), batch_size=6)
+    sampler = (list(step.micro_batches[0].indices) for step in steps)
+    checkpoints = muster.checkpoints(tmp_path, steps=steps)
+    for number, _ in enumerate(DataLoader(Squares(), batch_sampler=sampler), start=1):
+        checkpoints.after_step(number)
+    assert steps.step == 5
+
+
+def test_a_checkpoint_is_refused_where_accelerate_takes_steps_ahead(tmp_path):
     from accelerate.data_loader import DataLoaderShard
 
     steps = muster.steps(Squares(), batch_size=6)
-    sampler = (list(one.micro_batches[0].indices) for one in steps)
-    with pytest.raises(muster.UsageError, match="before the loop computes them"):
-        next(iter(DataLoaderShard(Squares(), batch_sampler=sampler)))
+    sampler = (list(step.micro_batches[0].indices) for step in steps)
+    checkpoints = muster.checkpoints(tmp_path, steps=steps)
+    next(iter(DataLoaderShard(Squares(), batch_sampler=sampler)))
+    with pytest.raises(muster.UsageError, match="before the loop computes it"):
+        checkpoints.after_step(1)
 
 
 def test_what_cannot_be_read_ahead_says_so():
