@@ -206,9 +206,9 @@ class Fsdp(PartedSync):
 
     def _gathered(self, tensor: Tensor) -> Tensor:
         """All values of a tensor that is split; collective."""
-        assert isinstance(tensor, DTensor)
         self.ranks.note("all_gather", _local(tensor))
-        return waits.during(tensor.detach().full_tensor)
+        whole: Tensor = waits.during(tensor.detach().full_tensor)  # type: ignore[attr-defined]
+        return whole
 
     def _part_of(self, whole: Tensor, param: nn.Parameter) -> Tensor:
         """This rank's rows of `whole`, which has the shape of `param`."""
