@@ -1,7 +1,6 @@
 """What `muster.sync` makes on NCCL; a double says that the group's backend is NCCL."""
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
