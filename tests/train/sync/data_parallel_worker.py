@@ -153,7 +153,7 @@ def records_have_what_was_sent() -> None:
                 assert min(taken["forward"], taken["backward"], taken["sync_in_passes"]) > 0
 
 
-def a_backward_pass_enters_at_most_three_files_of_ours() -> None:
+def a_backward_pass_enters_at_most_four_files_of_ours() -> None:
     """The hook, the mode, and who takes part: what a user has to trust beside DDP."""
     for mode in MODES:
         entered = set[str]()
@@ -165,7 +165,7 @@ def a_backward_pass_enters_at_most_three_files_of_ours() -> None:
                 sys.setprofile(note)
                 loss.backward()
                 sys.setprofile(None)
-        assert len(entered) <= 3 and bool(entered) == (mode != "ddp"), (mode, entered)
+        assert len(entered) <= 4 and bool(entered) == (mode != "ddp"), (mode, entered)
     threading.setprofile(None)  # type: ignore[arg-type]
 
 
@@ -235,7 +235,7 @@ def main() -> None:
     only_rows_in_use_travel()
     data_parallel_compression.check([muster.sync, *([by_accelerate] if HAS_ACCELERATE else [])])
     records_have_what_was_sent()
-    a_backward_pass_enters_at_most_three_files_of_ours()
+    a_backward_pass_enters_at_most_four_files_of_ours()
     refusals()
     if HAS_ACCELERATE:
         refusals_of_frameworks()
