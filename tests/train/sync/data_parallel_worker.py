@@ -197,7 +197,6 @@ def refusals_of_frameworks() -> None:
     late.prepare(net())
     for framework, given, text in (
         (Accelerator(cpu=True), {"bucket_mb": "large"}, "bucket_mb is 'large'"),
-        (Accelerator(cpu=True), {"compress_share": 2}, "compress_share is 2"),
         (Accelerator(cpu=True), {"compress": "zip"}, "compress is 'zip'; known"),
         (hooked, {}, "has a communication hook"),
         (late, {}, "call it before prepare"),
@@ -210,7 +209,7 @@ def refusals_of_frameworks() -> None:
 def errors_reach_the_backward_pass() -> None:
     """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
     for them, so this comes last."""
-    model, midway = muster.sync(net(), compress="topk"), muster.sync(net())
+    model, midway = muster.sync(net(), compress="int8"), muster.sync(net())
     for one in (model, midway):
         list(trained(one))
     is_first = dist.get_rank() == 0
