@@ -56,6 +56,7 @@ class Bucket(NamedTuple):
 class BucketHook:
     """The base class of the files of modes/ and compression/: `start` makes a tensor the mean."""
 
+    is_as_ddp = False  # whether it sends and averages as DDP does by itself
     default_mb: float | None = 4.0  # MiB of a bucket on gloo; None: DDP's default
 
     def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:

@@ -12,6 +12,8 @@ from ..ranks import Ranks
 class AllReduceHook(BucketHook):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (ring of gloo and nccl)."""
 
+    is_as_ddp = True
+
     def start(self, flat: Tensor) -> Future[Tensor]:
         # divided first, as DDP does, so that the sum stays in the range of a small type
         return summed(flat.div_(self.ranks.world_size), self.ranks)

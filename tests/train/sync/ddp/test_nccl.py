@@ -1,0 +1,39 @@
+"""What `muster.sync` makes on NCCL; a double says that the group's backend is NCCL."""
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from train.program.recorder import sent_by
+from train.sync.ddp import data_parallel, hooks, reducer
+from train.sync.ddp.data_parallel import SyncedDataParallel, sync
+
+
+@pytest.fixture(params=["nccl"])
+def backend(request, monkeypatch):
+    """A group of two ranks, of which one is here."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    for module in (data_parallel, hooks):
+        monkeypatch.setattr(module, "backend_of", lambda *_: request.param)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"sparse_rows": False}, {"bucket_mb": 1.0}])
+def test_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, options):
+    model = sync(nn.Linear(2, 1), **options)
+    assert type(model) is DistributedDataParallel
+    assert reducer.hooks_of(model) == []
+    assert [(one.operation, one.nbytes) for one in sent_by(model)] == [("all_reduce", 12)]
+
+
+@pytest.mark.parametrize("options", [{"compress": "bf16"}, {"mode": "gather_scatter"}])
+def test_what_ddp_does_not_do_needs_a_hook_on_nccl(backend, options):
+    assert type(sync(nn.Linear(2, 1), **options)) is SyncedDataParallel
+
+
+@pytest.mark.parametrize("backend", ["gloo"], indirect=True)
+def test_all_reduce_on_gloo_keeps_its_hook(backend):
+    assert type(sync(nn.Linear(2, 1))) is SyncedDataParallel
