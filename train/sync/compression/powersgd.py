@@ -1,7 +1,7 @@
 """Send two thin factors of each matrix, of rank --compress-rank, and remember what they leave out.
 
-T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019: one step of subspace iteration on the mean of the
-matrices, starting from the last training step's result.
+T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019: one step of subspace
+iteration on the mean of the matrices, starting from the last training step's result.
 """
 
 import zlib
