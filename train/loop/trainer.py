@@ -26,14 +26,14 @@ from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
 from train.loop.state import TrainingState
 from train.loop.step import TrainedModel, build_schedule, schedule_end
-from train.model import drift, rng
+from train.model import rng
 from train.model.precision import Precision
 from train.program.exchange import exchange
 from train.program.recorder import Recorder
 from train.records.schema import DriftRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
-from train.sync import batchnorm, plugins
+from train.sync import batchnorm, drift, plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Task

@@ -20,8 +20,7 @@ from muster import entry_points
 from muster.arguments import number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
-from ...model import drift
-from .. import batchnorm, plugins
+from .. import batchnorm, drift, plugins
 from ..base import MIB, SyncOptions
 from ..ranks import CollectiveLedger, Ranks, backend_of, current_ranks
 from . import reducer

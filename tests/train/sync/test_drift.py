@@ -10,7 +10,7 @@ from torch import nn
 import muster
 from tests.train.retained import CONFIG, run
 from tests.train.workers import results_of
-from train.model import drift
+from train.sync import drift
 from train.tasks.synthetic import Synthetic
 
 WORDS = "max_norm of 0: in a forward pass each rank rescales the rows that it uses"
