@@ -137,8 +137,6 @@ class Steps:
 
     Its `state_dict` lets a training continue after the step that was handed out last. So the
     training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`.
-
-    The trainer has one, too, and does more at the end of an epoch: it iterates over `segment`.
     """
 
     def __init__(
