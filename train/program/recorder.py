@@ -76,6 +76,7 @@ def record(
     recorder = _recorder(Path(run_dir), current_ranks())
     if metrics is not None:
         recorder.evaluated(step, metrics)
+    if loss is None:
         return None
     plan = recorder.counted(step, int(samples))
     shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
