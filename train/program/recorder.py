@@ -78,6 +78,7 @@ def record(
         recorder.evaluated(step, metrics)
     if loss is None:
         return None
+    assert loss is not None
     plan = recorder.counted(step, int(samples))
     shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
     recorder.compare(shared.losses)
