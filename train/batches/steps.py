@@ -220,13 +220,13 @@ class Steps:
     @property
     def is_epoch_complete(self) -> bool:
         """Whether all steps of this epoch were handed out."""
-        return self.position.in_epoch == self.plan.steps_per_epoch
+        return 0 < self.position.in_epoch == self.plan.steps_per_epoch
 
     @property
     def left_in_epoch(self) -> int:
         """How many steps of this epoch are still to come."""
         at = self.position
-        return min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step)
+        return max(0, min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step))
 
     def end_epoch(self) -> None:
         """The next epoch begins, with parts by the speeds of this one if they are measured."""

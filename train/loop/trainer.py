@@ -159,7 +159,8 @@ class Trainer:
         self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
         with orderly_stop.request.during(*self._stop_signals):
-            while not (self.steps.is_over or self._is_patience_over()):
+            # a run that was stopped at the end of an epoch has not evaluated it
+            while self.steps.is_epoch_complete or not self._is_over():
                 self._train_epoch()
             if self.manager.is_due_at_end(self.at.step):
                 self.checkpoints.make(self.at.step, StepRequests(save=True))
@@ -216,6 +217,9 @@ class Trainer:
                 f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
+
+    def _is_over(self) -> bool:
+        return self.steps.is_over or self._is_patience_over()
 
     def _is_patience_over(self) -> bool:
         """Whether --patience epochs have passed since the best by --keep-best; it says so."""

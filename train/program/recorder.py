@@ -76,7 +76,6 @@ def record(
     recorder = _recorder(Path(run_dir), current_ranks())
     if metrics is not None:
         recorder.evaluated(step, metrics)
-    if loss is None:
         return None
     assert loss is not None
     plan = recorder.counted(step, int(samples))

@@ -190,7 +190,17 @@ def test_run_stopped_at_the_end_of_an_epoch_evaluates_it_when_resumed(tmp_path):
     resumed = replace(config, resume="auto")
     trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0))
     assert [one.step for one in trainer.history.evaluations] == [8, 16]
-    assert trainer.checkpoints.best_step() == 16
+    assert trainer.manager.best_step() == 16
+
+
+def test_fewer_steps_than_a_checkpoint_has_still_evaluate_its_last_epoch(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, checkpoint_dir=folder)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16))
+    resumed = replace(config, resume="auto", max_steps=9)
+    trainer, _ = run(resumed, tmp_path / "b")
+    assert [one.step for one in trainer.history.evaluations] == [8, 16]
 
 
 def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
@@ -200,7 +210,7 @@ def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
         run(config, tmp_path / "a", interrupt_at(16), task=Perplexed(ANY, 9.0))
     resumed = replace(config, resume="auto")
     trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0, 3.0))
-    assert trainer.at.step == 24 and trainer.checkpoints.best_step() == 24
+    assert trainer.at.step == 24 and trainer.manager.best_step() == 24
 
 
 def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
