@@ -187,9 +187,9 @@ class Steps:
             if self.is_epoch_complete:
                 self.end_epoch()
 
-    def segment(self) -> Iterator[StepPlan]:
+    def segment(self, coming: Iterator[StepPlan] | None = None) -> Iterator[StepPlan]:
         """The steps of `coming`; the position moves with each. Then parts are decided, if due."""
-        for plan in self.coming():
+        for plan in coming or self.coming():
             self.position.step += 1
             self.position.in_epoch += 1
             yield plan

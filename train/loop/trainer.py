@@ -1,5 +1,6 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -266,14 +267,14 @@ class Trainer:
     def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            batches = self._loaded()
-            for plan in self.steps.segment():
+            plans, coming = itertools.tee(self.steps.coming())  # to cut by lengths takes time
+            batches = self._loaded(coming)
+            for plan in self.steps.segment(plans):
                 yield plan, batches
 
-    def _loaded(self) -> Iterator[Batch]:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
         """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.at.epoch
-        coming = self.steps.coming()
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
