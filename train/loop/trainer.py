@@ -1,5 +1,6 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -159,7 +160,8 @@ class Trainer:
         self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
         with orderly_stop.request.during(*self._stop_signals):
-            while not (self.steps.is_over or self._is_patience_over()):
+            # a run that was stopped at the end of an epoch has not evaluated it
+            while self.steps.is_epoch_complete or not self._is_over():
                 self._train_epoch()
             if self.manager.is_due_at_end(self.at.step):
                 self.checkpoints.make(self.at.step, StepRequests(save=True))
@@ -217,6 +219,9 @@ class Trainer:
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
 
+    def _is_over(self) -> bool:
+        return self.steps.is_over or self._is_patience_over()
+
     def _is_patience_over(self) -> bool:
         """Whether --patience epochs have passed since the best by --keep-best; it says so."""
         patience = self.config.patience
@@ -262,14 +267,14 @@ class Trainer:
     def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            batches = self._loaded()
-            for plan in self.steps.segment():
+            plans, coming = itertools.tee(self.steps.coming())  # to cut by lengths takes time
+            batches = self._loaded(coming)
+            for plan in self.steps.segment(plans):
                 yield plan, batches
 
-    def _loaded(self) -> Iterator[Batch]:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
         """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.at.epoch
-        coming = self.steps.coming()
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(

@@ -72,11 +72,9 @@ def exchange(
     `more` are tensors (n,) on the device of `loss`, of as many numbers on every rank.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    if isinstance(loss, Tensor) and isinstance(norm, Tensor):
-        asked = torch.tensor(requests, dtype=torch.float64, device=device)
-        own = torch.cat([loss.reshape(1).double(), norm.reshape(1).to(asked), asked])
-    else:
-        own = torch.tensor([loss, norm, *requests], dtype=torch.float64, device=device)
+    own = torch.tensor([0.0, 0.0, *requests], dtype=torch.float64, device=device)
+    own[0] = loss  # a tensor is copied on its device, and the host does not wait for it
+    own[1] = norm
     if not more:
         return Shared([ranks.all_gather(own)])
     parts = [own, *(part.to(own) for part in more)]
