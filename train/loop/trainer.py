@@ -20,7 +20,7 @@ from train.batches.steps import Position, Steps
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import build
+from train.loop import build, export
 from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
 from train.loop.state import TrainingState
@@ -59,10 +59,12 @@ class Trainer:
         writes: bool = False,
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
+        weights: Path | None = None,
     ) -> None:
         """Build all parts, once and in order: ranks wait for each other in here.
 
         `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+        `weights` is a folder with weights that `export.save` wrote, to begin with.
         """
         self.config, self.ranks, self.device, self.task = config, ranks, device, task
         self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
@@ -77,6 +79,8 @@ class Trainer:
         self.grad_sync = plugins.build(config.sync, ranks, build.of_settings(SyncOptions, config))
         self.datasets = build.datasets(config, task)
         model = build.model(config, task, device)
+        if weights is not None:
+            export.load_weights(model, weights)  # here, since a sync mode may split the model
         samples, same_passes = self.datasets.train, self.grad_sync.same_passes
         plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
