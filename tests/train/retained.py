@@ -84,4 +84,4 @@ def bits(trainer: Trainer) -> list[bytes]:
 
 def steps(folder: Path) -> list[int]:
     """Of which there are checkpoints, the newest first."""
-    return [one.step for one in storage.found(folder)]
+    return [one.step for one in storage.list_checkpoints(folder)]

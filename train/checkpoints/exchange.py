@@ -36,7 +36,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
     """
 
-    def marked() -> str:
+    def make_mark() -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             prefix = SEEN.path(folder, name="").name
@@ -45,13 +45,13 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
-    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, marked))
+    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, make_mark))
     # the hosts of the ranks that do not see it
     hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
-    own = hosts[ranks.rank]
-    return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)
+    host = hosts[ranks.rank]
+    return ranks.rank == 0 or (host != "" and hosts.index(host) == ranks.rank)
 
 
 def share(ranks: Ranks, source: int, value: T) -> T:
@@ -61,34 +61,34 @@ def share(ranks: Ranks, source: int, value: T) -> T:
     return agreement.share(ranks.rank, ranks.world_size, source, value)
 
 
-def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
-    """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if all ranks agree.
+def gather_by_rank(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
+    """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
     `state` has the same names and shapes on every rank. A rank with `keeps` false returns none, and
     none are sent to it.
     """
-    own = {name: state[name].detach() for name in sorted(state)}
-    digests = {name: _digest(tensor.cpu()) for name, tensor in own.items()}
+    tensors = {name: state[name].detach() for name in sorted(state)}
+    digests = {name: _digest(tensor.cpu()) for name, tensor in tensors.items()}
     keeping, digests_of = zip(*gather(ranks, (keeps, digests)), strict=True)
     keepers = [rank for rank, keeps_them in enumerate(keeping) if keeps_them]
-    retained: dict[str, Tensor] = {}
-    for name, tensor in own.items():
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
         if len({of_rank[name] for of_rank in digests_of}) == 1:
             if keeps:
-                retained[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
+                copies[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
             continue
         sent = tensor.cpu().contiguous()
         for keeper in keepers:
             ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
             rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
-            retained |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
-    return retained
+            copies |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
+    return copies
 
 
-def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """Copies of this rank's tensors of `gather_own`; with rank None only those that all shared."""
-    parts = [(full.partition("/"), tensor) for full, tensor in retained.items()]
-    return {name: tensor.clone() for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
+def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+    """Copies of the tensors of `rank` from `gather_by_rank`; None: of those that all share."""
+    parts = [(path.partition("/"), tensor) for path, tensor in copies.items()]
+    return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 
 
 def _digest(tensor: Tensor) -> str:

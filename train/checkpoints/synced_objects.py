@@ -22,7 +22,9 @@ class SyncedModel:
 
     def __init__(self, model: nn.Module, sync: GradSync, *, forgets: bool = False) -> None:
         """`model` is without the mode's wrapper; with `forgets` the mode starts with nothing."""
-        self._model, self._sync, self._forgets = model, sync, forgets
+        self._model = model
+        self._sync = sync
+        self._forgets = forgets
 
     def own_tensors(self) -> Tensors:
         self._sync.settle(self._model)
@@ -50,19 +52,21 @@ class SyncedModel:
             (name, _form(tensors.get(name)), _form(wanted.get(name)))
             for name in sorted(wanted.keys() | tensors.keys())
         )
-        misfits = [
-            f"its {name} is {saved}, this model's is {here}; see --model and --precision"
-            for name, saved, here in forms
-            if saved != here
+        mismatches = [
+            f"its {name} is {saved}, this model's is {wanted_form}; see --model and --precision"
+            for name, saved, wanted_form in forms
+            if saved != wanted_form
         ]
-        yield from misfits[:MOST_MISFITS]
+        yield from mismatches[:MOST_MISFITS]
 
 
 class SyncedOptimizer:
     """The optimizer's state as `PARAMETER/KEY`; numbers become tensors. See `Collected`."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, sync: GradSync) -> None:
-        self._model, self._optimizer, self._sync = model, optimizer, sync
+        self._model = model
+        self._optimizer = optimizer
+        self._sync = sync
 
     def own_tensors(self) -> Tensors:
         return {}
@@ -92,8 +96,8 @@ class SyncedOptimizer:
             if name in states:
                 copies: dict[str, Any] = {}
                 for key, tensor in states[name].items():
-                    at = "cpu" if key == "step" and not counts_there else device
-                    copies[key] = tensor.to(at, copy=True)
+                    target = "cpu" if key == "step" and not counts_there else device
+                    copies[key] = tensor.to(target, copy=True)
                 yield param, copies
 
 

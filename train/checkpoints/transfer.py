@@ -21,7 +21,7 @@ from muster.errors import MusterError
 from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
 from ..sync.ranks import Ranks
-from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read
+from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read_verified
 
 PIECE_BYTES = 16 * 2**20
 
@@ -56,7 +56,7 @@ def send(
 
         def load() -> None:
             if place is not None:
-                content.append(read(Checkpoint(step, place))[0])
+                content.append(read_verified(Checkpoint(step, place))[0])
 
         agreement.of_each(ranks.world_size, require_written, DISK_PATIENCE_S)
         agreement.of_each(ranks.world_size, load, DISK_PATIENCE_S)

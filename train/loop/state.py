@@ -20,7 +20,8 @@ class Schedule:
     """The state of a schedule without its functions, which are made again from the settings."""
 
     def __init__(self, schedule: LambdaLR, optimizer: Optimizer) -> None:
-        self._schedule, self._groups = schedule, optimizer.param_groups
+        self._schedule = schedule
+        self._groups = optimizer.param_groups
 
     def state_dict(self) -> dict[str, Any]:
         state = self._schedule.state_dict()
@@ -61,8 +62,8 @@ class TrainingState:
         furthest = torch.zeros(1, dtype=torch.float64, device=ranks.device)
         params = [param.detach() for param in self.model.parameters()]
         for group in groups(params, BROADCAST_BYTES):
-            own = flatten(group)
+            local = flatten(group)
             ranks.broadcast(group)
-            apart = (flatten(group) - own).abs().max()
-            furthest = torch.maximum(furthest, apart.to(furthest))
+            difference = (flatten(group) - local).abs().max()
+            furthest = torch.maximum(furthest, difference.to(furthest))
         return float(ranks.all_gather(furthest).max())

@@ -336,6 +336,6 @@ def test_losses_of_later_steps_are_not_in_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_write", slow)
     config = replace(CONFIG, checkpoint_every="1", keep_last=99, max_steps=4)
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
-    oldest = storage.found(tmp_path / "checkpoints")[-1]
+    oldest = storage.list_checkpoints(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    assert len(storage.read(oldest)[1]["values"]["history"]["first_losses"]) == 1
+    assert len(storage.read_verified(oldest)[1]["values"]["history"]["first_losses"]) == 1

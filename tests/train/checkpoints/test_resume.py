@@ -190,7 +190,7 @@ def test_checkpoint_of_a_precision_without_a_loss_scale_is_continued(tmp_path, b
 
 def in_the_form_of_0_2_0(checkpoint):
     """Rewrite a trainer's checkpoint as version 0.2.0 has written them."""
-    files, state = storage.read(checkpoint)
+    files, state = storage.read_verified(checkpoint)
     values = state["values"]
     sync = {}
     for name, tensor in files.get("sync", {}).items():
@@ -220,7 +220,7 @@ def resumed_old_and_new(ranks, folder):
     for form in ("new", "old"):
         ranks.all_gather(torch.zeros(1))
         if form == "old" and ranks.rank == 0:
-            in_the_form_of_0_2_0(*storage.found(place))
+            in_the_form_of_0_2_0(*storage.list_checkpoints(place))
         ranks.all_gather(torch.zeros(1))
         found.append(bits(train(ranks, config, Path(folder, f"{form}{ranks.rank}"), place)))
     return found[0] == found[1]
@@ -232,10 +232,10 @@ def test_checkpoint_of_version_0_2_0_is_continued_bit_for_bit(tmp_path):
 
 def test_checkpoint_of_version_0_2_0_without_a_part_gives_way_to_the_one_before_it(tmp_path):
     run(replace(CONFIG, max_steps=2, checkpoint_every="1"), tmp_path / "cut")
-    for checkpoint in storage.found(tmp_path / "cut" / "checkpoints"):
+    for checkpoint in storage.list_checkpoints(tmp_path / "cut" / "checkpoints"):
         in_the_form_of_0_2_0(checkpoint)
-    newest = storage.found(tmp_path / "cut" / "checkpoints")[0]
-    files, state = storage.read(newest)
+    newest = storage.list_checkpoints(tmp_path / "cut" / "checkpoints")[0]
+    files, state = storage.read_verified(newest)
     files = copy.deepcopy(files)
     state.pop("settings")
     storage.write(newest.path.parent, newest.step, files, state, (1, 1))

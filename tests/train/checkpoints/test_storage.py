@@ -46,8 +46,9 @@ for step in range(1, 9):
     saved = SavedState(step=step, world_size=1)
     writer.start({"model": {"weight": torch.zeros(15_000)}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
-whole = [one.step for one in storage.found(Path(sys.argv[1])) if storage.read(one)]
-print(whole, [note.error for note in notes if note.error][0])
+checkpoints = storage.list_checkpoints(Path(sys.argv[1]))
+steps = [checkpoint.step for checkpoint in checkpoints if storage.read_verified(checkpoint)]
+print(steps, [note.error for note in notes if note.error][0])
 """
 
 
@@ -60,8 +61,8 @@ def test_what_is_written_last_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
     storage.write(folder, 7, TENSORS, {"number": "new"})  # the one that is there gives way
-    (found,) = storage.found(folder)
-    tensors, state = storage.read(found)
+    (found,) = storage.list_checkpoints(folder)
+    tensors, state = storage.read_verified(found)
     assert found.step == 7 and state == {"number": "new", "step": 7}
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
@@ -70,9 +71,9 @@ def test_what_is_written_last_is_read(tmp_path):
 
 def test_the_newest_come_first_and_old_ones_go_but_for_the_best(tmp_path):
     write(tmp_path, 2, 10, 9, 1)
-    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 2, 1]
+    assert [one.step for one in storage.list_checkpoints(tmp_path)] == [10, 9, 2, 1]
     storage.prune(tmp_path, 2, best=1)
-    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 1]
+    assert [one.step for one in storage.list_checkpoints(tmp_path)] == [10, 9, 1]
 
 
 def flip(path: Path) -> None:
@@ -85,22 +86,22 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 9), Path.unlink])
 def test_any_damage_is_noticed(tmp_path, name, harm):
     write(tmp_path, 5)
-    (found,) = storage.found(tmp_path)
+    (found,) = storage.list_checkpoints(tmp_path)
     harm(found.path / name)
     with pytest.raises(Damaged, match=name):
-        storage.read(found)
+        storage.read_verified(found)
     # without a manifest it is no checkpoint
-    assert len(storage.found(tmp_path)) == (found.path / storage.MANIFEST).exists()
+    assert len(storage.list_checkpoints(tmp_path)) == (found.path / storage.MANIFEST).exists()
 
 
 @pytest.mark.parametrize("version", [1, 99])  # 1 had safetensors
 def test_a_form_of_another_version_is_refused(tmp_path, version):
     write(tmp_path, 5)
-    (found,) = storage.found(tmp_path)
+    (found,) = storage.list_checkpoints(tmp_path)
     manifest = found.path / storage.MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": version}))
     with pytest.raises(Damaged, match=f"has version {version} of the form"):
-        storage.read(found)
+        storage.read_verified(found)
 
 
 class Code:
@@ -112,7 +113,7 @@ def test_what_would_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
-        storage.read(found)
+        storage.read_verified(found)
     assert not (tmp_path / "made").exists()
 
 
@@ -126,7 +127,7 @@ def sign(path: Path, **changed: object) -> None:
 
 def fallback(folder: Path) -> tuple[int, list[str]]:
     """The step that a run goes on from, and what is said."""
-    whole, notes = storage.newest(folder)
+    whole, notes = storage.newest_intact(folder)
     assert whole is not None
     return whole.checkpoint.step, notes
 
@@ -260,7 +261,7 @@ def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(two_chec
         (newest / name).write_bytes(kinds[data.draw(st.sampled_from(sorted(kinds)))]())
         if name != storage.MANIFEST and data.draw(st.booleans()):
             sign(newest)
-        whole, notes = storage.newest(place, manager._flaw)
+        whole, notes = storage.newest_intact(place, manager._flaw)
         assert not made.exists()
         if whole is None:  # its manifest may say that it belongs to another run
             assert name == storage.MANIFEST and notes
@@ -295,10 +296,10 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
         os.kill(process.pid, signal.SIGKILL)
         rest = process.stdout.read().split()
     finished = int(rest[-1] if rest else message)
-    found = storage.found(tmp_path)
+    found = storage.list_checkpoints(tmp_path)
     assert found[0].step >= finished
     for one in found:
-        tensors, state = storage.read(one)
+        tensors, state = storage.read_verified(one)
         assert set(tensors["model"]["weight"].tolist()) == {float(one.step)}
         assert state["number"] == one.step
     write(tmp_path, finished + 10)
@@ -323,7 +324,7 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
     monkeypatch.setattr(storage, "_write", flaky)
     monkeypatch.setattr(storage, "PAUSE_S", 0.0)
     write(tmp_path, 1)
-    assert flaky.call_count == 3 and [one.step for one in storage.found(tmp_path)] == [1]
+    assert flaky.call_count == 3 and [one.step for one in storage.list_checkpoints(tmp_path)] == [1]
 
 
 def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ class Numbers(synthetic.Synthetic):
 
 def written(trainer: Trainer, run_dir: Path) -> dict[str, str]:
     """What rank 0 writes, by the names of the files."""
-    paths = predictions.write(trainer, predictions.read(trainer), run_dir)
+    paths = predictions.write_predictions(trainer, predictions.unlabelled_sets(trainer), run_dir)
     return {path.name: path.read_text() for path in paths} if trainer.ranks.rank == 0 else {}
 
 
@@ -165,6 +165,6 @@ def test_a_task_without_such_sets_is_refused(tmp_path):
     config = alone.settings(tmp_path, task="synthetic", data_dir=None)
     trainer = trainer_of(config, Ranks(), plugins.load("train.tasks", "synthetic")(config))
     with pytest.raises(UsageError, match="--predict: --task synthetic has no sets without labels"):
-        predictions.read(trainer)
+        predictions.unlabelled_sets(trainer)
     with pytest.raises(UsageError, match="--predict: --task emotion has no sets without labels"):
         prepared(make(tmp_path), "emotion").unlabelled()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.launch.submit import wait_until
 from train.records import traffic
-from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
+from train.records.traffic import Meter, Sampler, crossing, difference_note, on_the_wire
 from train.sync.ranks import CollectiveLedger
 
 OPERATIONS = [
@@ -64,13 +64,13 @@ def test_headers_make_a_twentieth_on_ethernet_and_nothing_on_a_virtual_link():
 
 
 def test_other_traffic_is_noticed_where_the_load_is_large_enough_to_tell():
-    assert doubt((100e6, 100e6), (103_000_000, 101_000_000)) == ""
-    assert doubt((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
+    assert difference_note((100e6, 100e6), (103_000_000, 101_000_000)) == ""
+    assert difference_note((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
         "1.50 times as many bytes r"
     )
-    assert doubt((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
-    assert doubt((100e6, 0), (60_000_000, 0)).endswith("took another interface")
-    assert doubt((1e6, 1e6), (9_000_000, 9_000_000)) == ""
+    assert difference_note((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
+    assert difference_note((100e6, 0), (60_000_000, 0)).endswith("took another interface")
+    assert difference_note((1e6, 1e6), (9_000_000, 9_000_000)) == ""
 
 
 def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
