@@ -57,7 +57,7 @@ def write(folder: Path, *steps: int) -> None:
         storage.write(folder, step, TENSORS, {"number": step})
 
 
-def test_what_is_written_last_is_read(tmp_path):
+def test_last_write_of_a_step_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
     storage.write(folder, 7, TENSORS, {"number": "new"})  # the one that is there gives way
@@ -69,7 +69,7 @@ def test_what_is_written_last_is_read(tmp_path):
     assert list(folder.iterdir()) == [found.path]
 
 
-def test_the_newest_come_first_and_old_ones_go_but_for_the_best(tmp_path):
+def test_prune_keeps_the_newest_and_the_best(tmp_path):
     write(tmp_path, 2, 10, 9, 1)
     assert [one.step for one in storage.list_checkpoints(tmp_path)] == [10, 9, 2, 1]
     storage.prune(tmp_path, 2, best=1)
@@ -84,7 +84,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "state.json", storage.MANIFEST])
 @pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 9), Path.unlink])
-def test_any_damage_is_noticed(tmp_path, name, harm):
+def test_damaged_file_is_detected(tmp_path, name, harm):
     write(tmp_path, 5)
     (found,) = storage.list_checkpoints(tmp_path)
     harm(found.path / name)
@@ -95,7 +95,7 @@ def test_any_damage_is_noticed(tmp_path, name, harm):
 
 
 @pytest.mark.parametrize("version", [1, 99])  # 1 had safetensors
-def test_a_form_of_another_version_is_refused(tmp_path, version):
+def test_checkpoint_of_another_format_version_is_refused(tmp_path, version):
     write(tmp_path, 5)
     (found,) = storage.list_checkpoints(tmp_path)
     manifest = found.path / storage.MANIFEST
@@ -109,7 +109,7 @@ class Code:
         return os.mkdir, ("made",)
 
 
-def test_what_would_run_code_is_refused(tmp_path, monkeypatch):
+def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
@@ -144,9 +144,7 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
         ("state.json", b"[" * 100_000, "recursion"),
     ],
 )
-def test_file_that_fits_its_checksum_and_cannot_be_read_is_passed_over(
-    tmp_path, name, content, reason
-):
+def test_unreadable_file_with_right_checksum_is_skipped(tmp_path, name, content, reason):
     write(tmp_path, 1, 2)
     newest = tmp_path / "step_00000002"
     (newest / name).write_bytes(content)
@@ -167,7 +165,7 @@ def test_file_that_fits_its_checksum_and_cannot_be_read_is_passed_over(
         {"version": [[]]},
     ],
 )
-def test_odd_manifest_is_passed_over(tmp_path, changed):
+def test_odd_manifest_is_skipped(tmp_path, changed):
     write(tmp_path, 1, 2)
     sign(tmp_path / "step_00000002", **changed)
     step, notes = fallback(tmp_path)
@@ -180,7 +178,7 @@ def test_odd_run_number_counts_as_that_of_the_last_run(tmp_path):
     assert fallback(tmp_path) == (2, [])
 
 
-def test_pipe_in_place_of_a_file_is_passed_over(tmp_path):
+def test_pipe_in_place_of_a_file_is_skipped(tmp_path):
     write(tmp_path, 1, 2)
     model = tmp_path / "step_00000002" / "model.pt"
     model.unlink()
@@ -188,7 +186,7 @@ def test_pipe_in_place_of_a_file_is_passed_over(tmp_path):
     assert fallback(tmp_path) == (1, [f"{model}: there is no such file; trying the one before it"])
 
 
-def test_file_system_that_maps_no_files_is_read_all_the_same(tmp_path, monkeypatch):
+def test_file_system_without_mmap_is_read(tmp_path, monkeypatch):
     write(tmp_path, 1)
     load = torch.load
 
@@ -241,7 +239,7 @@ def two_checkpoints(tmp_path_factory):
 
 
 @fuzzed(st.data(), examples=30)
-def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(two_checkpoints, data):
+def test_checkpoint_of_random_content_is_read_or_skipped(two_checkpoints, data):
     """It runs no code, and nothing but a line is said."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "checkpoints")
@@ -283,7 +281,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
+def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
     """Wherever the kill falls: what `write` returned is on the disk, and all that is found is."""
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -308,7 +306,7 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
 
 
 @pytest.mark.needs("root", "namespaces")  # to make a small disk
-def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
+def test_full_disk_keeps_earlier_checkpoints_and_is_reported(tmp_path):
     script = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
     small = ["unshare", "--mount", "sh", "-c", script, "sh"]
     done = call(*small, tmp_path, sys.executable, FULL)
@@ -318,7 +316,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
     assert done.stderr.startswith("warning: step 4: no checkpoint in ")
 
 
-def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypatch):
+def test_write_is_retried_after_a_passing_error(tmp_path, monkeypatch):
     fails = OSError(5, "Input/output error")
     flaky = Mock(wraps=storage._write, side_effect=[fails, fails, DEFAULT])
     monkeypatch.setattr(storage, "_write", flaky)
@@ -327,7 +325,7 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
     assert flaky.call_count == 3 and [one.step for one in storage.list_checkpoints(tmp_path)] == [1]
 
 
-def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
+def test_partial_folder_of_a_living_process_is_not_removed(tmp_path, monkeypatch):
     """Of any process of this host, without a look at /proc, which macOS has not."""
     with ended(begin("sleep", "10000")) as child:
         folder = tmp_path / f"step_00000001.{socket.gethostname()}.{child.pid}{storage.UNFINISHED}"
