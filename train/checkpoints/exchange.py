@@ -21,7 +21,7 @@ ALL = "all"  # stands for a rank: a value on which all ranks agree
 
 
 def gather(ranks: Ranks, value: T) -> list[T]:
-    """The value of every rank, on every rank."""
+    """The value of every rank, on every rank: two small collectives. See `plain_objects`."""
     if ranks.world_size > 1:
         ranks.ledger.control["all_gather"] += len(encoded(value))
     return agreement.gather(ranks.world_size, value)
@@ -30,7 +30,8 @@ def gather(ranks: Ranks, value: T) -> list[T]:
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
 
-    Rank 0 is, and so is one rank of each `place` (a host's name) that has its own disk. Collective.
+    Rank 0 is one. Of the ranks that do not see its folder, the first of each `place` (a host's
+    name) is one, too. Collective: small values alone are sent.
 
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
@@ -55,7 +56,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
 
 
 def share(ranks: Ranks, source: int, value: T) -> T:
-    """The value of rank `source`, on every rank."""
+    """The value of rank `source`, on every rank: two collectives, its length and the value."""
     if ranks.rank == source and ranks.world_size > 1:
         ranks.ledger.control["broadcast"] += len(encoded(value))
     return agreement.share(ranks.rank, ranks.world_size, source, value)
@@ -64,8 +65,10 @@ def share(ranks: Ranks, source: int, value: T) -> T:
 def gather_by_rank(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
     """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
-    `state` has the same names and shapes on every rank. A rank with `keeps` false returns none, and
-    none are sent to it.
+    `state` has the same names and shapes on every rank. A rank with `keeps` false returns no
+    tensors, and none are sent to it. Small checksums are gathered first. Then each tensor that
+    differs is sent to each rank that keeps: one gather for each of both. The host waits for the
+    device once for each tensor.
     """
     tensors = {name: state[name].detach() for name in sorted(state)}
     digests = {name: _digest(tensor.cpu()) for name, tensor in tensors.items()}

@@ -1,9 +1,9 @@
 """When a checkpoint is due, and what is in it.
 
-Every rank has a manager and calls the same methods in the same order. Of each file system one rank
-writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The
-others look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
+Every rank has a manager and calls the same methods in the same order. One rank of each file system
+writes. These methods are collective, so every rank must call them: `make` (unless all agreed to
+skip it), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The others concern
+this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -51,7 +51,7 @@ class StepRequests(NamedTuple):
 
 
 class CheckpointManager:
-    """Makes checkpoints of a training; every rank calls it alike, some of them write."""
+    """Makes checkpoints of a training. Every rank calls it alike, and some of them write."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class CheckpointManager:
     def make(self, step: int, objects: ObjectStates, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
 
-        If the training is to stop, wait for the last one, make this one, and wait for it as well.
+        Before a stop it waits until the last one and this one are on the disk.
 
         Raises:
             NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
@@ -206,8 +206,8 @@ class CheckpointManager:
         """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
         problems = self._writer.problems(*steps) if self._writes else None
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
-        of_disks = [one for one in gather(self._ranks, problems) if one is not None]
-        return [line for problems in of_disks for line in problems] if all(of_disks) else []
+        of_disks = [lines for lines in gather(self._ranks, problems) if lines is not None]
+        return [line for lines in of_disks for line in lines] if all(of_disks) else []
 
     def problems(self) -> list[str]:
         """Why the last checkpoint is not on this rank's disk; waits for it."""
@@ -229,9 +229,9 @@ class CheckpointManager:
     ) -> "ResumePoint | None":
         """The checkpoint of `place`, on every rank; None if it is auto and there is none.
 
-        The newest whole one on any file system is used. Damaged ones are named and skipped. Every
-        rank reads the files itself. Only those of ranks that do not see them are sent, and nothing
-        where all see them. Errors begin with `asked`, by which the user has asked for it.
+        The newest intact one on any file system is used. Damaged ones are named and skipped. Every
+        rank reads the files itself. They are sent only to ranks that do not see them. Errors begin
+        with `asked`, by which the user has asked for it. Collective.
 
         Raises:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
@@ -296,7 +296,7 @@ class CheckpointManager:
     def _from_rank(
         self, source: int, local: IntactCheckpoint | None, *, is_sent: bool
     ) -> "ResumePoint":
-        """What rank `source` has found, on every rank; if `is_sent` some lack its files."""
+        """The checkpoint of rank `source`, on every rank; `is_sent`: some ranks lack its files."""
         shared = ({}, None) if local is None else (local.state, self._origin_of(local.checkpoint))
         state, origin = share(self._ranks, source, shared)
         files = local.files if local is not None else {}
@@ -315,7 +315,7 @@ class CheckpointManager:
     def restore(
         self, objects: ObjectStates, point: "ResumePoint", without: Collection[str] = ()
     ) -> None:
-        """Make `objects`, all but those `without`, continue from a checkpoint.
+        """Make `objects`, all but those `without`, continue from a checkpoint. Collective.
 
         A rank's own tensors and its random generators are restored only if the number of ranks is
         the same.

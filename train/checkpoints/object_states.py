@@ -1,15 +1,15 @@
 """The states of a program's objects in a checkpoint: what ranks share once, the rest by rank.
 
-There are two kinds of objects. One has a `state_dict`, which holds tensors, numbers, strings, and
-lists, tuples and dicts of them: what torch.load accepts with weights_only. Anything else is
-refused, on every rank; the message has its path. The other kind is `Collected`: its tensors lie in
-parts on all ranks, and no rank ever holds all of them.
+There are two kinds of objects. The first kind has a `state_dict`. It holds tensors, numbers,
+strings, and lists, tuples and dicts of them: what torch.load accepts with weights_only. Anything
+else is refused on every rank, and the message has its path. The second kind is `Collected`: its
+tensors lie in parts on all ranks, and no rank ever holds all of them.
 
 Every rank takes its states, and the ranks compare checksums of their parts (the keys of a
 state_dict). A part that differs, such as the position of a rank's own data loader, is stored for
-each rank, and so is what the hook of a model from `muster.sync` remembers between steps. The order
-of the parameters in DDP's buckets is stored, too: the order in which ranks add numbers up depends
-on it, and a new DDP would begin with another one.
+each rank. The tensors that the hook of a model from `muster.sync` keeps between steps are stored
+for each rank, too. So is the order of the parameters in DDP's buckets. The order in which ranks add
+numbers depends on it, and a new DDP would begin with another order.
 """
 
 import io
@@ -51,28 +51,31 @@ class Stateful(Protocol):
 class Collected(Protocol):
     """An object that ranks hold in parts, such as a model that a sync mode has split.
 
-    All ranks call its methods in the same order. Each may be collective.
+    Every rank must call its methods, in the same order: each may be collective.
     """
 
     def own_tensors(self) -> Mapping[str, Tensor]:
-        """What only this rank remembers; the same names and shapes on every rank. Called first."""
+        """The tensors of this rank alone: the same names and shapes on every rank. Called first."""
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor with its name, whole, the same on every rank.
+        """Each tensor in its full shape, with its name; the same on every rank.
 
-        Every rank takes all of them, one after the other, since to take the next one may be a
-        collective. Ranks that write a checkpoint keep copies; the others keep nothing.
+        Every rank takes all of them, one after the other, since taking the next one may be a
+        collective. Ranks that write a checkpoint keep copies. The others keep nothing.
         """
 
-    def load_collected(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """Continue from what the other methods returned; `own` is what fits these ranks.
+    def load_collected(
+        self, tensors: Mapping[str, Tensor], own_tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Continue from what the other methods returned.
 
-        `tensors` lie in mapped files, which may go later. So copy what stays, one by one.
+        `tensors` lie in mapped files, which may be removed later: copy what you keep, one by one.
+        On another number of ranks `own_tensors` are only those that were equal on all ranks.
         """
 
 
 class ObjectStates:
-    """What a checkpoint saves and restores: named objects. All ranks call its methods alike.
+    """The named objects that a checkpoint saves and restores. All ranks call its methods alike.
 
     An object may have a method `resume_problems`: for a state of it (the tensors, if it is
     `Collected`), a line for each reason why it cannot continue from there.
@@ -95,7 +98,7 @@ class ObjectStates:
     def saved(self, step: int) -> tuple[Files, SavedState]:
         """The content of each file, and the state: copies in CPU memory, as of now. Collective.
 
-        On ranks that do not write there are no files.
+        Ranks that do not write return no files. Each rank reads all its states once.
 
         Raises:
             UsageError: a state cannot be saved. If only another rank's cannot: PeerFailed.
@@ -150,7 +153,7 @@ class ObjectStates:
         return sums
 
     def _parts_by_rank(self, states: Mapping[str, Any], sums: list[Sums]) -> dict[str, Tensor]:
-        """Of objects whose states differ by rank: what differs, in as many bytes on every rank."""
+        """Packed parts of the states that differ by rank, in as many bytes on every rank."""
         packed = dict[str, bytes]()
         for name, state in states.items():
             rows = [[(key, checksum) for key, checksum in of_rank[name]] for of_rank in sums]
@@ -212,7 +215,7 @@ def _state_of(name: str, saved: SavedState, files: Files) -> Any:
 def _load(
     name: str, stateful: Stateful, common: Any, own_tensors: Mapping[str, Tensor], orders: list[Any]
 ) -> None:
-    """Load one object's state: what is `common` to all ranks, and what this rank remembered."""
+    """Load one object's state: what is `common` to all ranks, and this rank's own tensors."""
     packed = own_tensors.get("state")
     state = common if packed is None else _unpacked(packed, common)
     # its tensors lie in a mapped file; a module copies them, another object may keep them

@@ -116,10 +116,10 @@ def _from_old_trainer(raw: State, files: Files) -> tuple[State, Files]:
         },
     }
     objects = [*OLD_FILES, *values]
-    return {**raw, "objects": objects, "values": values}, {**files, "sync": _of_model(sync)}
+    return {**raw, "objects": objects, "values": values}, {**files, "sync": _tensors_of_model(sync)}
 
 
-def _of_model(sync: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the sync mode remembered, RANK/NAME, as what belongs to the model: RANK/model/NAME."""
+def _tensors_of_model(sync: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sync mode's own tensors, RANK/NAME, as those of the model: RANK/model/NAME."""
     parts = [(name.partition("/"), tensor) for name, tensor in sync.items()]
     return {f"{owner}/model/{name}": tensor for (owner, _, name), tensor in parts}

@@ -131,9 +131,9 @@ def newest_intact(
 def _candidates(place: Path) -> list[Checkpoint]:
     """The checkpoints in `place`, the newest first.
 
-    `place` may be one checkpoint (then the older ones beside it follow), a folder of several, or a
-    run folder. If several runs wrote into it, those of the last run and of the runs it continued
-    count.
+    `place` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
+    folder. If several runs wrote into it, those of the last run and of the runs that it continued
+    are taken.
     """
     if not (place / MANIFEST).is_file():
         return lineage(list_checkpoints(place) or list_checkpoints(CHECKPOINTS.path(place)))
@@ -146,11 +146,11 @@ def write(
 ) -> Checkpoint:
     """Write `files` and `state` as the checkpoint of `step`.
 
-    `runs` are `run` and `origin` of `Checkpoint`. One of this step that is there already gives way.
-    A write that fails is tried again, but not on a full disk; what was there before stays.
+    `runs` are `run` and `origin` of `Checkpoint`. An earlier checkpoint of this step is replaced. A
+    write that fails is tried again, but not on a full disk; earlier checkpoints stay.
 
     Raises:
-        OSError: it could not be written, thrice.
+        OSError: it could not be written in three tries, or the disk is full.
     """
     path = folder / f"step_{step:08d}"
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
@@ -217,9 +217,9 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
-    """Remove all but the newest checkpoints and the best, and this host's unfinished ones.
+    """Keep the newest checkpoints and the best; remove the others, and this host's unfinished ones.
 
-    Those of runs that the newest one does not continue stay.
+    Checkpoints of runs that the newest one does not continue stay.
     """
     for old in lineage(list_checkpoints(folder))[keep_last:]:
         if old.step != best:
@@ -323,12 +323,12 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     """Folders that ended processes of this host were writing."""
     for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
         pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not _is_there(int(pid)):
+        if pid.isdigit() and int(pid) != os.getpid() and not _is_running(int(pid)):
             yield path
     yield from folder.glob(f"step_*.old{UNFINISHED}")
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether there is such a process, of any user; without `/proc`, which macOS lacks."""
     try:
         os.kill(pid, 0)

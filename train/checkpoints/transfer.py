@@ -1,8 +1,8 @@
 """Send a checkpoint to the ranks that do not see it: in pieces, to one file on each of their disks.
 
-Each rank that lacks it makes a folder beside its own checkpoints. Of those that see the same folder
-the first one writes there what the source sends, and all of them read it. So a rank holds one piece
-in memory, however large the checkpoint is.
+Each rank that lacks it makes a folder beside its own checkpoints. The first of the ranks that see
+the same folder writes there what the source sends, and all of them read it. So a rank holds one
+piece in memory, however large the checkpoint is.
 """
 
 import os

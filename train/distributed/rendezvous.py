@@ -45,7 +45,7 @@ from .placement import WorkerInfo
 from .world import World
 
 ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
-ANSWERED_S = 10.0  # how long a rank that gives up stays, so that others can read why
+NOTIFY_S = 10.0  # how long a rank that gives up stays, so that others can read why
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -193,7 +193,7 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
 def _gather_workers(
     world: World, own_info: WorkerInfo, store: dist.Store, timeout_s: float
 ) -> list[WorkerInfo]:
-    """Each rank's description of itself, in rank order, once all have come."""
+    """Each rank's description of itself, in rank order, once all have registered."""
     _register(world, store)
     store.set(f"here/{world.rank}", json.dumps(asdict(own_info)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
@@ -218,7 +218,7 @@ def _gather_workers(
 
 def _register(world: World, store: dist.Store) -> None:
     """Refuse common mistakes of a start by hand: a duplicate rank, two world sizes."""
-    store.add("came", 1)
+    store.add("registered", 1)
     agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
     if agreed != str(world.world_size):
         raise MusterError(
@@ -233,12 +233,14 @@ def _register(world: World, store: dist.Store) -> None:
 
 
 def _give_up(world: World, store: dist.Store, message: str) -> None:
-    """Tell all who came, then raise; the server of the store stays until they have read it."""
+    """Tell all registered ranks; the rank that serves the store stays until they have read it."""
     store.set("given_up", message)
-    store.add("heard", 1)
-    deadline = time.monotonic() + ANSWERED_S  # one that came may have been killed, or hang
+    store.add("notified", 1)
+    deadline = time.monotonic() + NOTIFY_S  # a registered rank may have been killed, or hang
     serves = world.is_main or world.agent_store
-    while serves and store.add("heard", 0) < store.add("came", 0) and time.monotonic() < deadline:
+    while serves and time.monotonic() < deadline:
+        if store.add("notified", 0) >= store.add("registered", 0):
+            break
         time.sleep(0.02)
 
 
@@ -247,10 +249,10 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
 
 
 def _leave_together(world: World, store: dist.Store) -> None:
-    """All leave together: none closes its connections while another still uses them.
+    """Leave together: no rank closes its connections while another still uses them.
 
-    Some may still be saving. Rank 0 leaves last, since it may serve the store through which the
-    others report that they leave.
+    Some ranks may still be saving. Rank 0 leaves last, since it may serve the store through which
+    the others report that they leave.
     """
     wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
