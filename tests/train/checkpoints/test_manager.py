@@ -251,7 +251,7 @@ def test_run_without_a_written_checkpoint_ends_with_an_error(tmp_path, monkeypat
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
     assert trainer.at.step == 16
     with pytest.raises(TrainedButNotSaved) as error:
-        trainer.checkpoints.require()
+        trainer.manager.require()
     folder = tmp_path / "checkpoints"
     assert error.value.exit_code == NO_RETRY
     assert str(error.value) == (
@@ -263,7 +263,7 @@ def test_run_without_a_written_checkpoint_ends_with_an_error(tmp_path, monkeypat
 def test_later_checkpoint_replaces_a_failed_one(tmp_path, monkeypatch, capsys):
     full_at(monkeypatch, 8)
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
-    trainer.checkpoints.require()
+    trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [16]
     assert "step 8: no checkpoint" in capsys.readouterr().err
 
@@ -275,7 +275,7 @@ def test_failed_best_checkpoint_is_an_error_and_the_previous_best_stays(tmp_path
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
     assert min(losses, key=losses.__getitem__) == 32  # it is the last one, too
     with pytest.raises(TrainedButNotSaved, match="step 32: no checkpoint in"):
-        trainer.checkpoints.require()
+        trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [24]
 
 
