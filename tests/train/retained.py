@@ -52,7 +52,7 @@ def run(
         add = trainer.history.add
         trainer.history.add = lambda record: (add(record), at_step(record.step))
     try:
-        trainer.go_on()
+        trainer.resume()
         trainer.fit()
     finally:
         trainer.manager.close()

@@ -31,15 +31,17 @@ def evaluate(
     datasets: Datasets,
     state: TrainingState,
     config: TrainConfig,
+    step: int,
     epoch: int,
     more: TaskMetrics | None = None,
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
-    The cost does not grow with the number of ranks; no shared file or lock is needed. `more` are
-    metrics of the library `evaluate`; rank 0 collects their input from all ranks. The model comes
-    without a sync mode's wrapper, since DDP's cannot run if ranks have different numbers of
-    batches. Where a sync mode needs equally many, a rank with fewer repeats a sample, uncounted.
+    Every rank must call it. `step` and `epoch` are those of the record. The all_reduce sums a few
+    numbers; no shared file or lock is needed. `more` are metrics of the library `evaluate`; rank 0
+    collects their input from all ranks. The model is used without a sync mode's wrapper, since
+    DDP's cannot run if ranks have different numbers of batches. In a sync mode that needs equally
+    many, a rank with fewer repeats a sample, uncounted.
     """
     model = state.model
     ranks = state.grad_sync.ranks
@@ -103,7 +105,7 @@ def evaluate(
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
     ended = waits.now()
     return EvalRecord(
-        step=state.at.step, epoch=epoch, rank=ranks.rank,
+        step=step, epoch=epoch, rank=ranks.rank,
         samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
         eval_s=ended.at_s - began.at_s, metrics=metrics,
         predict_s=predict_s, metric_s=metric_s, sync_s=began.waited_until(ended),
@@ -150,7 +152,7 @@ def require_metric(
             for set_name, samples in sets.items()
         }
         try:
-            tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, more)
+            tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, 0, more)
         except MusterError:
             return
         names = set(tried.metrics)

@@ -152,7 +152,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         asked: str,
         without: Collection[str] = (),
     ) -> bool:
-        """Resume from the newest whole checkpoint in `place`; whether there is one. Collective.
+        """Resume from the newest intact checkpoint in `place`; whether there is one. Collective.
 
         `place` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
         stay as they are. `asked` is what a refusal begins with.
@@ -160,17 +160,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
-        found = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
-        if found is None:
+        point = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
+        if point is None:
             return False
-        by_rank, was = found.saved.by_rank, found.saved.world_size
-        if by_rank and was != self._ranks.world_size:
+        by_rank, saved_ranks = point.saved.by_rank, point.saved.world_size
+        if by_rank and saved_ranks != self._ranks.world_size:
             self._warn(
-                f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
+                f"{', '.join(by_rank)} differed by rank on {saved_ranks} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, found, without=without)
-        self.step = found.saved.step
+        self._manager.restore(self._state, point, without=without)
+        self.step = point.saved.step
         return True
 
     def _warn(self, text: str) -> None:

@@ -174,7 +174,9 @@ def test_patience_ends_a_run_without_improvement(tmp_path):
     # a resume counts on: from the best so far, and the steps after it
     again = replace(config, patience=2, resume="auto")
     trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
-    assert trainer.at.step == 32 and lines[-1].startswith("--patience 2: no epoch since step 16")
+    assert trainer.position.step == 32 and lines[-1].startswith(
+        "--patience 2: no epoch since step 16"
+    )
 
 
 def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
@@ -249,7 +251,7 @@ def full_at(monkeypatch, *steps):
 def test_run_without_a_written_checkpoint_ends_with_an_error(tmp_path, monkeypatch):
     full_at(monkeypatch)
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
-    assert trainer.at.step == 16
+    assert trainer.position.step == 16
     with pytest.raises(TrainedButNotSaved) as error:
         trainer.manager.require()
     folder = tmp_path / "checkpoints"
