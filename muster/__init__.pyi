@@ -222,14 +222,6 @@ class Steps:
         """The number of the step that was handed out last."""
 
     def __iter__(self) -> Iterator[StepPlan]: ...
-    @property
-    def is_over(self) -> bool:
-        """Whether no step is left."""
-
-    @property
-    def is_epoch_complete(self) -> bool:
-        """Whether all steps of this epoch were handed out."""
-
     def batches(self) -> Batches:
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
@@ -315,24 +307,6 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             UsageError: it is a checkpoint of other objects, or all are damaged.
         """
 
-    def resume_from(
-        self,
-        place: str,
-        tell: Callable[[str], None],
-        tell_damaged: Callable[[str], None] | None = None,
-        *,
-        asked: str,
-        without: Collection[str] = (),
-    ) -> bool:
-        """Resume from the newest intact checkpoint in `place`; whether there is one. Collective.
-
-        `place` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
-        stay as they are. `asked` is what a refusal begins with.
-
-        Raises:
-            UsageError: it is a checkpoint of other objects, or the folder has none.
-        """
-
     def after_step(self, step: int) -> None:
         """Save if it is due. If some rank was asked to stop, save and exit with code 75.
 
@@ -342,13 +316,6 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
-        """
-
-    def make(self, step: int, asked: StepRequests) -> None:
-        """Do what some rank has `asked` for after `step`: save, or save and end the training.
-
-        Raises:
-            StoppedCleanly: a rank was asked to stop; everything is on the disk.
         """
 
     def save(self, step: int) -> None:
