@@ -184,8 +184,9 @@ class Trainer:
             lr = self.trained.update()
             self._record(step, shared, norm, lr)
             self._equalize()
-            if shared.requests.stop or not self.steps.is_epoch_complete:
-                self.checkpoints.make(step.step, shared.requests)
+            asked = shared.requests
+            if asked.stop or (asked.save and not self.steps.is_epoch_complete):
+                self.checkpoints.make(step.step, asked)
         self._count_traffic(before, self.position.epoch + 1)
         if self.steps.is_epoch_complete:
             self._end_epoch()
