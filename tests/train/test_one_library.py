@@ -33,7 +33,7 @@ SHARED = [
     (Splitter, "better"),
     (exchange.Shared, "__init__"),
     (Recorder, "stepped"),
-    (StopRequest, "listen"),
+    (StopRequest, "_begin"),
     (CheckpointManager, "requests"),
     (CheckpointManager, "make"),
     (CheckpointManager, "find"),
