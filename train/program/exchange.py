@@ -72,9 +72,15 @@ def exchange(
     `more` are tensors (n,) on the device of `loss`, of as many numbers on every rank.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    own = torch.tensor([0.0, 0.0, *requests], dtype=torch.float64, device=device)
-    own[0] = loss  # a tensor is copied on its device, and the host does not wait for it
-    own[1] = norm
+    # tensors stay on their device: the host does not wait for it
+    tensors: list[Tensor] = []
+    numbers: list[Tensor | float] = [loss, norm, *requests]
+    while isinstance(first := numbers[0], Tensor):
+        tensors.append(first.reshape(1).double())
+        del numbers[0]
+    own = torch.tensor(numbers, dtype=torch.float64, device=device)
+    if tensors:
+        own = torch.cat([*tensors, own])
     if not more:
         return Shared([ranks.all_gather(own)])
     parts = [own, *(part.to(own) for part in more)]
