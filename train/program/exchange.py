@@ -73,9 +73,15 @@ def exchange(
     the same on every rank. The host does not wait for the device.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    row = torch.tensor([0.0, 0.0, *requests], dtype=torch.float64, device=device)
-    row[0] = loss  # a tensor is copied on its device, and the host does not wait for it
-    row[1] = norm
+    # tensors stay on their device: the host does not wait for it
+    tensors: list[Tensor] = []
+    numbers: list[Tensor | float] = [loss, norm, *requests]
+    while isinstance(first := numbers[0], Tensor):
+        tensors.append(first.reshape(1).double())
+        del numbers[0]
+    own = torch.tensor(numbers, dtype=torch.float64, device=device)
+    if tensors:
+        own = torch.cat([*tensors, own])
     if not more:
         return Shared([ranks.all_gather(row)])
     parts = [row, *(part.to(row) for part in more)]
