@@ -169,9 +169,10 @@ class ObjectStates:
                 "this is a checkpoint of another program: it holds "
                 f"{', '.join(sorted(there)) or 'nothing'}; here are {', '.join(sorted(here))}"
             )
+            return  # its states of the same names have other forms
         for name, one in {**self._stateful, **self._collected}.items():
             judge = getattr(one, "resume_problems", None)
-            if name in there and judge is not None:
+            if judge is not None:
                 yield from judge(_state_of(name, saved, files))
 
     def load(self, files: Files, saved: SavedState, without: Collection[str] = ()) -> None:
