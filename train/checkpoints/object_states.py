@@ -179,9 +179,10 @@ class ObjectStates:
                 f"{', '.join(sorted(saved_names)) or 'nothing'}; here are "
                 f"{', '.join(sorted(own_names))}"
             )
+            return  # its states of the same names have other forms
         for name, instance in {**self._stateful, **self._collected}.items():
             find_problems = getattr(instance, "resume_problems", None)
-            if name in saved_names and find_problems is not None:
+            if find_problems is not None:
                 yield from find_problems(_state_of(name, saved, files))
 
     def load(self, files: Files, saved: SavedState, without: Collection[str] = ()) -> None:

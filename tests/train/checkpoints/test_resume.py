@@ -155,6 +155,23 @@ def test_checkpoint_of_another_program_is_refused(tmp_path):
         run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 
+class Counter:
+    """An object of a program, whose state is no model's."""
+
+    def state_dict(self):
+        return {"0.weight": 3}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize("name", ["model", "settings"])
+def test_checkpoint_of_a_program_with_an_object_of_the_same_name_is_refused(tmp_path, name):
+    muster.checkpoints(tmp_path, **{name: Counter()}).save(3)
+    with pytest.raises(UsageError, match=f"of another program: it holds {name}; here are hist"):
+        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
+
+
 class Wider(synthetic.Synthetic):
     def build_model(self):
         return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
