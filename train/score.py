@@ -96,14 +96,14 @@ def _score(
     from train.loop import predictions, run
 
     with run.prepared(config, world, exit_guard, weights) as (trainer, run_dir):
-        unlabelled = predictions.read(trainer) if more.predict else {}
+        unlabelled = predictions.unlabelled_sets(trainer) if more.predict else {}
         (record,) = trainer.fit().evaluations
         if trainer.ranks.rank == 0:
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
             write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
             trainer.console.table([*rows, ("samples", str(record.samples))])
-        for path in predictions.write(trainer, unlabelled, run_dir):
+        for path in predictions.write_predictions(trainer, unlabelled, run_dir):
             trainer.console.line(f"predictions: {path}")
 
 

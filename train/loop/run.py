@@ -57,11 +57,11 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
         model, is_first = trainer.state.model, ranks.rank == 0
         with trainer.grad_sync.whole(model) if saves else nullcontext():
             if is_first:
-                _leave(trainer, history, run_dir, saves=saves)
+                _write_results(trainer, history, run_dir, saves=saves)
         trainer.manager.require()
 
 
-def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
+def _write_results(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
     """Write the summary and the model, and print the table of results."""
     config = trainer.config
     settings = {name: getattr(config, name) for name in SUMMED_UP}
@@ -142,7 +142,7 @@ def prepared(
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)
         marks["model"] = time.time()
-        trainer.go_on()
+        trainer.resume()
         marks["checkpoint"] = time.time()
         try:
             yield trainer, run_dir

@@ -30,7 +30,7 @@ def ended(folder):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_resumed_training_has_the_bits_of_one_that_was_not_stopped(ended, name):
+def test_resumed_training_is_bit_for_bit_the_uninterrupted_one(ended, name):
     assert [one["goes on"][name] for one in ended] == [True] * RANKS
 
 

@@ -29,7 +29,7 @@ def run(module: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["synthetic", "quickstart"])
-def test_a_saved_model_scores_as_it_did(tmp_path, task):
+def test_exported_model_scores_the_same(tmp_path, task):
     flags = ["--task", task, "--logs-dir", str(tmp_path)]
     short = ["--max-steps", "3", "--evaluate", "end", "--run-id", "run"]
     run("train.worker", *flags, *short, "--eval-samples", "50")
@@ -120,12 +120,12 @@ def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
         assert split == pytest.approx(whole, abs=1e-6)
 
 
-def test_a_model_must_be_named():
+def test_score_without_a_model_is_refused():
     with pytest.raises(UsageError, match="which model"):
         score.main(["--task", "synthetic"])
 
 
-def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
+def test_score_keeps_the_folder_of_its_model(tmp_path):
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     (model / "model.safetensors").touch()
@@ -150,7 +150,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
         export.load_weights(model, tmp_path)
 
 
-def test_a_runs_folder_stands_for_its_model(tmp_path):
+def test_score_accepts_a_run_folder(tmp_path):
     run, model = tmp_path / "run", tmp_path / "run" / "model"
     model.mkdir(parents=True)
     assert score._folder_of(run) == model
@@ -166,6 +166,6 @@ def test_a_runs_folder_stands_for_its_model(tmp_path):
         score.main([str(run), "--task", "rte"])
 
 
-def test_a_new_head_is_not_scored():
+def test_score_with_a_new_head_is_refused():
     with pytest.raises(UsageError, match="--new-head would score a head that has learnt nothing"):
         score.main(["bert-base-cased", "--task", "rte", "--new-head"])

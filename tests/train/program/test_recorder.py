@@ -35,7 +35,7 @@ def test_steps_and_evaluations_are_counted_and_timed(run_dir):
     assert (end["kind"], end["step"], end["metrics"]) == ("eval", 4, {"accuracy": 0.25})
 
 
-def test_what_is_no_number_is_null(run_dir):
+def test_nan_and_infinity_are_recorded_as_null(run_dir):
     muster.record(loss=math.nan, lr=math.inf)
     muster.record(metrics={"f1": math.nan})
     lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
@@ -43,7 +43,7 @@ def test_what_is_no_number_is_null(run_dir):
     assert (step["loss"], step["lr"], end["metrics"]) == (None, None, {"f1": None})
 
 
-def test_numbers_of_its_own_will_do(run_dir):
+def test_step_without_a_number_follows_the_last(run_dir):
     muster.record(loss=1.5, samples=64)
     muster.record(7, loss=1.25)
     muster.record(loss=1.0)
@@ -51,7 +51,7 @@ def test_numbers_of_its_own_will_do(run_dir):
     assert found == [(1, 1.5), (7, 1.25), (8, 1.0)]
 
 
-def test_what_it_needs(monkeypatch, run_dir):
+def test_record_without_a_loss_or_run_folder_is_refused(monkeypatch, run_dir):
     with pytest.raises(muster.UsageError, match="either loss"):
         muster.record(3)
     monkeypatch.delenv("MUSTER_RUN_DIR")
@@ -71,13 +71,13 @@ def test_what_it_needs(monkeypatch, run_dir):
         ({"metrics": {"f1": None}}, "metrics['f1'] is None; it must be a number"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_given(run_dir, given, problem):
+def test_invalid_arguments_of_record_are_refused(run_dir, given, problem):
     with pytest.raises(muster.UsageError, match=re.escape(f"muster.record: {problem}")):
         muster.record(**given)
     assert not (run_dir / "metrics").exists()
 
 
-def test_a_loss_that_is_still_in_the_graph_is_recorded(run_dir, recwarn):
+def test_loss_with_a_graph_is_recorded(run_dir, recwarn):
     muster.record(loss=nn.Linear(1, 1)(torch.ones(1, 1)).sum(), lr=torch.tensor(0.5))
     assert records(run_dir, 0)[0]["lr"] == 0.5
     assert not [one for one in recwarn if "requires_grad" in str(one.message)]
