@@ -164,9 +164,9 @@ class BatchPlan:
     in_step: bool = False
     # Whether all ranks run equally many passes in a step, as needed if each pass is a collective.
     same_passes: bool = False
-    lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all alike
+    lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all equal
     pass_tokens: float | None = None  # see train/batches/by_length.py; None: ignore lengths
-    units: Sequence[float] = ()  # what each sample counts in the mean loss; empty: all alike
+    units: Sequence[float] = ()  # each sample's weight in the mean loss; empty: all equal
 
     @property
     def steps_per_epoch(self) -> int:

@@ -57,7 +57,9 @@ class Splitter:
         say: Callable[[str], None] = lambda line: None,
         note: Callable[[SplitRecord], None] = lambda record: None,
     ) -> None:
-        self._ranks, self._say, self._note = ranks, say, note
+        self._ranks = ranks
+        self._say = say
+        self._note = note
         self._betas = [0.0] * ranks.world_size  # seconds per sample on each rank; 0: unknown
 
     def better(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
@@ -88,10 +90,10 @@ class Splitter:
         even = (1.0,) * self._ranks.world_size
         parts = split_batch(plan.batch_size, plan.weights)
         gain = self._slowest(plan, even) / self._slowest(plan, plan.weights)
-        what = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
+        result = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
         if len(set(plan.weights)) == 1:
-            what = "even parts are best"
+            result = "even parts are best"
         shares = ", ".join(f"{min(self._betas) / beta:.2f}" for beta in self._betas)
-        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {what}")
+        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {result}")
         rank = self._ranks.rank
         self._note(SplitRecord(step=step, rank=rank, parts=parts, predicted_gain=gain))

@@ -7,9 +7,9 @@ times a factor that makes it comparable with a link's speed, for any number of r
     reduce_scatter all_gather gather scatter  (n - 1) / n
     broadcast sendrecv                                  1
 
-As in nccl-tests, the size of what is gathered or scattered is that of all parts together. sendrecv
-is a ring, in which each rank sends to the next one and receives from the one before. The time is
-that of the slowest rank, over enough repetitions to fill a part of a second.
+As in nccl-tests, the size of a gather or scatter is that of all parts together. sendrecv is a
+ring, in which each rank sends to the next one and receives from the one before. The time is that of
+the slowest rank, over enough repetitions to fill a part of a second.
 """
 
 import time

@@ -146,7 +146,7 @@ def _as_list(values: Any) -> list[Any]:
 
 
 def _load(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
-    """What computes `metric`: a module, or several as `evaluate.combine` has them."""
+    """The module that computes `metric`, or several as `evaluate.combine` returns them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load_module(module: Any) -> Any:

@@ -18,7 +18,7 @@ class PowerSgd(Compressor):
     """Vectors, and matrices not much larger than their factors, are sent uncompressed.
 
     A tensor of more dimensions becomes a matrix: its first dimension by all others. A bucket has
-    two all_reduces of factors, (rows, rank) and (columns, rank), and one of what is sent as it is.
+    two all_reduces of factors, (rows, rank) and (columns, rank), and one of uncompressed gradients.
     """
 
     def compress(self, gradients: Named) -> None:

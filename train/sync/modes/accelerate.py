@@ -1,8 +1,9 @@
 """Hugging Face Accelerate prepares model and optimizer; samples and arithmetic stay the trainer's.
 
 The data loader and the scheduler are not given to Accelerate. It would divide batches among ranks
-that the plan has already divided, and step the scheduler once per process. What it does for
---precision is torch's autocast and GradScaler, which the trainer uses in every mode.
+that the plan has already divided, and step the scheduler once per process. Nor
+does Accelerate learn of --precision: the trainer itself uses torch's autocast and GradScaler, in
+every mode.
 """
 
 import os

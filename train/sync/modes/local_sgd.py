@@ -60,7 +60,10 @@ class LocalSgd(GradSync):
 
     @torch.no_grad()
     def _round(self, model: nn.Module, ranks: Ranks) -> None:
-        """Replace parameters by what the outer optimizer makes of their average."""
+        """Average the parameters, and let the outer optimizer step towards the average.
+
+        Every rank must call it: one all_reduce for each group of parameters.
+        """
         trained = _trained(model)
         self._average(trained, ranks)
         for agreed, param in zip(self._agreed, trained, strict=True):
@@ -76,7 +79,9 @@ class LocalSgd(GradSync):
             spread(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
-        """All numbers in the optimizer's state, the same count on every rank.
+        """All tensors of the optimizer's state, equally many on every rank.
+
+        Every rank must call it: one all_reduce of counts.
 
         A rank that never used a parameter has no state for it yet; there the state starts as zeros.
         """

@@ -78,7 +78,7 @@ class ShardedBucket:
 
     @torch.no_grad()
     def wait(self) -> None:
-        """Wait for the gradients: free what was sent, and average what was received."""
+        """Wait for the gradients of all ranks; average them and free the sent ones."""
         waits.during(self.work.wait)
         self._mean = self._received.mean(dim=0)
         del self._flat, self._received
