@@ -168,7 +168,13 @@ class RankOfRun(World):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples that one rank computes in one forward pass."""
+    """Samples that one rank computes in one forward pass.
+
+    `indices` (n,) are their positions in the dataset. A rank without samples has one as a dummy, of
+    weight 0, so that all ranks run the same collectives. The loss to differentiate is the mean over
+    the n samples times `weight`. `tokens` counts padding. `share`, from 0 to 1, is this rank's part
+    of the global batch.
+    """
 
     indices: tuple[int, ...]
     weight: float
@@ -178,13 +184,16 @@ class MicroBatch:
     cut_by: str = ...
 
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """Those that count: 0 for a dummy."""
+
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """A context for its forward and backward pass: only a step's last one synchronises.
 
-        It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
-        it.
+        Every rank must use it, with the `model` that `muster.sync` returned. It has no collective
+        of its own. It also sets whether the BatchNorm layers of
+        `muster.sync(..., synced_batchnorm=True)` count this micro-batch.
 
         Raises:
             UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
@@ -193,7 +202,10 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step of one rank: its micro-batches, at least one."""
+    """One step of one rank: its micro-batches, at least one.
+
+    `samples` are those of the global batch. `step` counts from 1, `epoch` from 0.
+    """
 
     samples: int
     micro_batches: tuple[MicroBatch, ...]
@@ -201,9 +213,12 @@ class StepPlan:
     epoch: int = ...
 
     @property
-    def local_samples(self) -> int: ...
+    def local_samples(self) -> int:
+        """The samples of this rank in this step."""
+
     @property
-    def local_tokens(self) -> int: ...
+    def local_tokens(self) -> int:
+        """The tokens of this rank in this step, with padding; 0 if lengths are unknown."""
 
 class Steps:
     """Iterates over the remaining steps, from one epoch to the next; see `steps`.
@@ -480,8 +495,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group calls it with its own samples: any number of them, also
-    none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
+    Every rank of torch's default group must call it with its own samples: any number of them, also
+    none. Without a group the process is a single rank. All samples are gathered on every rank for a
+    moment, through gloo and CPU memory; then all ranks wait for rank 0, which computes. So it waits
+    for the device if samples lie there. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}

@@ -93,11 +93,9 @@ def _score(
     exit_guard: ExitGuard,
 ) -> None:
     # here, since a wrong flag should be reported at once
-    from train.loop import export, predictions, run
+    from train.loop import predictions, run
 
-    with run.prepared(config, world, exit_guard) as (trainer, run_dir):
-        if weights is not None:
-            export.load_weights(trainer.state.model, weights)
+    with run.prepared(config, world, exit_guard, weights) as (trainer, run_dir):
         unlabelled = predictions.unlabelled_sets(trainer) if more.predict else {}
         (record,) = trainer.fit().evaluations
         if trainer.ranks.rank == 0:

@@ -187,9 +187,9 @@ class Steps:
             if self.is_epoch_complete:
                 self.end_epoch()
 
-    def segment(self) -> Iterator[StepPlan]:
+    def segment(self, coming: Iterator[StepPlan] | None = None) -> Iterator[StepPlan]:
         """The steps of `coming`; the position moves with each. Then parts are decided, if due."""
-        for plan in self.coming():
+        for plan in coming or self.coming():
             self.position.step += 1
             self.position.in_epoch += 1
             yield plan
@@ -220,13 +220,13 @@ class Steps:
     @property
     def is_epoch_complete(self) -> bool:
         """Whether all steps of this epoch were handed out."""
-        return self.position.in_epoch == self.plan.steps_per_epoch
+        return 0 < self.position.in_epoch == self.plan.steps_per_epoch
 
     @property
     def left_in_epoch(self) -> int:
         """How many steps of this epoch are still to come."""
         at = self.position
-        return min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step)
+        return max(0, min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step))
 
     def end_epoch(self) -> None:
         """The next epoch begins, with parts by the speeds of this one if they are measured."""

@@ -97,9 +97,11 @@ def joined(
 
 @contextmanager
 def prepared(
-    config: TrainConfig, world: World, exit_guard: ExitGuard
+    config: TrainConfig, world: World, exit_guard: ExitGuard, weights: Path | None = None
 ) -> Iterator[tuple[Trainer, Path]]:
     """A trainer whose workers have met, with its run folder, ready for its first step.
+
+    It begins with the `weights` in that folder, if one is given.
 
     Raises:
         MusterError: a worker, a file or a setting prevents it.
@@ -135,7 +137,7 @@ def prepared(
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = Trainer(
             config, ranks, device, task, console, sinks,
-            folder=folder, writes=writes, meter=meter, metrics=metrics,
+            folder=folder, writes=writes, meter=meter, metrics=metrics, weights=weights,
         )  # fmt: skip
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)

@@ -1,5 +1,6 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
+import itertools
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from train.batches.steps import Position, Steps
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import build
+from train.loop import build, export
 from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
 from train.loop.state import MeasuredSplit, TrainingState
@@ -56,10 +57,12 @@ class Trainer:
         writes: bool = False,
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
+        weights: Path | None = None,
     ) -> None:
         """Build all parts, once and in order: ranks wait for each other in here.
 
         `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+        `weights` is a folder with weights that `export.save` wrote, to begin with.
         """
         self.config, self.ranks, self.device, self.task = config, ranks, device, task
         self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
@@ -74,6 +77,8 @@ class Trainer:
         self.grad_sync = plugins.build(config.sync, ranks, build.of_settings(SyncOptions, config))
         self.datasets = build.datasets(config, task)
         model = build.model(config, task, device)
+        if weights is not None:
+            export.load_weights(model, weights)  # here, since a sync mode may split the model
         samples, same_passes = self.datasets.train, self.grad_sync.same_passes
         plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
@@ -156,7 +161,8 @@ class Trainer:
         self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
         with orderly_stop.request.during(*self._stop_signals):
-            while not (self.steps.is_over or self._is_patience_over()):
+            # a run that was stopped at the end of an epoch has not evaluated it
+            while self.steps.is_epoch_complete or not self._is_over():
                 self._train_epoch()
             if self.manager.is_due_at_end(self.position.step):
                 self.checkpoints.make(self.position.step, StepRequests(save=True))
@@ -214,6 +220,9 @@ class Trainer:
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
 
+    def _is_over(self) -> bool:
+        return self.steps.is_over or self._is_patience_over()
+
     def _is_patience_over(self) -> bool:
         """Whether --patience epochs have passed since the best by --keep-best; it says so."""
         patience = self.config.patience
@@ -259,14 +268,14 @@ class Trainer:
     def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            batches = self._loaded()
-            for plan in self.steps.segment():
+            plans, coming = itertools.tee(self.steps.coming())  # to cut by lengths takes time
+            batches = self._loaded(coming)
+            for plan in self.steps.segment(plans):
                 yield plan, batches
 
-    def _loaded(self) -> Iterator[Batch]:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
         """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.position.epoch
-        coming = self.steps.coming()
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(

@@ -73,11 +73,9 @@ def exchange(
     the same on every rank. The host does not wait for the device.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    if isinstance(loss, Tensor) and isinstance(norm, Tensor):
-        flags = torch.tensor(requests, dtype=torch.float64, device=device)
-        row = torch.cat([loss.reshape(1).double(), norm.reshape(1).to(flags), flags])
-    else:
-        row = torch.tensor([loss, norm, *requests], dtype=torch.float64, device=device)
+    row = torch.tensor([0.0, 0.0, *requests], dtype=torch.float64, device=device)
+    row[0] = loss  # a tensor is copied on its device, and the host does not wait for it
+    row[1] = norm
     if not more:
         return Shared([ranks.all_gather(row)])
     parts = [row, *(part.to(row) for part in more)]

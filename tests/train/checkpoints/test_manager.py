@@ -182,6 +182,42 @@ def test_patience_ends_a_run_without_improvement(tmp_path):
     )
 
 
+def interrupt_at(last):
+    """What stops a run after step `last`."""
+    return lambda step: step == last - 1 and os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_run_stopped_at_the_end_of_an_epoch_evaluates_it_when_resumed(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, keep_best="mine:min", checkpoint_dir=folder)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16), task=Perplexed(ANY, 9.0))
+    resumed = replace(config, resume="auto")
+    trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0))
+    assert [one.step for one in trainer.history.evaluations] == [8, 16]
+    assert trainer.manager.best_step() == 16
+
+
+def test_fewer_steps_than_a_checkpoint_has_still_evaluate_its_last_epoch(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, checkpoint_dir=folder)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16))
+    resumed = replace(config, resume="auto", max_steps=9)
+    trainer, _ = run(resumed, tmp_path / "b")
+    assert [one.step for one in trainer.history.evaluations] == [8, 16]
+
+
+def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, epochs=3, keep_best="mine:min", checkpoint_dir=folder, patience=1)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16), task=Perplexed(ANY, 9.0))
+    resumed = replace(config, resume="auto")
+    trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0, 3.0))
+    assert trainer.position.step == 24 and trainer.manager.best_step() == 24
+
+
 def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
     stepped = []
     with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):

@@ -2,20 +2,24 @@
 
 import json
 import shutil
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.workers import finish, start
+from tests.train.workers import finish, results_of, start
 from train import score
 from train.loop import export
 from train.loop.run import SUMMED_UP
-from train.records.sinks import History
+from train.loop.trainer import Trainer
+from train.records.sinks import Console, History
 from train.records.summary import summarise
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 
@@ -97,6 +101,23 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
         loaded = PeftModel.from_pretrained(plain, tmp_path / "model").state_dict()
         adapters = [name for name in was if "lora" in name]
         assert adapters and all(torch.equal(was[name], loaded[name]) for name in adapters)
+
+
+def scores_of(ranks: Ranks, mode: str, folder: str) -> dict[str, float]:
+    """Of the weights in `folder`."""
+    config = TrainConfig(task="synthetic", sync=mode, epochs=0, seed=1, device="cpu")
+    task, console, cpu = synthetic.build(config), Console(speaks=False), torch.device("cpu")
+    trainer = Trainer(config, ranks, cpu, task, console, Mock(), weights=Path(folder))
+    return trainer.fit().evaluations[0].metrics
+
+
+@pytest.mark.parametrize("mode", ["fsdp", "zero1"])
+def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
+    saved = synthetic.build(TrainConfig(task="synthetic")).build_model()
+    save_model(saved, str(tmp_path / export.WEIGHTS))
+    whole = scores_of(Ranks(), "single", str(tmp_path))
+    for split in results_of(scores_of, 2, tmp_path, mode, str(tmp_path)):
+        assert split == pytest.approx(whole, abs=1e-6)
 
 
 def test_score_without_a_model_is_refused():

@@ -35,7 +35,7 @@ class Accelerate(DdpSync):
 
 
 def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
-    """Set the variables that Accelerate reads, which are missing if workers start by hand."""
+    """Set the variables that Accelerate reads, that are missing if workers start by hand."""
     if on_gpu:  # this worker's GPU; Accelerate would take the one of its local rank
         os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
         # Otherwise it gives DDP device_ids=[LOCAL_RANK]. That device does not exist if a worker
