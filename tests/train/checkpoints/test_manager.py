@@ -84,8 +84,8 @@ def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     writer.start({"model": {"w": lambda: None}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
-    where = f"{tmp_path} on {socket.gethostname()}"
-    assert line.startswith(f"warning: step 3: no checkpoint in {where}: ")
+    folder = f"{tmp_path} on {socket.gethostname()}"
+    assert line.startswith(f"warning: step 3: no checkpoint in {folder}: ")
     assert f"warning: {noted[0].error}" == line
 
 
@@ -122,7 +122,10 @@ def test_run_resumed_from_an_older_checkpoint_is_the_newest(tmp_path):
 def test_best_checkpoint_by_metric_is_kept(tmp_path):
     config = replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.3)
     trainer, _ = run(config, tmp_path)
-    losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
+    losses = {
+        evaluation.step: evaluation.metrics["eval_loss"]
+        for evaluation in trainer.history.evaluations
+    }
     best = min(losses, key=losses.__getitem__)
     assert best in steps(tmp_path / "checkpoints")
 

@@ -35,8 +35,8 @@ def test_resumed_training_is_bit_for_bit_the_uninterrupted_one(ended, name):
 
 
 def test_state_that_differs_by_rank_comes_back_on_its_rank(ended):
-    for found, saved in (one["own"] for one in ended):
-        assert found == saved
+    for states, saved in (state["own"] for state in ended):
+        assert states == saved
 
 
 def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, capsys):

@@ -30,7 +30,7 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def losses(trainer):
-    return torch.tensor([one.loss for one in trainer.history.steps], dtype=torch.float64)
+    return torch.tensor([record.loss for record in trainer.history.steps], dtype=torch.float64)
 
 
 def resume_in_every_mode(ranks, folder):
@@ -45,9 +45,9 @@ def resume_in_every_mode(ranks, folder):
         whole = train(ranks, config, disk / "whole")
         cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
         train(ranks, cut, disk / "cut")
-        found = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
-        assert bits(found) == bits(whole), f"{mode}: not the same bits"
-        assert torch.equal(losses(found), losses(whole)[CUT:]), f"{mode}: not the same losses"
+        resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+        assert bits(resumed) == bits(whole), f"{mode}: not the same bits"
+        assert torch.equal(losses(resumed), losses(whole)[CUT:]), f"{mode}: not the same losses"
 
         plain = replace(config, dropout=0.0)  # which differs over numbers of ranks
         reference = Path(folder, f"{mode}.pt")
@@ -61,11 +61,11 @@ def resume_in_every_mode(ranks, folder):
             (other,) = Path(folder).glob(
                 f"{made_by}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints"
             )
-            found = train(ranks, plain, disk / made_by, other)
-            want = torch.load(reference, weights_only=True)[CUT:]
-            gap = (losses(found) - want).abs().max().item()
-            what = f"{mode}, from {made_by}'s checkpoint of other ranks"
-            assert gap < 1e-6, f"{what}: losses differ by {gap}"
+            resumed = train(ranks, plain, disk / made_by, other)
+            wanted = torch.load(reference, weights_only=True)[CUT:]
+            gap = (losses(resumed) - wanted).abs().max().item()
+            case = f"{mode}, from {made_by}'s checkpoint of other ranks"
+            assert gap < 1e-6, f"{case}: losses differ by {gap}"
 
 
 def test_every_mode_resumes_also_on_another_number_of_ranks(tmp_path):

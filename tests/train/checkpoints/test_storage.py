@@ -61,19 +61,19 @@ def test_last_write_of_a_step_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
     storage.write(folder, 7, TENSORS, {"number": "new"})  # the one that is there gives way
-    (found,) = storage.list_checkpoints(folder)
-    tensors, state = storage.read_verified(found)
-    assert found.step == 7 and state == {"number": "new", "step": 7}
+    (checkpoint,) = storage.list_checkpoints(folder)
+    tensors, state = storage.read_verified(checkpoint)
+    assert checkpoint.step == 7 and state == {"number": "new", "step": 7}
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
-    assert list(folder.iterdir()) == [found.path]
+    assert list(folder.iterdir()) == [checkpoint.path]
 
 
 def test_prune_keeps_the_newest_and_the_best(tmp_path):
     write(tmp_path, 2, 10, 9, 1)
-    assert [one.step for one in storage.list_checkpoints(tmp_path)] == [10, 9, 2, 1]
+    assert [checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)] == [10, 9, 2, 1]
     storage.prune(tmp_path, 2, best=1)
-    assert [one.step for one in storage.list_checkpoints(tmp_path)] == [10, 9, 1]
+    assert [checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)] == [10, 9, 1]
 
 
 def flip(path: Path) -> None:
@@ -86,22 +86,22 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 9), Path.unlink])
 def test_damaged_file_is_detected(tmp_path, name, harm):
     write(tmp_path, 5)
-    (found,) = storage.list_checkpoints(tmp_path)
-    harm(found.path / name)
+    (checkpoint,) = storage.list_checkpoints(tmp_path)
+    harm(checkpoint.path / name)
     with pytest.raises(Damaged, match=name):
-        storage.read_verified(found)
+        storage.read_verified(checkpoint)
     # without a manifest it is no checkpoint
-    assert len(storage.list_checkpoints(tmp_path)) == (found.path / storage.MANIFEST).exists()
+    assert len(storage.list_checkpoints(tmp_path)) == (checkpoint.path / storage.MANIFEST).exists()
 
 
 @pytest.mark.parametrize("version", [1, 99])  # 1 had safetensors
 def test_checkpoint_of_another_format_version_is_refused(tmp_path, version):
     write(tmp_path, 5)
-    (found,) = storage.list_checkpoints(tmp_path)
-    manifest = found.path / storage.MANIFEST
+    (checkpoint,) = storage.list_checkpoints(tmp_path)
+    manifest = checkpoint.path / storage.MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": version}))
     with pytest.raises(Damaged, match=f"has version {version} of the form"):
-        storage.read_verified(found)
+        storage.read_verified(checkpoint)
 
 
 class Code:
@@ -111,9 +111,9 @@ class Code:
 
 def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
+    checkpoint = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
-        storage.read_verified(found)
+        storage.read_verified(checkpoint)
     assert not (tmp_path / "made").exists()
 
 
@@ -294,12 +294,12 @@ def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
         os.kill(process.pid, signal.SIGKILL)
         rest = process.stdout.read().split()
     finished = int(rest[-1] if rest else message)
-    found = storage.list_checkpoints(tmp_path)
-    assert found[0].step >= finished
-    for one in found:
-        tensors, state = storage.read_verified(one)
-        assert set(tensors["model"]["weight"].tolist()) == {float(one.step)}
-        assert state["number"] == one.step
+    checkpoints = storage.list_checkpoints(tmp_path)
+    assert checkpoints[0].step >= finished
+    for checkpoint in checkpoints:
+        tensors, state = storage.read_verified(checkpoint)
+        assert set(tensors["model"]["weight"].tolist()) == {float(checkpoint.step)}
+        assert state["number"] == checkpoint.step
     write(tmp_path, finished + 10)
     storage.prune(tmp_path, 1, None)
     assert [path.name for path in tmp_path.iterdir()] == [f"step_{finished + 10:08d}"]
@@ -322,7 +322,9 @@ def test_write_is_retried_after_a_passing_error(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_write", flaky)
     monkeypatch.setattr(storage, "PAUSE_S", 0.0)
     write(tmp_path, 1)
-    assert flaky.call_count == 3 and [one.step for one in storage.list_checkpoints(tmp_path)] == [1]
+    assert flaky.call_count == 3 and [
+        checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)
+    ] == [1]
 
 
 def test_partial_folder_of_a_living_process_is_not_removed(tmp_path, monkeypatch):

@@ -42,11 +42,11 @@ def test_single_process_is_a_run_of_one_rank(tmp_path):
 
 
 def test_two_ranks_have_one_run_folder(tmp_path):
-    found = printed(run_program(tmp_path, PROGRAM, 2))
-    for rank, row in enumerate(found):
+    rows = printed(run_program(tmp_path, PROGRAM, 2))
+    for rank, row in enumerate(rows):
         first, again = (f"{rank} 2 {total} {rank} 2 0 1 {rank}".split() for total in (3, 5))
         assert (row[:8], row[9:-1]) == (first, again)
-    assert found[0][8::9] == found[1][8::9]
+    assert rows[0][8::9] == rows[1][8::9]
 
 
 def test_invalid_arguments_of_init_are_refused():

@@ -27,7 +27,7 @@ FOUR = ["a", "b", "c", "d"]
 def test_sent_bytes_equal_received_bytes(operation, nbytes, workers):
     hosts = [f"node{node}" for node, count in enumerate(workers) for _ in range(count)]
     flows = [crossing(operation, nbytes, hosts, host) for host in sorted(set(hosts))]
-    assert sum(one for one, _ in flows) == pytest.approx(sum(other for _, other in flows))
+    assert sum(flow for flow, _ in flows) == pytest.approx(sum(other for _, other in flows))
     if len(workers) == 1:
         assert flows == [(0, 0)]
 
