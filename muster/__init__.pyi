@@ -209,15 +209,17 @@ class Steps:
     """Iterates over the remaining steps, from one epoch to the next; see `steps`.
 
     Its `state_dict` lets a training continue after the step that was handed out last. So the
-    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`, and
-    is refused here.
+    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`.
     """
 
     epochs: int
-    step: int
 
     def __len__(self) -> int:
         """The steps of all epochs together."""
+
+    @property
+    def step(self) -> int:
+        """The number of the step that was handed out last."""
 
     def __iter__(self) -> Iterator[StepPlan]: ...
     def batches(self) -> Batches:

@@ -26,7 +26,7 @@ class SbatchOption:
     @classmethod
     def parse(cls, text: str) -> Self:
         key, equals, value = text.partition("=")
-        return cls(key.lstrip("-").replace("_", "-"), value if equals else None)
+        return cls(key.replace("_", "-").lstrip("-"), value if equals else None)
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value}"

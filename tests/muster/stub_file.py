@@ -45,7 +45,7 @@ CLASSES = {
     "train/distributed/world.py": {"World": {}},
     "train/program/rank_of_run.py": {"RankOfRun": {}},
     "train/batches/plan.py": {"MicroBatch": {}, "StepPlan": {}},
-    "train/batches/steps.py": {"Steps": {"epochs": "int", "step": "int"}, "Batches": {}},
+    "train/batches/steps.py": {"Steps": {"epochs": "int"}, "Batches": {}},
     "train/checkpoints/object_states.py": {"Stateful": {}, "Collected": {}},
     "train/program/saved_objects.py": {"Checkpoints": {"folder": "Path", "step": "int"}},
     "train/sync/ddp/data_parallel.py": {
@@ -54,10 +54,12 @@ CLASSES = {
 }  # fmt: skip
 INTERNAL = {
     "World": {"find", "from_env", "agent_store", "store_secret", "is_led"},
-    "StepPlan": {"record"},
-    "Steps": {"left"},
-    "Checkpoints": {"requests", "answered"},
-}
+    "Steps": {
+        "left", "segment", "coming", "left_in_epoch", "end_epoch", "require_handed_out", "last",
+        "is_auto",
+    },
+    "Checkpoints": {"requests"},
+}  # fmt: skip
 MADE_BY_US = {"Steps", "Batches", "Checkpoints", "Alone"}  # what is given to __init__ is ours
 SHOWN = {"__init__", "__len__", "__iter__", "__enter__", "__exit__", "__str__"}
 

@@ -49,13 +49,13 @@ def run(
     cpu, writes = torch.device("cpu"), ranks.rank == 0
     trainer = Trainer(config, ranks, cpu, task, console, sinks, folder=folder, writes=writes)
     if at_step is not None:
-        report = trainer._report
-        trainer._report = lambda record: (report(record), at_step(record.step))
+        add = trainer.history.add
+        trainer.history.add = lambda record: (add(record), at_step(record.step))
     try:
         trainer.go_on()
         trainer.fit()
     finally:
-        trainer.checkpoints.close()
+        trainer.manager.close()
         sinks.close()
     return trainer, console.lines
 

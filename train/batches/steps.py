@@ -137,8 +137,6 @@ class Steps:
 
     Its `state_dict` lets a training continue after the step that was handed out last. So the
     training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`.
-
-    The trainer has one, too, and does more at the end of an epoch: it iterates over `segment`.
     """
 
     def __init__(
@@ -184,9 +182,9 @@ class Steps:
         return self._timer is not None
 
     def __iter__(self) -> Iterator[StepPlan]:
-        while self.step < self.last:
+        while not self.is_over:
             yield from self.segment()
-            if self.position.in_epoch == self.plan.steps_per_epoch:
+            if self.is_epoch_complete:
                 self.end_epoch()
 
     def segment(self) -> Iterator[StepPlan]:
@@ -198,13 +196,14 @@ class Steps:
             if self._timer is not None:
                 amount = plan.local_tokens if self.plan.by_length else plan.local_samples
                 self._pace.add(self._timer.take_step().seconds()["forward"], amount)
-        if self._timer is not None and not self.measured:
+        if self._timer is not None and self.left_in_epoch:
             self._split_anew()
 
     def coming(self) -> Iterator[StepPlan]:
         """The steps until this epoch ends, or until parts may change; no position moves."""
         at = self.position
-        most = MEASURED_STEPS if self.is_auto and not self.measured else len(self)
+        # parts may change after 8 steps, then after twice as many, and at the end of each epoch
+        most = max(MEASURED_STEPS, self.measured) if self.is_auto else len(self)
         end = at.in_epoch + min(most, self.last - at.step)
         first = at.step - at.in_epoch
         every = self.plan.epoch(at.epoch, self._ranks.rank)
@@ -212,6 +211,16 @@ class Steps:
             replace(plan, step=first + number, epoch=at.epoch)
             for number, plan in enumerate(islice(every, at.in_epoch, end), start=at.in_epoch + 1)
         )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left."""
+        return self.position.epoch >= self.epochs or self.step >= self.last
+
+    @property
+    def is_epoch_complete(self) -> bool:
+        """Whether all steps of this epoch were handed out."""
+        return self.position.in_epoch == self.plan.steps_per_epoch
 
     @property
     def left_in_epoch(self) -> int:

@@ -58,7 +58,7 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
         with trainer.grad_sync.whole(model) if saves else nullcontext():
             if is_first:
                 _leave(trainer, history, run_dir, saves=saves)
-        trainer.checkpoints.require()
+        trainer.manager.require()
 
 
 def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
@@ -137,7 +137,7 @@ def prepared(
             config, ranks, device, task, console, sinks,
             folder=folder, writes=writes, meter=meter, metrics=metrics,
         )  # fmt: skip
-        closing.callback(trainer.checkpoints.close)  # its last record goes to the sinks
+        closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)
         marks["model"] = time.time()
         trainer.go_on()

@@ -125,8 +125,12 @@ class TrainedModel:
             self.state.precision.unscale_(self.state.optimizer)  # before the clipping
             return self.grad_sync.clip(self._params, self.max_grad_norm)
 
-    def update(self) -> None:
-        """Step the optimizer and its learning rate, unless a gradient of fp16 has overflowed."""
+    def update(self) -> float:
+        """Step the optimizer and its schedule; return the learning rate of this step.
+
+        Nothing moves if a gradient of fp16 has overflowed.
+        """
+        lr = float(self.state.schedule.get_last_lr()[0])
         with named("optimizer"):
             precision = self.state.precision
             precision.step(self.state.optimizer)
@@ -137,6 +141,7 @@ class TrainedModel:
                 self.state.schedule.step()
         with named("sync"):
             self.grad_sync.updated(self.model)
+        return lr
 
     def require_finite(self, step: int, shared: Shared, norm: float) -> None:
         """Refuse to go on after `step` if it has left no numbers to learn from.

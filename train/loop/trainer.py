@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster import orderly_stop
-from muster.orderly_stop import StoppedCleanly
 from train.batches.plan import BatchPlan, StepPlan
 from train.batches.splitter import Splitter
 from train.batches.steps import Position, Steps
-from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
-from train.checkpoints.object_states import ObjectStates
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
@@ -28,9 +26,10 @@ from train.loop.state import TrainingState
 from train.loop.step import TrainedModel, build_schedule, schedule_end
 from train.model import rng
 from train.model.precision import Precision
-from train.program.exchange import exchange
+from train.program.exchange import Shared, exchange
 from train.program.recorder import Recorder
-from train.records.schema import DriftRecord, StepRecord
+from train.program.saved_objects import Checkpoints
+from train.records.schema import DriftRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
 from train.sync import batchnorm, drift, plugins
@@ -67,7 +66,7 @@ class Trainer:
         self.config, self.ranks, self.device, self.task = config, ranks, device, task
         self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
         best = config.best()
-        self.checkpoints = CheckpointManager(
+        self.manager = CheckpointManager(
             folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
             keep_last=config.keep_last, keep_best=best and best.metric,
             lowest_is_best=best is not None and best.lowest, run_id=config.run_id,
@@ -103,16 +102,13 @@ class Trainer:
         self.history = History()
         self.completed = 0  # the last step that has ended
         ends = schedule_end(config, self.plan.steps_per_epoch)
-        self.saved = ObjectStates(
-            {
-                **self.state.objects(forgets=config.reset_optimizer),
-                "split": Split(self.steps, console.line),
-                "history": self.history,
-                "settings": RunSettings(config, len(samples), ends, console.line),
-            },
-            ranks,
-            writes=writes,
-        )
+        objects = {
+            **self.state.objects(forgets=config.reset_optimizer),
+            "split": Split(self.steps, console.line),
+            "history": self.history,
+            "settings": RunSettings(config, len(samples), ends, console.line),
+        }
+        self.checkpoints = Checkpoints(self.manager, ranks, objects, writes=writes)
         self.trained = TrainedModel(task, self.state, self.model, config.max_grad_norm)
         self.recorder = Recorder(sinks, ranks)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
@@ -137,12 +133,16 @@ class Trainer:
             UsageError: there is none, or it belongs to other settings, another model or data set.
         """
         config = self.config
-        found = config.resume and self.checkpoints.find(
-            config.resume, self.saved, self.console.line, asked=f"--resume {config.resume}"
-        )
-        if not found:
+        if not config.resume:
             return
-        self.checkpoints.restore(self.saved, found, without=objects_to_reset(config))
+        resumed = self.checkpoints.resume_from(
+            config.resume,
+            self.console.line,
+            asked=f"--resume {config.resume}",
+            without=objects_to_reset(config),
+        )
+        if not resumed:
+            return
         if config.reset_data:
             self.at.restart_data()
         self.completed = self.at.step
@@ -154,53 +154,60 @@ class Trainer:
         Raises:
             StoppedCleanly: a signal requested it; a checkpoint was written.
         """
-        epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
-        last = self.steps.last
-        self._warn_of_warmup(last)
-        self.console.start(last, self.at.step)
+        self._warn_of_warmup()
+        self.console.start(self.steps.last, self.at.step)
+        self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
-        self.sinks.total_steps = last
         with orderly_stop.request.during(*self._stop_signals):
-            while self.at.epoch < epochs and self.at.step < last and not self._is_patience_over():
-                before = self.at.step
-                if self.meter is not None:
-                    self.meter.begin()
-                for plan, batches in self._batches():
-                    record, requests = self._run(plan, batches)
-                    self._report(record)
-                    self._equalize()
-                    if requests.stop or self.at.in_epoch < per_epoch:
-                        self._checkpoint(requests)
-                self._count_traffic(before, self.at.epoch + 1)
-                if self.at.in_epoch == per_epoch:
-                    self._end_epoch(last)
-            if self.checkpoints.is_due_at_end(self.at.step):
-                self._checkpoint(StepRequests(save=True))
+            while not (self.steps.is_over or self._is_patience_over()):
+                self._train_epoch()
+            if self.manager.is_due_at_end(self.at.step):
+                self.checkpoints.make(self.at.step, StepRequests(save=True))
         self._evaluate(when="end")
-        self.checkpoints.tell_if_none_is_best()
+        self.manager.tell_if_none_is_best()
         self.history.total_s = time.perf_counter() - began_s
         self.console.stop()
         return self.history
 
-    def _run(self, plan: StepPlan, batches: Iterator[Batch]) -> tuple[StepRecord, StepRequests]:
-        self.recorder.begin(self.model)
-        loss = self.trained.forward_backward(plan, batches)
-        shared, norm = self.trained.synchronise(plan, loss, self._requests(plan.step))
-        lr = float(self.state.schedule.get_last_lr()[0])
-        self.trained.update()
+    def _train_epoch(self) -> None:
+        """Train what is left of this epoch."""
+        before = self.at.step
+        if self.meter is not None:
+            self.meter.begin()
+        for step, batches in self._loaded_steps():
+            self.recorder.begin(self.model)
+            loss = self.trained.forward_backward(step, batches)
+            shared, norm = self.trained.synchronise(step, loss, self._requests(step.step))
+            lr = self.trained.update()
+            self._record(step, shared, norm, lr)
+            self._equalize()
+            if shared.requests.stop or not self.steps.is_epoch_complete:
+                self.checkpoints.make(step.step, shared.requests)
+        self._count_traffic(before, self.at.epoch + 1)
+        if self.steps.is_epoch_complete:
+            self._end_epoch()
+
+    def _record(self, step: StepPlan, shared: Shared, norm: Tensor, lr: float) -> None:
+        """Write down a step that is over; its numbers must be finite."""
         grad_norm = float(norm)  # the host waits for the device here
-        self.trained.require_finite(plan.step, shared, grad_norm)
+        self.trained.require_finite(step.step, shared, grad_norm)
         self.grad_sync.finished()
-        self.completed = plan.step
+        self.completed = step.step
         record = self.recorder.stepped(
-            plan, self.model, self.ranks.ledger.take_step(),
+            step, self.model, self.ranks.ledger.take_step(),
             loss=shared.loss, lr=lr, grad_norm=grad_norm,
             comm_s=self.grad_sync.comm_s, overlapped_s=self.grad_sync.overlapped_s,
         )  # fmt: skip
-        return record, shared.requests
+        self.history.add(record)
+        self.console.advance(record.loss)
+        every = self.config.log_every
+        is_due = record.step <= FIRST_LOSSES or self.console.is_line_due
+        if record.step % every == 0 if every else is_due:
+            self.console.line(f"step {record.step}  loss {record.loss:.6f}")
 
-    def _warn_of_warmup(self, last: int) -> None:
+    def _warn_of_warmup(self) -> None:
         """Say so if the learning rate never becomes --lr."""
+        last = self.steps.last
         steps = self.config.warmup_steps
         has_own = self.task.schedule(max(1, last)) is not None
         if self.at.step < last < steps and not has_own:
@@ -213,7 +220,7 @@ class Trainer:
     def _is_patience_over(self) -> bool:
         """Whether --patience epochs have passed since the best by --keep-best; it says so."""
         patience = self.config.patience
-        best = max(self.checkpoints.best_step(), self.at.before)
+        best = max(self.manager.best_step(), self.at.before)
         if patience is None or self.at.step - best < patience * self.plan.steps_per_epoch:
             return False
         self.console.line(
@@ -233,35 +240,26 @@ class Trainer:
             if record.note and self.ranks.rank == 0:
                 self.console.line(f"{record.host}, {record.interface}: {record.note}")
 
-    def _end_epoch(self, last: int) -> None:
+    def _end_epoch(self) -> None:
         metrics = self._evaluate(when="epoch")
         self.steps.end_epoch()
-        is_last = self.at.step >= last or self.at.epoch == self.config.epochs
-        is_best = self.checkpoints.is_best(metrics, self.at.step)
+        step = self.at.step
+        is_best = self.manager.is_best(metrics, step)
         # the evaluation took time, and no further step would tell the other ranks
-        asked = exchange(self.ranks, requests=self._requests(self.at.step)).requests
-        save = asked.save or is_best or self.checkpoints.is_due_after_epoch
+        asked = exchange(self.ranks, requests=self._requests(step)).requests
+        save = asked.save or is_best or self.manager.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
-        self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
-
-    def _checkpoint(self, requests: StepRequests) -> None:
-        """Make a checkpoint if one is due; end the run here if a rank was asked to stop."""
-        if not (requests.save or requests.stop):
-            return
-        self.checkpoints.make(self.at.step, self.saved, requests)
-        if requests.stop:
-            # the reason of whichever rank was asked; the launcher reads it
-            why = next(filter(None, gather(self.ranks, orderly_stop.request.why)))
-            raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
+        stop = asked.stop and not self.steps.is_over
+        self.checkpoints.make(step, StepRequests(stop, save, asked.busy and not is_best))
 
     def _requests(self, step: int) -> StepRequests:
         """What this rank requests after `step`."""
         is_asked = bool(orderly_stop.request.why)
         if self._makes_checkpoints:
-            return self.checkpoints.requests(step, stop=is_asked)
+            return self.manager.requests(step, stop=is_asked)
         return StepRequests(stop=is_asked)
 
-    def _batches(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
+    def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
             batches = self._loaded()
@@ -310,14 +308,6 @@ class Trainer:
         if every and self.at.step % every == 0 and self.ranks.world_size > 1:
             drift = self.state.equalize()
             self.sinks.write(DriftRecord(step=self.at.step, rank=self.ranks.rank, drift=drift))
-
-    def _report(self, record: StepRecord) -> None:
-        self.history.add(record)
-        self.console.advance(record.loss)
-        every = self.config.log_every
-        is_due = record.step <= FIRST_LOSSES or self.console.is_line_due
-        if record.step % every == 0 if every else is_due:
-            self.console.line(f"step {record.step}  loss {record.loss:.6f}")
 
 
 class Split:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from muster.orderly_stop import StoppedCleanly, request, stopping
 
 from ..batches.steps import Steps
 from ..checkpoints.exchange import gather, sees_first
-from ..checkpoints.manager import CheckpointManager, StepRequests
+from ..checkpoints.manager import AUTO, CheckpointManager, StepRequests
 from ..checkpoints.object_states import Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
@@ -130,26 +130,44 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects.
         """
-        found = self._manager.find(
-            "auto", self._state, lambda line: None, self._warn, asked="muster.checkpoints"
-        )
-        if found is None:
-            return 0
-        by_rank, was = found.saved.by_rank, found.saved.world_size
-        if by_rank and was != self._ranks.world_size:
-            self._warn(
-                f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
-                f"{self._ranks.world_size} every rank goes on with the same state"
-            )
-        self._manager.restore(self._state, found)
-        self.step = found.saved.step
-        if self._is_used:
+        is_found = self.resume_from(AUTO, lambda line: None, self._warn, asked="muster.checkpoints")
+        if is_found and self._is_used:
             self._warn(
                 f"goes on from step {self.step} in {self.folder}, where an earlier call of this "
                 "program has its checkpoints; another training needs a name of its own: "
                 "name='fold2'"
             )
         return self.step
+
+    def resume_from(
+        self,
+        place: str,
+        tell: Callable[[str], None],
+        tell_damaged: Callable[[str], None] | None = None,
+        *,
+        asked: str,
+        without: Collection[str] = (),
+    ) -> bool:
+        """Resume from the newest whole checkpoint in `place`; whether there is one. Collective.
+
+        `place` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
+        stay as they are. `asked` is what a refusal begins with.
+
+        Raises:
+            UsageError: it is a checkpoint of other objects, or the folder has none.
+        """
+        found = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
+        if found is None:
+            return False
+        by_rank, was = found.saved.by_rank, found.saved.world_size
+        if by_rank and was != self._ranks.world_size:
+            self._warn(
+                f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
+                f"{self._ranks.world_size} every rank goes on with the same state"
+            )
+        self._manager.restore(self._state, found, without=without)
+        self.step = found.saved.step
+        return True
 
     def _warn(self, text: str) -> None:
         if self._ranks.rank == 0:
@@ -165,13 +183,20 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             SystemExit: a rank was asked to stop; everything is on the disk.
         """
         self._count(step)
-        asked = of_program.after(self._ranks, self.step, self)
+        self.make(self.step, of_program.after(self._ranks, self.step, self))
+
+    def make(self, step: int, asked: StepRequests) -> None:
+        """Do what some rank has `asked` for after `step`: save, or save and end the training.
+
+        Raises:
+            StoppedCleanly: a rank was asked to stop; everything is on the disk.
+        """
         if asked.save or asked.stop:
-            self._manager.make(self.step, self._state, asked)
+            self._manager.make(step, self._state, asked)
         if asked.stop:
-            # the reason of whichever rank was asked
+            # the reason of whichever rank was asked; a launcher reads it
             why = next(filter(None, gather(self._ranks, request.why)))
-            raise StoppedCleanly(self.step, why, self.folder)
+            raise StoppedCleanly(step, why, self.folder)
 
     def requests(self, step: int) -> StepRequests:
         """What this rank requests after `step`."""

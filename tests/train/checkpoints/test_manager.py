@@ -251,7 +251,7 @@ def test_run_without_any_checkpoint_on_the_disk_is_an_error_at_its_end(tmp_path,
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
     assert trainer.at.step == 16
     with pytest.raises(TrainedButNotSaved) as error:
-        trainer.checkpoints.require()
+        trainer.manager.require()
     folder = tmp_path / "checkpoints"
     assert error.value.exit_code == NO_RETRY
     assert str(error.value) == (
@@ -263,7 +263,7 @@ def test_run_without_any_checkpoint_on_the_disk_is_an_error_at_its_end(tmp_path,
 def test_later_checkpoint_makes_up_for_one_that_failed(tmp_path, monkeypatch, capsys):
     full_at(monkeypatch, 8)
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
-    trainer.checkpoints.require()
+    trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [16]
     assert "step 8: no checkpoint" in capsys.readouterr().err
 
@@ -277,7 +277,7 @@ def test_best_checkpoint_that_failed_is_an_error_and_the_best_before_it_stays(
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
     assert min(losses, key=losses.__getitem__) == 32  # it is the last one, too
     with pytest.raises(TrainedButNotSaved, match="step 32: no checkpoint in"):
-        trainer.checkpoints.require()
+        trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [24]
 
 
