@@ -35,7 +35,7 @@ _MODULES = {
     "record": "train.program.recorder",
     "steps": "train.batches.steps",
     "sync": "train.sync.ddp.data_parallel",
-    "sync_ddp": "train.sync.ddp.data_parallel",
+    "sync_ddp": "train.sync.ddp.frameworks",
 }
 _NEED_NUMPY = ("checkpoints", "evaluate")
 # Editors and type checkers read `__init__.pyi`, which `python -m tests.muster.stub_file` writes.

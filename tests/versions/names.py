@@ -45,7 +45,7 @@ HOLDERS = {
     **dict.fromkeys(("_divide_by_initial_world_size", "_join_config"), ""),
     **dict.fromkeys(("_current_frames", "_exit", "_getframe"), ""),  # sys, os
     "_replace": "",  # of named tuples
-    **dict.fromkeys(("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""),  # frameworks
+    **dict.fromkeys(("_models", "_ddp_comm_hook", "_ddp_kwargs"), ""),  # frameworks
     **dict.fromkeys(("_download_and_prepare", "_feature_names"), ""),  # evaluate
 }
 

@@ -1,8 +1,7 @@
 """torch's DistributedDataParallel, with another size of buckets and another hook.
 
-`muster.sync` makes one: what a script knows of DDP holds: options, errors, `no_sync()`, `join()`,
-names with `module.`. `muster.sync_ddp` is for a framework that makes DDP itself (Accelerate,
-Trainer, Lightning): DDP gets the buckets before it exists, and the hook afterwards.
+`muster.sync` makes one. What a script knows of DDP holds: options, errors, `no_sync()`, `join()`,
+names with `module.`. frameworks.py does the same where a framework makes DDP itself.
 """
 
 import warnings
@@ -91,7 +90,7 @@ def sync(
         compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(_problems(mode, options, ddp_options), where="muster.sync: ")
-    group = _group_of(ddp_options)
+    group = group_of(ddp_options)
     ranks = current_ranks() if group is None else Ranks(group.rank(), group.size(), group=group)
     if mode == "single" and ranks.world_size > 1:
         raise UsageError(
@@ -115,7 +114,7 @@ def sync(
     return SyncedDataParallel(model, way, **ddp_options)
 
 
-def _group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
+def group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
     """The group that DDP takes with these options; None is the default group."""
     group, mesh = ddp_options.get("process_group"), ddp_options.get("device_mesh")
     return mesh.get_group(mesh_dim=0) if group is None and mesh is not None else group
@@ -261,112 +260,3 @@ class Alone(nn.Module):
 
     def join(self, **_: Any) -> AbstractContextManager[None]:
         return nullcontext()
-
-
-def sync_ddp(
-    framework: Any,
-    model: nn.Module | None = None,
-    *,
-    compress: str = "none",
-    compress_rank: int = 4,
-    bucket_mb: float | None = None,
-    sparse_rows: bool = True,
-    timeout_s: float = 1800.0,
-) -> Any:
-    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
-
-    Called alike by all ranks, before the framework has wrapped the model; the call itself sends
-    nothing. Each backward pass costs what it does with `muster.sync`:
-
-        muster.sync_ddp(accelerator)                   # before accelerator.prepare
-        muster.sync_ddp(trainer)                       # before trainer.train()
-        L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
-
-        >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
-        >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
-
-    Args:
-        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
-        model: ignored; accepted so that older scripts still run.
-        compress: as in `muster.sync`.
-        compress_rank: likewise.
-        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
-        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
-        timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
-
-    Raises:
-        UsageError: another kind of object, an invalid option, a hook that is registered
-            already, or a model that is already wrapped.
-    """
-    options = SyncOptions(
-        bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
-        compress_rank=compress_rank, timeout_s=timeout_s,
-    )  # fmt: skip
-    refuse(option_problems(options), where="muster.sync_ddp: ")
-    way = Way.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
-    accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
-    if hasattr(accelerator, "ddp_handler"):
-        _of_accelerate(accelerator, way)
-    elif hasattr(framework, "_setup_model"):
-        _of_lightning(framework, way)
-    else:
-        raise UsageError(
-            f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
-            "Trainer and no DDPStrategy of Lightning; in a loop of your own, use muster.sync(model)"
-        )
-    return framework
-
-
-def _of_accelerate(accelerator: Any, way: Way) -> None:
-    if accelerator._models:
-        raise UsageError(
-            "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
-        )
-    if (hook := str(getattr(accelerator.ddp_handler, "comm_hook", "no"))) != "no":
-        raise UsageError(
-            f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
-            "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
-        )
-
-    def options() -> dict[str, Any]:
-        return way.on(accelerator.device).buckets(accelerator.device) | VIEWS
-
-    def register(model: DistributedDataParallel) -> None:
-        way.on(device_of(model), model.process_group).register(model)
-
-    hand_over(accelerator, options, register)
-
-
-def _of_lightning(strategy: Any, way: Way) -> None:
-    """Wrap the one method in which Lightning's strategy makes DDP with its own options."""
-    if strategy._ddp_comm_hook is not None:
-        raise UsageError(
-            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
-            "out and give compress=..., or leave sync_ddp out"
-        )
-    setup = strategy._setup_model
-
-    def set_up(model: nn.Module) -> DistributedDataParallel:
-        group = _group_of(strategy._ddp_kwargs)
-        device = device_of(model)
-        way_there = way.on(device, group)
-        strategy._ddp_kwargs.update(**way_there.buckets(device, group), **VIEWS)
-        made: DistributedDataParallel = setup(model)
-        way_there.register(made)
-        return made
-
-    strategy._setup_model = set_up
-
-
-def hand_over(accelerator: Any, options: Any, register: Any) -> None:
-    """Have Accelerate make DDP with what `options()` returns, too, and call `register` with it."""
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
-        def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **options()}
-
-        register_comm_hook = staticmethod(register)
-
-    given = accelerator.ddp_handler or DistributedDataParallelKwargs()
-    accelerator.ddp_handler = Handler(**vars(given))

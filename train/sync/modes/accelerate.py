@@ -13,7 +13,8 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-from ..ddp.data_parallel import VIEWS, hand_over
+from ..ddp.data_parallel import VIEWS
+from ..ddp.frameworks import hand_over
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 

@@ -1,0 +1,146 @@
+"""torch's DistributedDataParallel as a framework makes it, with our buckets and our hook.
+
+Accelerate (and with it transformers' Trainer) and Lightning make DDP themselves. DDP must get the
+size of its buckets before it exists, and the hook before its first pass. Both frameworks have
+public ways for this:
+
+* Accelerate asks `accelerator.ddp_handler` for options (`to_kwargs`), and has it register the hook
+  with the new DDP (`register_comm_hook`).
+* Lightning's `DDPStrategy.configure_ddp` puts DDP around `strategy.model`.
+
+Two things have no public way. The last two functions of this file have them, and
+tests/train/sync/ddp/test_frameworks.py holds them:
+
+* whether an Accelerator has prepared a model: `_models`, for a refusal (1.15 shows that list only
+  to a hook of `save_state`);
+* what a DDPStrategy was given: `_ddp_kwargs` for DDP's options, since its constructor is the only
+  public way to set them, and `_ddp_comm_hook`, for a refusal.
+"""
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from muster.errors import UsageError, refuse
+
+from .. import plugins
+from ..base import SyncOptions
+from .data_parallel import VIEWS, Way, device_of, group_of, option_problems
+
+
+def sync_ddp(
+    framework: Any,
+    model: nn.Module | None = None,
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    timeout_s: float = 1800.0,
+) -> Any:
+    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+
+    Called alike by all ranks, before the framework has wrapped the model; the call itself sends
+    nothing. Each backward pass costs what it does with `muster.sync`:
+
+        muster.sync_ddp(accelerator)                   # before accelerator.prepare
+        muster.sync_ddp(trainer)                       # before trainer.train()
+        L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+
+        >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
+        >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
+
+    Args:
+        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        model: ignored; accepted so that older scripts still run.
+        compress: as in `muster.sync`.
+        compress_rank: likewise.
+        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
+
+    Raises:
+        UsageError: another kind of object, an invalid option, a hook that is registered
+            already, or a model that is already wrapped.
+    """
+    options = SyncOptions(
+        bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
+        compress_rank=compress_rank, timeout_s=timeout_s,
+    )  # fmt: skip
+    refuse(option_problems(options), where="muster.sync_ddp: ")
+    way = Way.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
+    accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
+    if hasattr(accelerator, "ddp_handler"):
+        _of_accelerate(accelerator, way)
+    elif hasattr(framework, "configure_ddp"):
+        _of_lightning(framework, way)
+    else:
+        raise UsageError(
+            f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
+            "Trainer and no DDPStrategy of Lightning; in a loop of your own, use muster.sync(model)"
+        )
+    return framework
+
+
+def _of_accelerate(accelerator: Any, way: Way) -> None:
+    if _has_prepared_models(accelerator):
+        raise UsageError(
+            "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
+        )
+    if (hook := str(getattr(accelerator.ddp_handler, "comm_hook", "no"))) != "no":
+        raise UsageError(
+            f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
+            "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
+        )
+
+    def options() -> dict[str, Any]:
+        return way.on(accelerator.device).buckets(accelerator.device) | VIEWS
+
+    def register(model: DistributedDataParallel) -> None:
+        way.on(device_of(model), model.process_group).register(model)
+
+    hand_over(accelerator, options, register)
+
+
+def hand_over(accelerator: Any, options: Any, register: Any) -> None:
+    """Have Accelerate make DDP with what `options()` returns, too, and call `register` with it."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
+        def to_kwargs(self) -> dict[str, Any]:
+            return {**super().to_kwargs(), **options()}
+
+        register_comm_hook = staticmethod(register)
+
+    given = accelerator.ddp_handler or DistributedDataParallelKwargs()
+    accelerator.ddp_handler = Handler(**vars(given))
+
+
+def _of_lightning(strategy: Any, way: Way) -> None:
+    ddp_options, comm_hook = _given_to_strategy(strategy)
+    if comm_hook is not None:
+        raise UsageError(
+            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
+            "out and give compress=..., or leave sync_ddp out"
+        )
+    configure = strategy.configure_ddp
+
+    def configure_ddp() -> None:
+        group = group_of(ddp_options)
+        device = device_of(strategy.model)
+        chosen = way.on(device, group)
+        ddp_options.update(**chosen.buckets(device, group), **VIEWS)
+        configure()
+        chosen.register(strategy.model)
+
+    strategy.configure_ddp = configure_ddp
+
+
+def _has_prepared_models(accelerator: Any) -> bool:
+    return bool(accelerator._models)
+
+
+def _given_to_strategy(strategy: Any) -> tuple[dict[str, Any], Any]:
+    """The options with which the strategy will make DDP, themselves, and its hook or None."""
+    return strategy._ddp_kwargs, strategy._ddp_comm_hook
