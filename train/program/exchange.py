@@ -73,15 +73,13 @@ def exchange(
     the same on every rank. The host does not wait for the device.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    # tensors stay on their device: the host does not wait for it
-    tensors: list[Tensor] = []
-    numbers: list[Tensor | float] = [loss, norm, *requests]
-    while isinstance(first := numbers[0], Tensor):
-        tensors.append(first.reshape(1).double())
-        del numbers[0]
-    own = torch.tensor(numbers, dtype=torch.float64, device=device)
+    # The norm is a tensor only where the loss is. Tensors stay on their device: the host does not
+    # wait for it.
+    numbers = [loss, norm]
+    tensors = [value.reshape(1).double() for value in numbers if isinstance(value, Tensor)]
+    row = torch.tensor([*numbers[len(tensors) :], *requests], dtype=torch.float64, device=device)
     if tensors:
-        own = torch.cat([*tensors, own])
+        row = torch.cat([*tensors, row])
     if not more:
         return Shared([ranks.all_gather(row)])
     parts = [row, *(part.to(row) for part in more)]
