@@ -79,9 +79,9 @@ def exchange(
     while isinstance(first := numbers[0], Tensor):
         tensors.append(first.reshape(1).double())
         del numbers[0]
-    own = torch.tensor(numbers, dtype=torch.float64, device=device)
+    row = torch.tensor(numbers, dtype=torch.float64, device=device)
     if tensors:
-        own = torch.cat([*tensors, own])
+        row = torch.cat([*tensors, row])
     if not more:
         return Shared([ranks.all_gather(row)])
     parts = [row, *(part.to(row) for part in more)]
