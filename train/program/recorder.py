@@ -77,6 +77,7 @@ def record(
     if metrics is not None:
         recorder.evaluated(step, metrics)
         return None
+    assert loss is not None
     plan = recorder.counted(step, int(samples))
     shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
     recorder.compare(shared.losses)
