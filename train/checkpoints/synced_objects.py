@@ -25,7 +25,7 @@ class SyncedModel:
         self._model, self._sync, self._forgets = model, sync, forgets
 
     def own_tensors(self) -> Tensors:
-        self._sync.settle(self._model)
+        self._sync.make_replicas_equal(self._model)
         return self._sync.state()
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from configs import plugins
 from train.sync.base import SyncOptions
 from train.sync.compression.base import Compressor
-from train.sync.ddp.data_parallel import Way
+from train.sync.ddp.data_parallel import HookChoice
 from train.sync.ddp.hooks import BucketHook
-from train.sync.ranks import Ranks, flatten, spread
+from train.sync.ranks import Ranks, flatten, unflatten
 
 WAYS = plugins.names("train.sync.compression")
 STEPS = 12
@@ -33,7 +33,7 @@ NAMES = [name for name, _ in Holder().named_parameters()]
 
 def make(way: str, ranks: Ranks, **flags: Any) -> BucketHook:
     options = SyncOptions(compress=way, **{"compress_rank": RANK, **flags})
-    kind = Way.of(None, options).kind
+    kind = HookChoice.of(None, options).hook_class
     assert kind is not None
     return kind(Holder(), ranks, options)
 
@@ -59,7 +59,7 @@ def averaged(made: BucketHook, given: list[Tensor], names: Sequence[str] = NAMES
     if isinstance(made, Compressor):
         made.average_named(dict(zip(names, given, strict=True)))
     else:
-        spread(made.start(flatten(given)).wait(), given)
+        unflatten(made.start(flatten(given)).wait(), given)
     flat = flatten(given)
     rows = made.ranks.all_gather(flat)
     # as bytes: what is no number does not equal itself
