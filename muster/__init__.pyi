@@ -168,7 +168,13 @@ class RankOfRun(World):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples that one rank computes in one forward pass."""
+    """Samples that one rank computes in one forward pass.
+
+    `indices` (n,) are their positions in the dataset. A rank without samples has one as a dummy, of
+    weight 0, so that all ranks run the same collectives. The loss to differentiate is the mean over
+    the n samples times `weight`. `tokens` counts padding. `share`, from 0 to 1, is this rank's part
+    of the global batch.
+    """
 
     indices: tuple[int, ...]
     weight: float
@@ -178,13 +184,16 @@ class MicroBatch:
     cut_by: str = ...
 
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """Those that count: 0 for a dummy."""
+
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """A context for its forward and backward pass: only a step's last one synchronises.
 
-        It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
-        it.
+        Every rank must use it, with the `model` that `muster.sync` returned. It has no collective
+        of its own. It also sets whether the BatchNorm layers of
+        `muster.sync(..., synced_batchnorm=True)` count this micro-batch.
 
         Raises:
             UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
@@ -193,7 +202,10 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step of one rank: its micro-batches, at least one."""
+    """One step of one rank: its micro-batches, at least one.
+
+    `samples` are those of the global batch. `step` counts from 1, `epoch` from 0.
+    """
 
     samples: int
     micro_batches: tuple[MicroBatch, ...]
@@ -201,9 +213,12 @@ class StepPlan:
     epoch: int = ...
 
     @property
-    def local_samples(self) -> int: ...
+    def local_samples(self) -> int:
+        """The samples of this rank in this step."""
+
     @property
-    def local_tokens(self) -> int: ...
+    def local_tokens(self) -> int:
+        """The tokens of this rank in this step, with padding; 0 if lengths are unknown."""
 
 class Steps:
     """Iterates over the remaining steps, from one epoch to the next; see `steps`.
@@ -264,29 +279,32 @@ class Stateful(Protocol):
 class Collected(Protocol):
     """An object that ranks hold in parts, such as a model that a sync mode has split.
 
-    All ranks call its methods in the same order. Each may be collective.
+    Every rank must call its methods, in the same order: each may be collective.
     """
 
     def own_tensors(self) -> Mapping[str, Tensor]:
-        """What only this rank remembers; the same names and shapes on every rank. Called first."""
+        """The tensors of this rank alone: the same names and shapes on every rank. Called first."""
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor with its name, whole, the same on every rank.
+        """Each tensor in its full shape, with its name; the same on every rank.
 
-        Every rank takes all of them, one after the other, since to take the next one may be a
-        collective. Ranks that write a checkpoint keep copies; the others keep nothing.
+        Every rank takes all of them, one after the other, since taking the next one may be a
+        collective. Ranks that write a checkpoint keep copies. The others keep nothing.
         """
 
-    def load_collected(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """Continue from what the other methods returned; `own` is what fits these ranks.
+    def load_collected(
+        self, tensors: Mapping[str, Tensor], own_tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Continue from what the other methods returned.
 
-        `tensors` lie in mapped files, which may go later. So copy what stays, one by one.
+        `tensors` lie in mapped files, which may be removed later: copy what you keep, one by one.
+        On another number of ranks `own_tensors` are only those that were equal on all ranks.
         """
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
     """See `checkpoints`.
 
-    As a context manager it waits for the last one, which must then be on the disk.
+    As a context manager it waits at its end until the last one is on the disk.
 
     Raises:
         MusterError: at the end of the context, with the host, the folder and the reason.
@@ -296,24 +314,27 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     step: int
 
     def resume(self) -> int:
-        """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
+        """Resume from the newest intact checkpoint; return its step, or 0 if there is none yet.
+
+        Every rank must call it. Damaged checkpoints are named and skipped.
 
         Raises:
-            UsageError: it is a checkpoint of other objects.
+            UsageError: it is a checkpoint of other objects, or all are damaged.
         """
 
     def after_step(self, step: int) -> None:
-        """Save if it is time to. If some rank was asked to stop, save and exit with code 75.
+        """Save if it is due. If some rank was asked to stop, save and exit with code 75.
 
-        This is one small collective. After `muster.record` of the same step it is none, since the
-        requests were sent with the loss. Files are written while the training continues.
+        Every rank must call it after each step. It costs one small collective, or none after
+        `muster.record` of the same step, which sends the requests with the loss. Files are written
+        while the training continues.
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
         """
 
     def save(self, step: int) -> None:
-        """Save now, and return when the checkpoint is on the disk."""
+        """Save now, and return when the checkpoint is on the disk; every rank must call it."""
 
     def __exit__(
         self,
@@ -435,11 +456,13 @@ def checkpoints(
     name: str | None = None,
     **objects: Stateful | Collected,
 ) -> Checkpoints:
-    """Save and resume `objects`; every rank calls this, and its methods, at the same places.
+    """Save and resume `objects`; every rank must call this, and its methods, at the same places.
 
-    One rank of each file system writes. What differs by rank is saved for each rank: random
-    generators, what compression has left out, parts of an object's state. To find these, each rank
-    reads its states once per checkpoint. On another number of ranks they are those of rank 0.
+    One rank of each file system writes. Parts that differ by rank are saved for each rank: random
+    generators, errors of compression, parts of an object's state. To find them, each rank reads
+    its states once per checkpoint, and the ranks exchange checksums. A step waits for these and
+    for a copy in CPU memory, not for the disk. On another number of ranks, parts of states are
+    those of rank 0.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -472,8 +495,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group calls it with its own samples: any number of them, also
-    none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
+    Every rank of torch's default group must call it with its own samples: any number of them, also
+    none. Without a group the process is a single rank. All samples are gathered on every rank for a
+    moment, through gloo and CPU memory; then all ranks wait for rank 0, which computes. So it waits
+    for the device if samples lie there. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}
@@ -505,9 +530,10 @@ def init(
 ) -> Iterator[RankOfRun]:
     """Join the process group of all ranks, and return this process's rank in the run.
 
-    Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
-    `muster.rank_variables`), and for a single process. All ranks leave the block together. If a
-    rank fails, the others are informed at once.
+    It works under torchrun, Muster's launchers, srun and mpirun, by hand (see
+    `muster.rank_variables`), and for a single process. Every rank must enter the block, and waits
+    there for the others; all ranks leave it together. If a rank fails, the others are informed at
+    once. Each rank gets one device, as `device`, and all ranks of a run get one `run_dir`.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)
@@ -535,11 +561,12 @@ def record(
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
 ) -> float | None:
-    """Record a step, or an evaluation, in the run folder; every rank calls this alike.
+    """Record a step, or an evaluation, in the run folder; every rank must call this alike.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
-    recorded and returned. An evaluation has `metrics`, the same on every rank: where ranks record
-    different numbers, a report shows their mean and says so. NaN and infinity are recorded as null.
+    recorded and returned. The host waits for the device if a number is a tensor on it. An
+    evaluation has `metrics`, the same on every rank, and costs no collective. If ranks record
+    different metrics, a report shows their mean and says so. NaN and infinity are recorded as null.
 
         >>> with muster.init(device="cpu"):
         ...     muster.record(1, loss=0.5)  # the mean over ranks
@@ -548,10 +575,10 @@ def record(
     Args:
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
-        loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
-            Ranks whose losses are equal in each of the first steps are named in a warning: they may
-            compute the same samples.
-        metrics: by name, such as {"accuracy": 0.71}.
+        loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
+            its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
+            steps, a warning says so: they may compute the same samples.
+        metrics: numbers by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
         samples: number in the step, over all ranks, if `step` does not have it.

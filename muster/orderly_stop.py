@@ -46,6 +46,10 @@ class StoppedCleanly(SystemExit):
             f"--resume {self.checkpoint}"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """`muster.launch` gives the exception of a rank to its caller."""
+        return type(self), (self.step, self.why, self.checkpoint)
+
     def facts(self) -> dict[str, Any]:
         """The content of `stopped.json` in the run folder, by which the run can be continued."""
         return {"step": self.step, "why": self.why, "resume": str(self.checkpoint)}
@@ -68,8 +72,10 @@ class StopRequest:
         Raises:
             MusterError: outside the main thread, where Python handles no signals.
         """
-        if self._owner == os.getpid():
-            return
+        if self._owner != os.getpid():
+            self._begin(*more)
+
+    def _begin(self, *more: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise MusterError(
                 "muster.on_stop and the first muster.stopping() take a signal, which Python allows "
@@ -93,8 +99,7 @@ class StopRequest:
         turn it into another end.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *more)}
-        self._owner = None
-        self.listen(*more)
+        self._begin(*more)
         try:
             yield
         except StoppedCleanly:
@@ -108,10 +113,10 @@ class StopRequest:
     def _restore(self, before: dict[int, Any]) -> None:
         if (sign := self._sign()) is not None:
             sign.unlink(missing_ok=True)
-        self._owner = None
-        self.why = ""
         for number, handler in before.items():
             signal.signal(number, handler)
+        self._owner = None  # not before: a signal would be taken for a forked child's
+        self.why = ""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:  # a forked data loader has inherited this

@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
     refuse(
-        f"--{dashed(one.name)} is for training, not for this bench; leave it out"
-        for one in cli.given(classes, argv)
-        if one.name in without_use and not one.where
+        f"--{dashed(item.name)} is for training, not for this bench; leave it out"
+        for item in cli.given(classes, argv)
+        if item.name in without_use and not item.where
     )
     return as_worker(config, by_hand, lambda *raw: _bench(bench, *raw))
 
@@ -58,8 +58,8 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
 
     with run.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
         world = peers.world
-        network.all_are_here(config.timeout_s)
-        results: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
+        network.require_all_ranks(config.timeout_s)
+        results: dict[str, Any] = {"run_id": run_dir.name, **network.placement(peers)}
         console = Console(speaks=world.is_main and not config.quiet)
         results["collectives"] = []
         links = _links(results["links"])
@@ -88,7 +88,7 @@ def line(row: dict[str, Any]) -> str:
 
 def _links(links: dict[str, dict[str, Any]]) -> str:
     """The interfaces and their packet sizes, each kind once."""
-    kinds = {f"{one['interface']} with MTU {one['mtu_bytes']}" for one in links.values()}
+    kinds = {f"{link['interface']} with MTU {link['mtu_bytes']}" for link in links.values()}
     return ", ".join(sorted(kinds))
 
 

@@ -93,19 +93,17 @@ def _score(
     exit_guard: ExitGuard,
 ) -> None:
     # here, since a wrong flag should be reported at once
-    from train.loop import export, predictions, run
+    from train.loop import predictions, run
 
-    with run.prepared(config, world, exit_guard) as (trainer, run_dir):
-        if weights is not None:
-            export.load_weights(trainer.state.model, weights)
-        unlabelled = predictions.read(trainer) if more.predict else {}
+    with run.prepared(config, world, exit_guard, weights) as (trainer, run_dir):
+        unlabelled = predictions.unlabelled_sets(trainer) if more.predict else {}
         (record,) = trainer.fit().evaluations
         if trainer.ranks.rank == 0:
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
             write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
             trainer.console.table([*rows, ("samples", str(record.samples))])
-        for path in predictions.write(trainer, unlabelled, run_dir):
+        for path in predictions.write_predictions(trainer, unlabelled, run_dir):
             trainer.console.line(f"predictions: {path}")
 
 

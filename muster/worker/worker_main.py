@@ -211,7 +211,7 @@ def end_with(error: BaseException) -> NoReturn:
     code = exit_code(error) if isinstance(error, SystemExit) else 1
     if isinstance(error, SystemExit):
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
-        write_exit(code, note_stop() if code == process.STOPPED else text)
+        write_exit(code, note_stop(error) if code == process.STOPPED else text)
         raise error
     frame = error.__traceback__
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
@@ -244,10 +244,11 @@ def described(error: BaseException) -> tuple[str, str]:
         return kind, "".join(traceback.format_tb(error.__traceback__)) + kind
 
 
-def note_stop() -> str:
+def note_stop(error: SystemExit) -> str:
     """Record, once for all ranks, that the run can be continued, and why it was stopped."""
     request = getattr(sys.modules.get("muster.orderly_stop"), "request", None)
-    why = getattr(request, "why", "") or "by itself"
+    # checkpoints know of a request to another rank, too
+    why = getattr(error, "why", "") or getattr(request, "why", "") or "by itself"
     checkpoints = os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:
         write_json(run_dir / "stopped.json", {"why": why, "checkpoints": checkpoints})

@@ -56,9 +56,9 @@ INTERNAL = {
     "World": {"find", "from_env", "agent_store", "store_secret", "is_led"},
     "Steps": {
         "left", "segment", "coming", "left_in_epoch", "end_epoch", "require_handed_out", "last",
-        "is_auto",
+        "is_auto", "is_over", "is_epoch_complete",
     },
-    "Checkpoints": {"requests"},
+    "Checkpoints": {"requests", "resume_from", "make"},
 }  # fmt: skip
 MADE_BY_US = {
     "Steps",

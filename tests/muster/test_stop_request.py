@@ -1,6 +1,7 @@
 """Whoever asks a training to stop, and however often: it ends once, in order."""
 
 import os
+import pickle
 import signal
 from pathlib import Path
 
@@ -58,6 +59,28 @@ def test_signals_are_as_before_after_a_training_that_was_not_stopped():
     with pytest.raises(TooLate):
         os.kill(os.getpid(), signal.SIGTERM)
     assert not request.why
+
+
+def test_signal_while_handlers_are_put_back_does_not_kill_the_process(monkeypatch):
+    install = signal.signal
+
+    def asked_meanwhile(number, handler):
+        if number == signal.SIGTERM:
+            os.kill(os.getpid(), number)
+        return install(number, handler)
+
+    child = os.fork()
+    if not child:
+        with StopRequest().during(signal.SIGUSR1):
+            monkeypatch.setattr(signal, "signal", asked_meanwhile)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_clean_stop_reaches_the_caller_of_a_launched_function():
+    stopped = pickle.loads(pickle.dumps(StoppedCleanly(3, "notice", Path("checkpoints"))))
+    assert stopped.code == STOPPED
+    assert stopped.facts() == {"step": 3, "why": "notice", "resume": "checkpoints"}
 
 
 def test_signal_in_a_forked_child_is_no_request():

@@ -52,7 +52,7 @@ def run(
         add = trainer.history.add
         trainer.history.add = lambda record: (add(record), at_step(record.step))
     try:
-        trainer.go_on()
+        trainer.resume()
         trainer.fit()
     finally:
         trainer.manager.close()
@@ -84,4 +84,4 @@ def bits(trainer: Trainer) -> list[bytes]:
 
 def steps(folder: Path) -> list[int]:
     """Of which there are checkpoints, the newest first."""
-    return [one.step for one in storage.found(folder)]
+    return [one.step for one in storage.list_checkpoints(folder)]

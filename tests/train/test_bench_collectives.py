@@ -17,13 +17,13 @@ PARTED = {"gather", "scatter", "all_gather", "reduce_scatter"}
 SHORT = ["--min-bytes", "1024", "--max-bytes", "4096", "--threads", "1"]
 
 
-def test_sizes_go_from_the_smallest_to_the_largest():
+def test_sizes_grow_by_the_factor_up_to_max_bytes():
     assert BenchConfig(min_bytes=8, max_bytes=64, factor=2).sizes() == (8, 16, 32, 64)
     assert BenchConfig(min_bytes=1000, max_bytes=1000).sizes() == (1000,)
     assert all(size % 4 == 0 for size in BenchConfig(min_bytes=10, factor=1.3).sizes())
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_wrong_flags_are_named_at_once():
     with pytest.raises(UsageError) as refused:
         BenchConfig(min_bytes=2, max_bytes=1, factor=1, operations="gather,alltoall")
     assert str(refused.value).splitlines() == [
@@ -35,7 +35,7 @@ def test_all_that_is_wrong_is_said_at_once():
         BenchConfig(min_bytes=8, max_bytes=4)
 
 
-def test_a_launcher_starts_it_instead_of_training(tmp_path):
+def test_launcher_runs_the_bench_and_its_table_is_written(tmp_path):
     flags = ["--nodes", "3", "--program", "bench_collectives", *SHORT]
     code, out, err = submit(*flags, "--logs-dir", str(tmp_path))
     assert code == 0, err
@@ -45,10 +45,14 @@ def test_a_launcher_starts_it_instead_of_training(tmp_path):
         "3 simulated nodes x 1 worker on this machine, bench_collectives ->" in out
         and HEADER in out.splitlines()
     )
-    found = read_json(run_dir / "collectives.json")
-    assert found["backend"] == "gloo" and len(found["hosts"]) == 3 and found["nodes"] == [0, 1, 2]
-    assert all(link["mtu_bytes"] > 1000 for link in found["links"].values())
-    rows = found["collectives"]
+    results = read_json(run_dir / "collectives.json")
+    assert (
+        results["backend"] == "gloo"
+        and len(results["hosts"]) == 3
+        and results["nodes"] == [0, 1, 2]
+    )
+    assert all(link["mtu_bytes"] > 1000 for link in results["links"].values())
+    rows = results["collectives"]
     assert len({(row["name"], row["bytes"]) for row in rows}) == len(rows) == 7 * 2
     for row in rows:
         assert line(row) in out.splitlines()
@@ -59,21 +63,21 @@ def test_a_launcher_starts_it_instead_of_training(tmp_path):
     assert "-m train.bench_collectives" in again[1] and "--max-bytes=4096" in again[1]
 
 
-def test_one_worker_alone_is_refused(tmp_path):
+def test_bench_with_one_worker_is_refused(tmp_path):
     (ended,) = finish([start(["-m", "train.bench_collectives", "--logs-dir", str(tmp_path)])])
     assert ended[0] == 2 and "two or more" in ended[2]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_value_that_comes_wrong_is_counted(name, monkeypatch):
+def test_wrong_received_value_is_counted(name, monkeypatch):
     """One float of what rank 0 receives is spoiled, with collectives that do what they should."""
     peers = Peers(World(), dist.HashStore(), [], torch.device("cpu"))
     monkeypatch.setattr(collectives, "_timed", lambda *_: 1e-3)
     monkeypatch.setattr(collectives.dist, "all_reduce", lambda *_: None)
-    made = collectives._case(name, 8, peers)
-    results = [(want().clone(), want) for _, want in made.results]
+    real = collectives._build_case(name, 8, peers)
+    results = [(want().clone(), want) for _, want in real.results]
     case = collectives._Case(lambda: None, results)
-    monkeypatch.setattr(collectives, "_case", lambda *_: case)
+    monkeypatch.setattr(collectives, "_build_case", lambda *_: case)
     assert collectives.measure(name, 32, peers, collectives.THOROUGH)["wrong"] == 0
     results[0][0][3] += 1
     assert collectives.measure(name, 32, peers, collectives.THOROUGH)["wrong"] == 1

@@ -8,20 +8,20 @@ from train.benchmarks.network import rounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("alone", [0, 99])
-def test_every_pair_meets_once_and_nobody_is_twice_in_a_round(count, alone):
+@pytest.mark.parametrize("max_sequential", [0, 99])
+def test_rounds_have_every_pair_once_and_no_rank_twice(count, max_sequential):
     ranks = list(range(10, 10 + count))
-    met = list(rounds(ranks, alone))
+    met = list(rounds(ranks, max_sequential))
     for together in met:
         busy = [rank for pair in together for rank in pair]
         assert len(busy) == len(set(busy))
     pairs = sorted(tuple(sorted(pair)) for together in met for pair in together)
-    assert pairs == [(one, two) for one in ranks for two in ranks if one < two]
-    if alone:
+    assert pairs == [(a, b) for a in ranks for b in ranks if a < b]
+    if max_sequential:
         assert all(len(together) == 1 for together in met)
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
+def test_bus_factors_are_those_of_nccl_tests():
     # doc/PERFORMANCE.md there, and src/gather.cu, src/scatter.cu
     assert bus_factor("all_reduce", 4) == 1.5
     assert bus_factor("all_reduce", 2) == 1.0
@@ -30,7 +30,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
     assert bus_factor("broadcast", 4) == bus_factor("sendrecv", 4) == 1.0
 
 
-def test_three_workers_by_hand_find_a_network_without_faults(tmp_path):
+def test_network_of_three_workers_is_measured_without_wrong_values(tmp_path):
     port = free_port()
     argv = ["-m", "train.check_network", "--logs-dir", str(tmp_path), "--run-id", "net"]
     argv += ["--master-ip", "127.0.0.1", "--master-port", str(port), "--world-size", "3"]
@@ -39,10 +39,10 @@ def test_three_workers_by_hand_find_a_network_without_faults(tmp_path):
     assert [out for _, out, _ in ended] == ["", "", ""]
     measured = read_json(tmp_path / "net" / "network.json")
     assert measured["backend"] == "gloo" and len(measured["hosts"]) == 3
-    assert {one["name"] for one in measured["collectives"]} == {
+    assert {row["name"] for row in measured["collectives"]} == {
         "broadcast", "gather", "scatter", "all_gather", "all_reduce"
     }  # fmt: skip
-    for one in measured["collectives"]:
-        assert_measured(one, 3, ("gather", "scatter", "all_gather"))
+    for row in measured["collectives"]:
+        assert_measured(row, 3, ("gather", "scatter", "all_gather"))
     assert read_json(tmp_path / "net" / "exits" / "rank_00002.json")["cause"] == "done"
     assert (tmp_path / "net" / "config.yaml").exists()

@@ -31,6 +31,7 @@ PRIVATE = {
     f"{DDP}._set_ddp_runtime_logging_sample_rate": TRAINER,
     "torch.nn.Module._apply": TRAINER,
     "torch.nn.Module._buffers": TRAINER,
+    "torch.nn.Module._parameters": SHARDED,
     "torch.nn.modules.batchnorm._BatchNorm": "nothing: documented as its classes",
     "torch.nn.modules.dropout._DropoutNd": TRAINER,
     "torch._foreach_copy_": SHARDED,

@@ -11,8 +11,8 @@ costs n times its longest one.
     three each        |rank 0: 3 * 5| |rank 1: 3 * 16|         slowest: 48 tokens
     best cut          |rank 0: 4 * 6    | |rank 1: 2 * 16|     slowest: 32 tokens
 
-How the best cut is found: for a limit of tokens, each rank in turn takes the longest run within the
-limit (`_fill`). If samples remain, the limit was too low. Bisection finds the lowest sufficient
+The search for the best cut: for a limit of tokens, each rank in turn takes the longest run within
+the limit (`_fill`). If samples remain, the limit was too low. Bisection finds the lowest sufficient
 limit (`_improved`). This is repeated for each number of micro-batches, as long as their fixed costs
 alone are below the best cut so far. It is also repeated for a few orders of the ranks (`_orders`):
 with unequal shares it matters which rank takes the short samples.
@@ -29,7 +29,7 @@ from functools import cached_property
 # a GPU it is an estimate: 15 ms of launches, at a million tokens a second.
 PASS_TOKENS = {"cpu": 100.0, "cuda": 15000.0}
 PRECISION = 5e-3  # of the search for the best cut
-ABOVE = 1 + 1e-9  # a factor: a part of exactly the limit is not refused for a rounding error
+TOLERANCE = 1 + 1e-9  # a factor for the limit: rounding errors refuse no part of exactly the limit
 
 Part = list[range]  # of one rank: its micro-batches, as runs in the sorted batch
 
@@ -44,29 +44,30 @@ class Cut:
     least: int = 1  # micro-batches of a rank, if it has as many samples
 
     def best(self, plain: Sequence[tuple[int, int]]) -> list[Part]:
-        """The part of each rank, so that the slowest rank has as few tokens as could be found.
+        """The part of each rank; the slowest rank has as few tokens as the search can reach.
 
         `plain` is the division that ignores lengths: for each rank the number of samples and the
         longest. With `least` 1 the slowest rank has no more tokens than in `plain`.
         """
-        found: list[Part] = []
-        found_cost = math.inf
+        best_parts: list[Part] = []
+        best_cost = math.inf
         for passes in range(self.least, max(self.least, len(self.widths)) + 1):
             fixed = passes * self._pass_cost
-            if self._floor + fixed >= found_cost:
+            if self._floor + fixed >= best_cost:
                 break
             for order in self._orders(plain):
-                high = found_cost - fixed if found else self._slowest_of(plain)
+                high = best_cost - fixed if best_parts else self._slowest_of(plain)
                 parts = self._fill(order, passes, high)
-                while not parts and not found:
+                while not parts and not best_parts:
                     high *= 1.1
                     parts = self._fill(order, passes, high)
                 if parts:
                     parts = self._improved(parts, order, passes)
                     cost = self._slowest(parts, self._pass_cost)
-                    if cost < found_cost:
-                        found, found_cost = parts, cost
-        return found
+                    if cost < best_cost:
+                        best_parts = parts
+                        best_cost = cost
+        return best_parts
 
     @cached_property
     def _pass_cost(self) -> float:
@@ -96,12 +97,14 @@ class Cut:
 
     def _improved(self, parts: list[Part], order: Sequence[int], passes: int) -> list[Part]:
         """`parts`, or a better division that bisection finds."""
-        low, high = self._floor, self._slowest(parts)
+        low = self._floor
+        high = self._slowest(parts)
         while high - low > PRECISION * low:
             middle = (low + high) / 2
             better = self._fill(order, passes, middle)
             if better:
-                parts, high = better, min(middle, self._slowest(better))
+                parts = better
+                high = min(middle, self._slowest(better))
             else:
                 low = middle
         return parts
@@ -109,16 +112,16 @@ class Cut:
     def _fill(self, order: Sequence[int], passes: int, most: float) -> list[Part]:
         """Give each rank as many samples as `most` tokens by share allow; [] if some remain."""
         parts: list[Part] = [[] for _ in self.shares]
-        start, size = 0, len(self.widths)
+        start = 0
         for rank in order:
-            room = most * self.shares[rank] * ABOVE
+            room = most * self.shares[rank] * TOLERANCE
             for left in range(passes, 0, -1):
                 end = self._reach(start, room / left)
                 if end > start:
                     parts[rank].append(range(start, end))
                     room -= (end - start) * self.widths[end - 1]
                     start = end
-        return parts if start == size else []
+        return parts if start == len(self.widths) else []
 
     def _reach(self, start: int, tokens: float) -> int:
         """The end of the longest run from `start` with at most `tokens`."""

@@ -23,21 +23,21 @@ from ..model.rng import hash_seed
 from ..sync import batchnorm
 from .by_length import Cut
 
-MOST_INT32 = 2**31 - 1
-AT_ONCE = 4096  # entries of a tensor that are Python's numbers at the same time
+MAX_INT32 = 2**31 - 1
+BLOCK = 4096  # entries of a tensor that become Python's numbers at the same time
 
 
 def each(values: Sequence[Any] | Tensor) -> Iterable[Any]:
     """The entries of `values`, as Python's numbers if it is a tensor (n,)."""
     if not isinstance(values, Tensor):
         return values
-    return (one for part in values.split(AT_ONCE) for one in part.tolist())
+    return (number for part in values.split(BLOCK) for number in part.tolist())
 
 
 def packed(code: str, values: Sequence[Any] | Tensor) -> "array[Any]":
     """`values` in 8 bytes each, where a list takes up to 40: `code` "q" for whole numbers, or "d".
 
-    It is read as fast as a list, other than a tensor.
+    Reading an entry is as fast as from a list; from a tensor it is slower.
     """
     return array(code, each(values))
 
@@ -66,7 +66,13 @@ def _parts(samples: Sequence[int], weights: Sequence[float]) -> list[Sequence[in
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples that one rank computes in one forward pass."""
+    """Samples that one rank computes in one forward pass.
+
+    `indices` (n,) are their positions in the dataset. A rank without samples has one as a dummy, of
+    weight 0, so that all ranks run the same collectives. The loss to differentiate is the mean over
+    the n samples times `weight`. `tokens` counts padding. `share`, from 0 to 1, is this rank's part
+    of the global batch.
+    """
 
     indices: tuple[int, ...]
     # The factor n * world_size / M makes a plain mean over ranks of the sum over micro-batches the
@@ -83,14 +89,16 @@ class MicroBatch:
 
     @property
     def samples(self) -> int:
+        """Those that count: 0 for a dummy."""
         return len(self.indices) if self.weight > 0 else 0
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """A context for its forward and backward pass: only a step's last one synchronises.
 
-        It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
-        it.
+        Every rank must use it, with the `model` that `muster.sync` returned. It has no collective
+        of its own. It also sets whether the BatchNorm layers of
+        `muster.sync(..., synced_batchnorm=True)` count this micro-batch.
 
         Raises:
             UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
@@ -121,7 +129,10 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step of one rank: its micro-batches, at least one."""
+    """One step of one rank: its micro-batches, at least one.
+
+    `samples` are those of the global batch. `step` counts from 1, `epoch` from 0.
+    """
 
     samples: int  # M, of the global batch
     micro_batches: tuple[MicroBatch, ...]
@@ -130,10 +141,12 @@ class StepPlan:
 
     @property
     def local_samples(self) -> int:
+        """The samples of this rank in this step."""
         return sum(micro.samples for micro in self.micro_batches)
 
     @property
     def local_tokens(self) -> int:
+        """The tokens of this rank in this step, with padding; 0 if lengths are unknown."""
         return sum(micro.tokens for micro in self.micro_batches)
 
 
@@ -151,9 +164,9 @@ class BatchPlan:
     in_step: bool = False
     # Whether all ranks run equally many passes in a step, as needed if each pass is a collective.
     same_passes: bool = False
-    lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all alike
+    lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all equal
     pass_tokens: float | None = None  # see train/batches/by_length.py; None: ignore lengths
-    units: Sequence[float] = ()  # what each sample counts in the mean loss; empty: all alike
+    units: Sequence[float] = ()  # each sample's weight in the mean loss; empty: all equal
 
     @property
     def steps_per_epoch(self) -> int:
@@ -179,7 +192,7 @@ class BatchPlan:
         order = torch.randperm(
             self.dataset_size,
             generator=torch.Generator().manual_seed(hash_seed(self.seed, epoch)),
-            dtype=torch.int32 if self.dataset_size <= MOST_INT32 else torch.int64,
+            dtype=torch.int32 if self.dataset_size <= MAX_INT32 else torch.int64,
         )
         for start in range(0, self.dataset_size, self.batch_size):
             batch = order[start : start + self.batch_size].tolist()
@@ -196,13 +209,13 @@ class BatchPlan:
     def _by_length(self, batch: Sequence[int], rank: int) -> StepPlan:
         ordered = sorted(batch, key=self.lengths.__getitem__)
         cut = Cut(
-            [self.lengths[at] for at in ordered],
+            [self.lengths[index] for index in ordered],
             self.weights,
             self.pass_tokens or 0.0,
             self.accumulation,
         )
         plain = [
-            (len(part), max((self.lengths[at] for at in part), default=0))
+            (len(part), max((self.lengths[index] for index in part), default=0))
             for part in _parts(batch, self.weights)
         ]
         of_each = cut.best(plain)
@@ -215,23 +228,29 @@ class BatchPlan:
         # collectives of all ranks match. The mean over a part without units would be 0 / 0.
         share = sum(map(len, parts)) / len(batch)
         dummy = max(batch, key=self.units.__getitem__) if self.units else batch[0]
-        parts = [own if self._count(own) else () for own in parts]
+        parts = [part if self._count(part) else () for part in parts]
         micro_batches = (
             MicroBatch(
-                tuple(own) or (dummy,),
-                self._count(own) * len(self.weights) / self._count(batch) if own else 0.0,
-                len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
+                tuple(part) or (dummy,),
+                self._count(part) * len(self.weights) / self._count(batch) if part else 0.0,
+                self._padded_tokens(part),
                 share,
                 number == len(parts),
                 self._cut_by,
             )
-            for number, own in enumerate(parts, start=1)
+            for number, part in enumerate(parts, start=1)
         )
         return StepPlan(len(batch), tuple(micro_batches))
 
+    def _padded_tokens(self, samples: Sequence[int]) -> int:
+        """The tokens of one pass over `samples`, with padding; 0 if lengths are unknown."""
+        if not self.lengths:
+            return 0
+        return len(samples) * max((self.lengths[index] for index in samples), default=0)
+
     def _count(self, samples: Sequence[int]) -> float:
-        """What `samples` count together in the mean loss."""
-        return math.fsum(self.units[at] for at in samples) if self.units else len(samples)
+        """The sum of the units of `samples`, by which they count in the mean loss."""
+        return math.fsum(self.units[index] for index in samples) if self.units else len(samples)
 
 
 def evaluation_indices(
@@ -250,9 +269,9 @@ def evaluation_indices(
     """
     if len(lengths):
         widths = torch.frombuffer(packed("q", lengths), dtype=torch.int64)
-        own = widths.argsort(stable=True)[rank::world_size]
+        indices = widths.argsort(stable=True)[rank::world_size]
     else:
-        own = torch.arange(size).split(split_batch(size, [1.0] * world_size))[rank]
-    longest = -(-size // world_size) if same_passes else len(own)
-    for at in range(0, longest, batch_size):
-        yield own[at : at + batch_size].tolist()
+        indices = torch.arange(size).split(split_batch(size, [1.0] * world_size))[rank]
+    longest = -(-size // world_size) if same_passes else len(indices)
+    for start in range(0, longest, batch_size):
+        yield indices[start : start + batch_size].tolist()

@@ -20,16 +20,17 @@ DEAD_BAND = 1.05
 
 
 class Pace:
-    """What this rank has computed since parts were last decided, and the seconds that it took.
+    """The samples or tokens that this rank has computed since the last split, and their seconds.
 
-    The seconds of a forward pass are those of computing: what it waits for other ranks, as in a
-    BatchNorm over all of them, is left out on a CPU. The first step is left out, too: it may take
-    longer.
+    The seconds of a forward pass are those of computing. On a CPU they leave out the time in which
+    it waits for other ranks, as in a BatchNorm over all of them. The first step is left out, too:
+    it may take longer.
     """
 
     def __init__(self) -> None:
         self.steps = 0  # the first one included
-        self._seconds, self._amount = 0.0, 0  # of samples, or of tokens where parts go by length
+        self._seconds = 0.0
+        self._amount = 0  # of samples, or of tokens where parts go by length
 
     def add(self, forward_s: float, amount: int) -> None:
         """Count a step: its samples or tokens on this rank, and the seconds of its forward pass."""
@@ -41,7 +42,9 @@ class Pace:
     def take(self) -> tuple[float, int]:
         """Seconds, and samples or tokens, since the last call."""
         taken = self._seconds, self._amount
-        self.steps, self._seconds, self._amount = 0, 0.0, 0
+        self.steps = 0
+        self._seconds = 0.0
+        self._amount = 0
         return taken
 
 
@@ -54,16 +57,19 @@ class Splitter:
         say: Callable[[str], None] = lambda line: None,
         note: Callable[[SplitRecord], None] = lambda record: None,
     ) -> None:
-        self._ranks, self._say, self._note = ranks, say, note
+        self._ranks = ranks
+        self._say = say
+        self._note = note
         self._betas = [0.0] * ranks.world_size  # seconds per sample on each rank; 0: unknown
 
     def better(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
-        """`plan`, or one with other parts from `step` on if that gains enough; collective.
+        """`plan`, or one with other parts from `step` on if that gains enough.
 
-        This rank has computed `amount` in `seconds`: samples, or tokens if all ranks count tokens.
+        Every rank must call it: one all_gather of two numbers. This rank has computed `amount` in
+        `seconds`: samples, or tokens if all ranks count tokens.
         """
-        own = torch.tensor([seconds, amount], dtype=torch.float64, device=self._ranks.device)
-        for rank, (taken_s, computed) in enumerate(self._ranks.all_gather(own).tolist()):
+        local = torch.tensor([seconds, amount], dtype=torch.float64, device=self._ranks.device)
+        for rank, (taken_s, computed) in enumerate(self._ranks.all_gather(local).tolist()):
             if taken_s and computed:
                 self._betas[rank] = taken_s / computed
         if not all(self._betas):
@@ -72,7 +78,7 @@ class Splitter:
         gain = self._slowest(plan, plan.weights) / self._slowest(plan, speeds)
         if gain > DEAD_BAND:
             plan = replace(plan, weights=speeds)
-        self._tell(plan, step)
+        self._report(plan, step)
         return plan
 
     def _slowest(self, plan: BatchPlan, weights: Sequence[float]) -> float:
@@ -80,14 +86,14 @@ class Splitter:
         parts = split_batch(plan.batch_size, weights)
         return max(beta * max(1, part) for beta, part in zip(self._betas, parts, strict=True))
 
-    def _tell(self, plan: BatchPlan, step: int) -> None:
+    def _report(self, plan: BatchPlan, step: int) -> None:
         even = (1.0,) * self._ranks.world_size
         parts = split_batch(plan.batch_size, plan.weights)
         gain = self._slowest(plan, even) / self._slowest(plan, plan.weights)
-        what = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
+        result = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
         if len(set(plan.weights)) == 1:
-            what = "even parts are best"
+            result = "even parts are best"
         shares = ", ".join(f"{min(self._betas) / beta:.2f}" for beta in self._betas)
-        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {what}")
+        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {result}")
         rank = self._ranks.rank
         self._note(SplitRecord(step=step, rank=rank, parts=parts, predicted_gain=gain))

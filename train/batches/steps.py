@@ -187,9 +187,9 @@ class Steps:
             if self.is_epoch_complete:
                 self.end_epoch()
 
-    def segment(self) -> Iterator[StepPlan]:
+    def segment(self, coming: Iterator[StepPlan] | None = None) -> Iterator[StepPlan]:
         """The steps of `coming`; the position moves with each. Then parts are decided, if due."""
-        for plan in self.coming():
+        for plan in coming or self.coming():
             self.position.step += 1
             self.position.in_epoch += 1
             yield plan
@@ -202,8 +202,7 @@ class Steps:
     def coming(self) -> Iterator[StepPlan]:
         """The steps until this epoch ends, or until parts may change; no position moves."""
         at = self.position
-        # parts may change after 8 steps, then after twice as many, and at the end of each epoch
-        most = max(MEASURED_STEPS, self.measured) if self.is_auto else len(self)
+        most = self._steps_with_these_parts() if self.is_auto else len(self)
         end = at.in_epoch + min(most, self.last - at.step)
         first = at.step - at.in_epoch
         every = self.plan.epoch(at.epoch, self._ranks.rank)
@@ -211,6 +210,16 @@ class Steps:
             replace(plan, step=first + number, epoch=at.epoch)
             for number, plan in enumerate(islice(every, at.in_epoch, end), start=at.in_epoch + 1)
         )
+
+    def _steps_with_these_parts(self) -> int:
+        """With split="auto" parts may change after 8, 64, 512... steps, and where an epoch ends."""
+        if not self.measured:
+            return MEASURED_STEPS
+        done = self.position.step - self.position.before
+        change = MEASURED_STEPS
+        while change <= done:
+            change *= 8
+        return change - done
 
     @property
     def is_over(self) -> bool:
@@ -220,13 +229,13 @@ class Steps:
     @property
     def is_epoch_complete(self) -> bool:
         """Whether all steps of this epoch were handed out."""
-        return self.position.in_epoch == self.plan.steps_per_epoch
+        return 0 < self.position.in_epoch == self.plan.steps_per_epoch
 
     @property
     def left_in_epoch(self) -> int:
         """How many steps of this epoch are still to come."""
         at = self.position
-        return min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step)
+        return max(0, min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step))
 
     def end_epoch(self) -> None:
         """The next epoch begins, with parts by the speeds of this one if they are measured."""

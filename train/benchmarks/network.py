@@ -16,14 +16,14 @@ from train.distributed.agreement import gather, gloo_group
 from train.distributed.rendezvous import Peers
 
 SIZES = (1024, 1024**2, 16 * 1024**2)
-MOST = 50  # repetitions
-EFFORT = Effort(budget_s=0.25, most=MOST, rounds=1)
+MAX_REPETITIONS = 50
+EFFORT = Effort(budget_s=0.25, most=MAX_REPETITIONS, rounds=1)
 PAIR_BUDGET_S = 0.1
 PAIR_SIZES = (1024**2, 16 * 1024**2)
 # If a small message takes longer than this, a large one would only take more time.
 SLOW_S = 0.1
-ALONE = 16  # up to this many ranks, one pair at a time: no other traffic
-EVERY_RANK = 16  # up to this many ranks all are paired, else the first of each node
+MAX_SEQUENTIAL_RANKS = 16  # up to this many ranks, one pair at a time, without other traffic
+MAX_PAIRED_RANKS = 16  # with more ranks, only the first rank of each node is paired
 
 
 def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
@@ -35,11 +35,11 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
     world = peers.world
     if world.world_size == 1:
         return {"hosts": [world.host], "backend": "none", "pairs": [], "collectives": []}
-    all_are_here(timeout_s)
-    results = where(peers)
+    require_all_ranks(timeout_s)
+    results = placement(peers)
     return {
         **results,
-        "pairs": _pairs(world.rank, results["nodes"], peers.device),
+        "pairs": _measure_pairs(world.rank, results["nodes"], peers.device),
         "collectives": [
             collectives.measure(name, size, peers, EFFORT)
             for name in ("broadcast", "gather", "scatter", "all_gather", "all_reduce")
@@ -48,8 +48,11 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
     }
 
 
-def where(peers: Peers) -> dict[str, Any]:
-    """Each rank's host and node, the backend, and each host's interface; the same on every rank."""
+def placement(peers: Peers) -> dict[str, Any]:
+    """Each rank's host and node, the backend, and each host's interface.
+
+    All ranks must call it, and get the same.
+    """
     world = peers.world
     places = gather(world.world_size, (world.host, world.node_rank, environment.link()))
     return {
@@ -60,7 +63,7 @@ def where(peers: Peers) -> dict[str, Any]:
     }
 
 
-def all_are_here(timeout_s: float) -> None:
+def require_all_ranks(timeout_s: float) -> None:
     """Wait until all ranks have called this.
 
     Raises:
@@ -74,63 +77,68 @@ def all_are_here(timeout_s: float) -> None:
         raise MusterError(f"not all workers take part: {' '.join(str(error).split())}") from None
 
 
-def rounds(ranks: Sequence[int], alone: int = ALONE) -> Iterator[list[tuple[int, int]]]:
+def rounds(
+    ranks: Sequence[int], max_sequential: int = MAX_SEQUENTIAL_RANKS
+) -> Iterator[list[tuple[int, int]]]:
     """Every pair of `ranks` once; no rank twice in a round.
 
-    The circle method: the first stays, the others move around it.
+    With up to `max_sequential` ranks a round is one pair. This is the circle method: the first rank
+    stays, and the others move around it.
     """
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     half = len(places) // 2
     for _ in range(len(places) - 1):
         facing = zip(places[:half], reversed(places[half:]), strict=True)
-        pairs = [(one, other) for one, other in facing if one is not None and other is not None]
-        yield from [pairs] if len(ranks) > alone else ([pair] for pair in pairs)
+        pairs = [(a, b) for a, b in facing if a is not None and b is not None]
+        yield from [pairs] if len(ranks) > max_sequential else ([pair] for pair in pairs)
         places = [places[0], places[-1], *places[1:-1]]
 
 
-def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, Any]]:
-    """Both directions, one after the other, since nodes may share a core or a switch."""
+def _measure_pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, Any]]:
+    """The speed between every two nodes; both directions in turn, since nodes may share a core."""
     chosen = list(range(len(nodes)))
-    if len(nodes) > EVERY_RANK:
+    if len(nodes) > MAX_PAIRED_RANKS:
         chosen = [nodes.index(node) for node in dict.fromkeys(nodes)]
-    found: list[dict[str, Any]] = []
-    for together in rounds(chosen):
-        apart = [(one, other) for one, other in together if nodes[one] != nodes[other]]
-        for source, target in (*apart, *((other, one) for one, other in apart)):
+    rows: list[dict[str, Any]] = []
+    for pairs in rounds(chosen):
+        remote = [(a, b) for a, b in pairs if nodes[a] != nodes[b]]
+        for source, target in (*remote, *((b, a) for a, b in remote)):
             if rank in (source, target):
-                found += _way(rank, source, target, device)
+                rows += _measure_direction(rank, source, target, device)
         dist.barrier()
-    gathered = gather(len(nodes), found)
+    gathered = gather(len(nodes), rows)
     # the sender has the result, too; the receiver has waited for the last byte
     return sorted(
-        (one for ways in gathered for one in ways), key=lambda one: (one["from"], one["to"])
+        (row for part in gathered for row in part), key=lambda row: (row["from"], row["to"])
     )
 
 
-def _way(rank: int, source: int, target: int, device: torch.device) -> list[dict[str, Any]]:
-    """Bytes per second from `source` to `target`, measured by the source until the last arrived."""
-    found = []
+def _measure_direction(
+    rank: int, source: int, target: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """The speed from `source` to `target` for each size, on the source; [] on the target."""
+    rows = []
     token = torch.zeros(1, device=device)
     for size in PAIR_SIZES:
         load = torch.zeros(size // 4, device=device)
-        seconds = _sent(rank, source, target, load, token, 1)
-        often = max(1, min(MOST, int(PAIR_BUDGET_S / seconds)))
-        often = _agreed(rank, source, target, often, device)
-        seconds = _sent(rank, source, target, load, token, often)
+        seconds = _time_sends(rank, source, target, load, token, 1)
+        repetitions = max(1, min(MAX_REPETITIONS, int(PAIR_BUDGET_S / seconds)))
+        repetitions = _value_of_source(rank, source, target, repetitions, device)
+        seconds = _time_sends(rank, source, target, load, token, repetitions)
         if rank == source:
             rate = size * 8 / seconds / 1e9
-            found.append({"from": source, "to": target, "bytes": size, "gbit_s": rate})
-        if _agreed(rank, source, target, int(seconds > SLOW_S), device):
+            rows.append({"from": source, "to": target, "bytes": size, "gbit_s": rate})
+        if _value_of_source(rank, source, target, int(seconds > SLOW_S), device):
             break
-    return found
+    return rows
 
 
-def _sent(
-    rank: int, source: int, target: int, load: torch.Tensor, token: torch.Tensor, often: int
+def _time_sends(
+    rank: int, source: int, target: int, load: torch.Tensor, token: torch.Tensor, repetitions: int
 ) -> float:
     """Seconds for one load, until the receiver confirms that everything has arrived."""
     began = time.perf_counter()
-    for _ in range(often):
+    for _ in range(repetitions):
         if rank == source:
             dist.send(load, target)
         else:
@@ -140,10 +148,10 @@ def _sent(
         token.item()  # on a GPU, this waits for it
     else:
         dist.send(token, source)
-    return max((time.perf_counter() - began) / often, 1e-9)
+    return max((time.perf_counter() - began) / repetitions, 1e-9)
 
 
-def _agreed(rank: int, source: int, target: int, value: int, device: torch.device) -> int:
+def _value_of_source(rank: int, source: int, target: int, value: int, device: torch.device) -> int:
     """The source's value, on both ranks."""
     message = torch.tensor(value, device=device)
     if rank == source:

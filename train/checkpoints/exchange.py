@@ -21,7 +21,7 @@ ALL = "all"  # stands for a rank: a value on which all ranks agree
 
 
 def gather(ranks: Ranks, value: T) -> list[T]:
-    """The value of every rank, on every rank."""
+    """The value of every rank, on every rank: two small collectives. See `plain_objects`."""
     if ranks.world_size > 1:
         ranks.ledger.control["all_gather"] += len(encoded(value))
     return agreement.gather(ranks.world_size, value)
@@ -30,13 +30,14 @@ def gather(ranks: Ranks, value: T) -> list[T]:
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
 
-    Rank 0 is, and so is one rank of each `place` (a host's name) that has its own disk. Collective.
+    Rank 0 is one. Of the ranks that do not see its folder, the first of each `place` (a host's
+    name) is one, too. Collective: small values alone are sent.
 
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
     """
 
-    def marked() -> str:
+    def make_mark() -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             prefix = SEEN.path(folder, name="").name
@@ -45,50 +46,52 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
-    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, marked))
+    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, make_mark))
     # the hosts of the ranks that do not see it
     hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
-    own = hosts[ranks.rank]
-    return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)
+    host = hosts[ranks.rank]
+    return ranks.rank == 0 or (host != "" and hosts.index(host) == ranks.rank)
 
 
 def share(ranks: Ranks, source: int, value: T) -> T:
-    """The value of rank `source`, on every rank."""
+    """The value of rank `source`, on every rank: two collectives, its length and the value."""
     if ranks.rank == source and ranks.world_size > 1:
         ranks.ledger.control["broadcast"] += len(encoded(value))
     return agreement.share(ranks.rank, ranks.world_size, source, value)
 
 
-def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
-    """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if all ranks agree.
+def gather_by_rank(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
+    """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
-    `state` has the same names and shapes on every rank. A rank with `keeps` false returns none, and
-    none are sent to it.
+    `state` has the same names and shapes on every rank. A rank with `keeps` false returns no
+    tensors, and none are sent to it. Small checksums are gathered first. Then each tensor that
+    differs is sent to each rank that keeps: one gather for each of both. The host waits for the
+    device once for each tensor.
     """
-    own = {name: state[name].detach() for name in sorted(state)}
-    digests = {name: _digest(tensor.cpu()) for name, tensor in own.items()}
+    tensors = {name: state[name].detach() for name in sorted(state)}
+    digests = {name: _digest(tensor.cpu()) for name, tensor in tensors.items()}
     keeping, digests_of = zip(*gather(ranks, (keeps, digests)), strict=True)
     keepers = [rank for rank, keeps_them in enumerate(keeping) if keeps_them]
-    retained: dict[str, Tensor] = {}
-    for name, tensor in own.items():
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
         if len({of_rank[name] for of_rank in digests_of}) == 1:
             if keeps:
-                retained[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
+                copies[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
             continue
         sent = tensor.cpu().contiguous()
         for keeper in keepers:
             ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
             rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
-            retained |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
-    return retained
+            copies |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
+    return copies
 
 
-def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """Copies of this rank's tensors of `gather_own`; with rank None only those that all shared."""
-    parts = [(full.partition("/"), tensor) for full, tensor in retained.items()]
-    return {name: tensor.clone() for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
+def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+    """Copies of the tensors of `rank` from `gather_by_rank`; None: of those that all share."""
+    parts = [(path.partition("/"), tensor) for path, tensor in copies.items()]
+    return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 
 
 def _digest(tensor: Tensor) -> str:

@@ -1,9 +1,9 @@
 """When a checkpoint is due, and what is in it.
 
-Every rank has a manager and calls the same methods in the same order. Of each file system one rank
-writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The
-others look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
+Every rank has a manager and calls the same methods in the same order. One rank of each file system
+writes. These methods are collective, so every rank must call them: `make` (unless all agreed to
+skip it), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The others concern
+this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -34,7 +34,7 @@ from . import storage
 from .exchange import gather, share
 from .object_states import ObjectStates
 from .saved_state import SavedState
-from .storage import Damaged, Files, State, Whole
+from .storage import Damaged, Files, IntactCheckpoint, State
 from .transfer import send
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
@@ -51,7 +51,7 @@ class StepRequests(NamedTuple):
 
 
 class CheckpointManager:
-    """Makes checkpoints of a training; every rank calls it alike, some of them write."""
+    """Makes checkpoints of a training. Every rank calls it alike, and some of them write."""
 
     def __init__(
         self,
@@ -72,8 +72,10 @@ class CheckpointManager:
         `run_id` is stored, for a launcher that restarts this run.
         """
         self.folder = folder
-        self._ranks, self._writes = ranks, writes
-        self._keep_best, self._sign = keep_best, -1 if lowest_is_best else 1
+        self._ranks = ranks
+        self._writes = writes
+        self._keep_best = keep_best
+        self._sign = -1 if lowest_is_best else 1
         self._every, self._unit = interval or (0.0, "never")
         self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
         self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
@@ -119,7 +121,8 @@ class CheckpointManager:
             return False
         if self._best is not None and self._sign * metrics[name] <= self._sign * self._best:
             return False
-        self._best, self._best_step = metrics[name], step
+        self._best = metrics[name]
+        self._best_step = step
         return True
 
     def best_step(self) -> int:
@@ -138,7 +141,7 @@ class CheckpointManager:
     def make(self, step: int, objects: ObjectStates, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
 
-        If the training is to stop, wait for the last one, make this one, and wait for it as well.
+        Before a stop it waits until the last one and this one are on the disk.
 
         Raises:
             NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
@@ -164,7 +167,8 @@ class CheckpointManager:
         # Collectives come first; afterwards only some ranks write.
         files, saved = objects.saved(step)
         generators = gather(self._ranks, rng.capture())
-        self._saved, self._due_since = step, time.monotonic()
+        self._saved = step
+        self._due_since = time.monotonic()
         if not self._writes:
             return
         saved = replace(
@@ -179,7 +183,7 @@ class CheckpointManager:
         """Wait until no rank writes; return this run's number in the folder."""
         self._writer.wait()
         is_first = self._writes and self._run is None
-        earlier = storage.found(self.folder)[:1] if is_first else []
+        earlier = storage.list_checkpoints(self.folder)[:1] if is_first else []
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
         if self._run is None:
             last = earlier[0].run if earlier else 0
@@ -200,10 +204,10 @@ class CheckpointManager:
 
     def _missing(self, *steps: int | None) -> list[str]:
         """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
-        own = self._writer.problems(*steps) if self._writes else None
+        problems = self._writer.problems(*steps) if self._writes else None
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
-        found = [one for one in gather(self._ranks, own) if one is not None]
-        return [line for problems in found for line in problems] if all(found) else []
+        of_disks = [lines for lines in gather(self._ranks, problems) if lines is not None]
+        return [line for lines in of_disks for line in lines] if all(of_disks) else []
 
     def problems(self) -> list[str]:
         """Why the last checkpoint is not on this rank's disk; waits for it."""
@@ -222,21 +226,21 @@ class CheckpointManager:
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
-    ) -> "Found | None":
+    ) -> "ResumePoint | None":
         """The checkpoint of `place`, on every rank; None if it is auto and there is none.
 
-        The newest whole one on any file system is used. Damaged ones are named and skipped. Every
-        rank reads the files itself. Only those of ranks that do not see them are sent, and nothing
-        where all see them. Errors begin with `asked`, by which the user has asked for it.
+        The newest intact one on any file system is used. Damaged ones are named and skipped. Every
+        rank reads the files itself. They are sent only to ranks that do not see them. Errors begin
+        with `asked`, by which the user has asked for it. Collective.
 
         Raises:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
-        where = self.folder if place == AUTO else Path(place).expanduser()
-        own, notes = storage.newest(where, _flaw)
-        newest_here = (own.checkpoint.run, own.checkpoint.step) if own else None
+        folder = self.folder if place == AUTO else Path(place).expanduser()
+        local, notes = storage.newest_intact(folder, _flaw)
+        local_newest = (local.checkpoint.run, local.checkpoint.step) if local else None
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # disks differ in speed
-        views = gather(self._ranks, (newest_here, own.sums if own else {}, notes))
+        views = gather(self._ranks, (local_newest, local.sums if local else {}, notes))
         newest_of, sums_of, notes_of = zip(*views, strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             (tell_damaged or tell)(note)
@@ -244,37 +248,39 @@ class CheckpointManager:
         if newest is None:
             damaged = any(notes_of)
             if place == AUTO and not damaged:
-                tell(f"no checkpoint in {where} yet: starting from the beginning")
+                tell(f"no checkpoint in {folder} yet: starting from the beginning")
                 return None
-            raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {where}")
+            raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {folder}")
         source = newest_of.index(newest)
-        if own is not None and own.sums != sums_of[source]:
-            own = None  # this rank sees another one; one of another run may have the same content
-        found = (
+        if local is not None and local.sums != sums_of[source]:
+            local = None  # this rank sees another one; one of another run may have the same content
+        point = (
             None
-            if own is None
-            else Found.read(own.state, own.files, self._origin_of(own.checkpoint))
+            if local is None
+            else ResumePoint.of(local.state, local.files, self._origin_of(local.checkpoint))
         )
-        self._refuse_misfit(f"{asked}: ", objects, found)
+        self._refuse_misfit(f"{asked}: ", objects, point)
         if any(view != views[source] for view in views):
             is_sent = any(sums != sums_of[source] for sums in sums_of)
-            found = self._from_rank(source, own, is_sent=is_sent)
-        assert found is not None  # all ranks see the same one
-        tell(f"going on from step {found.saved.step} ({where})")
-        return found
+            point = self._from_rank(source, local, is_sent=is_sent)
+        assert point is not None  # all ranks see the same one
+        tell(f"going on from step {point.saved.step} ({folder})")
+        return point
 
     def _origin_of(self, checkpoint: storage.Checkpoint) -> int | None:
         """The first run of those that a checkpoint continues, if they write into this folder."""
         is_here = checkpoint.path.parent.resolve() == self.folder.resolve()
         return checkpoint.origin if is_here else None
 
-    def _refuse_misfit(self, where: str, objects: ObjectStates, found: "Found | None") -> None:
+    def _refuse_misfit(
+        self, where: str, objects: ObjectStates, point: "ResumePoint | None"
+    ) -> None:
         """Refuse on every rank what does not fit on a rank that sees the checkpoint."""
 
         def problems() -> list[str]:
-            if found is None:
+            if point is None:
                 return []
-            return [*objects.problems(found.saved, found.files), *self._other_best(found.saved)]
+            return [*objects.problems(point.saved, point.files), *self._other_best(point.saved)]
 
         of_ranks = agreement.of_each(self._ranks.world_size, problems, DISK_PATIENCE_S)
         refuse(dict.fromkeys(line for lines in of_ranks for line in lines), where=where)
@@ -287,42 +293,47 @@ class CheckpointManager:
                 f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
             )
 
-    def _from_rank(self, source: int, own: Whole | None, *, is_sent: bool) -> "Found":
-        """What rank `source` has found, on every rank; if `is_sent` some lack its files."""
-        given = ({}, None) if own is None else (own.state, self._origin_of(own.checkpoint))
-        state, origin = share(self._ranks, source, given)
-        files = own.files if own is not None else {}
+    def _from_rank(
+        self, source: int, local: IntactCheckpoint | None, *, is_sent: bool
+    ) -> "ResumePoint":
+        """The checkpoint of rank `source`, on every rank; `is_sent`: some ranks lack its files."""
+        shared = ({}, None) if local is None else (local.state, self._origin_of(local.checkpoint))
+        state, origin = share(self._ranks, source, shared)
+        files = local.files if local is not None else {}
         if is_sent:
-            checkpoint = own.checkpoint if own is not None else None
+            checkpoint = local.checkpoint if local is not None else None
             step = int(state["step"])
             received, self._received = send(self._ranks, source, step, checkpoint, self.folder)
             files = files or received
-        return Found.read(state, files, origin)
+        return ResumePoint.of(state, files, origin)
 
     def _forget_received(self) -> None:
         if self._received is not None:
             shutil.rmtree(self._received, ignore_errors=True)
             self._received = None
 
-    def restore(self, objects: ObjectStates, found: "Found", without: Collection[str] = ()) -> None:
-        """Make `objects`, all but those `without`, continue from a checkpoint.
+    def restore(
+        self, objects: ObjectStates, point: "ResumePoint", without: Collection[str] = ()
+    ) -> None:
+        """Make `objects`, all but those `without`, continue from a checkpoint. Collective.
 
         A rank's own tensors and its random generators are restored only if the number of ranks is
         the same.
         """
-        files, saved, self._origin = found
+        files, saved, self._origin = point
         objects.load(files, saved, without)
         if saved.world_size == self._ranks.world_size:
             rng.restore(files["generators"][self._ranks.rank])
         if saved.best is not None:
-            self._best, self._best_step = saved.best, saved.best_step
+            self._best = saved.best
+            self._best_step = saved.best_step
             self._best_by = self._best_by or saved.best_by
         self._saved = saved.step
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # others may still read
         self._forget_received()
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """A checkpoint to continue from."""
 
     files: Files
@@ -330,15 +341,15 @@ class Found(NamedTuple):
     origin: int | None  # the first run of those it continues, if they write into this folder
 
     @classmethod
-    def read(cls, state: State, files: Files, origin: int | None) -> "Found":
-        saved, files = SavedState.read(state, files)
+    def of(cls, state: State, files: Files, origin: int | None) -> "ResumePoint":
+        saved, files = SavedState.parse(state, files)
         return cls(files, saved, origin)
 
 
 def _flaw(files: Files, state: State) -> str:
     """Why no version of Muster has written these; empty if one has."""
     try:
-        SavedState.read(state, files)
+        SavedState.parse(state, files)
     except Damaged as error:
         return str(error)
     return ""

@@ -1,15 +1,15 @@
 """The states of a program's objects in a checkpoint: what ranks share once, the rest by rank.
 
-There are two kinds of objects. One has a `state_dict`, which holds tensors, numbers, strings, and
-lists, tuples and dicts of them: what torch.load accepts with weights_only. Anything else is
-refused, on every rank; the message has its path. The other kind is `Collected`: its tensors lie in
-parts on all ranks, and no rank ever holds all of them.
+There are two kinds of objects. The first kind has a `state_dict`. It holds tensors, numbers,
+strings, and lists, tuples and dicts of them: what torch.load accepts with weights_only. Anything
+else is refused on every rank, and the message has its path. The second kind is `Collected`: its
+tensors lie in parts on all ranks, and no rank ever holds all of them.
 
 Every rank takes its states, and the ranks compare checksums of their parts (the keys of a
 state_dict). A part that differs, such as the position of a rank's own data loader, is stored for
-each rank, and so is what the hook of a model from `muster.sync` remembers between steps. The order
-of the parameters in DDP's buckets is stored, too: the order in which ranks add numbers up depends
-on it, and a new DDP would begin with another one.
+each rank. The tensors that the hook of a model from `muster.sync` keeps between steps are stored
+for each rank, too. So is the order of the parameters in DDP's buckets. The order in which ranks add
+numbers depends on it, and a new DDP would begin with another order.
 """
 
 import io
@@ -30,7 +30,7 @@ from ..sync.ddp.data_parallel import hook_of, replicas_of
 from ..sync.ddp.reducer import bucket_order
 from ..sync.ddp.torch_ddp import restore_bucket_order
 from ..sync.ranks import Ranks
-from .exchange import gather, gather_own, own_of
+from .exchange import gather, gather_by_rank, tensors_of_rank
 from .saved_state import SavedState
 from .storage import Files
 
@@ -51,28 +51,31 @@ class Stateful(Protocol):
 class Collected(Protocol):
     """An object that ranks hold in parts, such as a model that a sync mode has split.
 
-    All ranks call its methods in the same order. Each may be collective.
+    Every rank must call its methods, in the same order: each may be collective.
     """
 
     def own_tensors(self) -> Mapping[str, Tensor]:
-        """What only this rank remembers; the same names and shapes on every rank. Called first."""
+        """The tensors of this rank alone: the same names and shapes on every rank. Called first."""
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor with its name, whole, the same on every rank.
+        """Each tensor in its full shape, with its name; the same on every rank.
 
-        Every rank takes all of them, one after the other, since to take the next one may be a
-        collective. Ranks that write a checkpoint keep copies; the others keep nothing.
+        Every rank takes all of them, one after the other, since taking the next one may be a
+        collective. Ranks that write a checkpoint keep copies. The others keep nothing.
         """
 
-    def load_collected(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """Continue from what the other methods returned; `own` is what fits these ranks.
+    def load_collected(
+        self, tensors: Mapping[str, Tensor], own_tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Continue from what the other methods returned.
 
-        `tensors` lie in mapped files, which may go later. So copy what stays, one by one.
+        `tensors` lie in mapped files, which may be removed later: copy what you keep, one by one.
+        On another number of ranks `own_tensors` are only those that were equal on all ranks.
         """
 
 
 class ObjectStates:
-    """What a checkpoint saves and restores: named objects. All ranks call its methods alike.
+    """The named objects that a checkpoint saves and restores. All ranks call its methods alike.
 
     An object may have a method `resume_problems`: for a state of it (the tensors, if it is
     `Collected`), a line for each reason why it cannot continue from there.
@@ -83,44 +86,50 @@ class ObjectStates:
     ) -> None:
         """`writes`: whether this rank writes, and so keeps copies."""
         self._stateful = {
-            name: one for name, one in objects.items() if not isinstance(one, Collected)
+            name: item for name, item in objects.items() if not isinstance(item, Collected)
         }
-        self._collected = {name: one for name, one in objects.items() if isinstance(one, Collected)}
-        self._names, self._ranks, self._writes = list(objects), ranks, writes
+        self._collected = {
+            name: item for name, item in objects.items() if isinstance(item, Collected)
+        }
+        self._names = list(objects)
+        self._ranks = ranks
+        self._writes = writes
 
     def saved(self, step: int) -> tuple[Files, SavedState]:
         """The content of each file, and the state: copies in CPU memory, as of now. Collective.
 
-        On ranks that do not write there are no files.
+        Ranks that do not write return no files. Each rank reads all its states once.
 
         Raises:
             UsageError: a state cannot be saved. If only another rank's cannot: PeerFailed.
         """
-        own = dict[str, Tensor]()
-        for name, one in self._collected.items():
-            own |= {f"{name}/{key}": tensor for key, tensor in one.own_tensors().items()}
+        local = dict[str, Tensor]()
+        for name, instance in self._collected.items():
+            local |= {f"{name}/{key}": tensor for key, tensor in instance.own_tensors().items()}
         states = dict[str, Any]()
         copies = dict[str, Any]()
         sums = of_each(self._ranks.world_size, lambda: self._take(states, copies))
         for name, stateful in self._stateful.items():
-            for at, replica in enumerate(_replicas(stateful)):
+            for index, replica in enumerate(_replicas(stateful)):
                 if (hook := hook_of(replica)) is not None:
-                    own |= {f"{name}/{at}/{key}": tensor for key, tensor in hook.state().items()}
+                    local |= {
+                        f"{name}/{index}/{key}": tensor for key, tensor in hook.state().items()
+                    }
         by_rank = self._parts_by_rank(states, sums)
-        own |= {f"{name}/state": packed for name, packed in by_rank.items()}
-        remembered = gather_own(self._ranks, own, keeps=self._writes)
+        local |= {f"{name}/state": packed for name, packed in by_rank.items()}
+        copies_by_rank = gather_by_rank(self._ranks, local, keeps=self._writes)
         values = {name: copied for name, copied in copies.items() if _is_short_json(copied)}
         files = {name: copied for name, copied in copies.items() if name not in values}
-        for name, one in self._collected.items():
+        for name, instance in self._collected.items():
             # every rank goes through all tensors
-            tensors = {key: _copy(whole) for key, whole in one.collected() if self._writes}
+            tensors = {key: _copy(whole) for key, whole in instance.collected() if self._writes}
             if self._writes:
                 files[name] = tensors
-        if remembered:
-            files["sync"] = remembered
+        if copies_by_rank:
+            files["sync"] = copies_by_rank
         orders = {
-            name: [bucket_order(replica) for replica in _replicas(one)]
-            for name, one in self._stateful.items()
+            name: [bucket_order(replica) for replica in _replicas(instance)]
+            for name, instance in self._stateful.items()
         }
         saved = SavedState(
             step=step, world_size=self._ranks.world_size, objects=self._names, values=values,
@@ -131,10 +140,10 @@ class ObjectStates:
     def _take(self, states: dict[str, Any], copies: dict[str, Any]) -> Sums:
         """Fill `states`, and `copies` if this rank writes; return checksums."""
         sums: Sums = {}
-        for name, one in self._stateful.items():
-            states[name] = state = one.state_dict()
+        for name, stateful in self._stateful.items():
+            states[name] = state = stateful.state_dict()
             copied = _copied(state, (name,), copy=self._writes)
-            buffers = _buffers_of_rank_0(one)
+            buffers = _buffers_of_rank_0(stateful)
             sums[name] = [
                 [repr(key), 0 if key in buffers else _checksum(value)]
                 for key, value in _parts(copied).items()
@@ -144,7 +153,7 @@ class ObjectStates:
         return sums
 
     def _parts_by_rank(self, states: Mapping[str, Any], sums: list[Sums]) -> dict[str, Tensor]:
-        """Of objects whose states differ by rank: what differs, in as many bytes on every rank."""
+        """Packed parts of the states that differ by rank, in as many bytes on every rank."""
         packed = dict[str, bytes]()
         for name, state in states.items():
             rows = [[(key, checksum) for key, checksum in of_rank[name]] for of_rank in sums]
@@ -162,17 +171,19 @@ class ObjectStates:
 
     def problems(self, saved: SavedState, files: Files) -> Iterator[str]:
         """Every reason why these objects cannot continue from a checkpoint."""
-        there = set(saved.objects)
-        here = set(self._names)
-        if there != here:
+        saved_names = set(saved.objects)
+        own_names = set(self._names)
+        if saved_names != own_names:
             yield (
                 "this is a checkpoint of another program: it holds "
-                f"{', '.join(sorted(there)) or 'nothing'}; here are {', '.join(sorted(here))}"
+                f"{', '.join(sorted(saved_names)) or 'nothing'}; here are "
+                f"{', '.join(sorted(own_names))}"
             )
-        for name, one in {**self._stateful, **self._collected}.items():
-            judge = getattr(one, "resume_problems", None)
-            if name in there and judge is not None:
-                yield from judge(_state_of(name, saved, files))
+            return  # its states of the same names have other forms
+        for name, instance in {**self._stateful, **self._collected}.items():
+            find_problems = getattr(instance, "resume_problems", None)
+            if find_problems is not None:
+                yield from find_problems(_state_of(name, saved, files))
 
     def load(self, files: Files, saved: SavedState, without: Collection[str] = ()) -> None:
         """Continue from a checkpoint, except for the objects `without`.
@@ -180,20 +191,22 @@ class ObjectStates:
         What differs by rank is restored only if the number of ranks is the same.
         """
         is_same = saved.world_size == self._ranks.world_size
-        own = own_of(files.get("sync", {}), self._ranks.rank if is_same else None)
+        local = tensors_of_rank(files.get("sync", {}), self._ranks.rank if is_same else None)
         for name in self._names:
             if name in without:
                 continue
             prefix = f"{name}/"
-            remembered = {
-                key.removeprefix(prefix): one for key, one in own.items() if key.startswith(prefix)
+            own_tensors = {
+                key.removeprefix(prefix): tensor
+                for key, tensor in local.items()
+                if key.startswith(prefix)
             }
             state = _state_of(name, saved, files)
             if name in self._collected:
-                self._collected[name].load_collected(state, remembered)
+                self._collected[name].load_collected(state, own_tensors)
             else:
                 orders = saved.buckets.get(name, []) if is_same else []
-                _load(name, self._stateful[name], state, remembered, orders)
+                _load(name, self._stateful[name], state, own_tensors, orders)
 
 
 def _state_of(name: str, saved: SavedState, files: Files) -> Any:
@@ -201,23 +214,23 @@ def _state_of(name: str, saved: SavedState, files: Files) -> Any:
 
 
 def _load(
-    name: str, one: Stateful, common: Any, remembered: Mapping[str, Tensor], orders: list[Any]
+    name: str, stateful: Stateful, common: Any, own_tensors: Mapping[str, Tensor], orders: list[Any]
 ) -> None:
-    """Load one object's state: what is `common` to all ranks, and what this rank remembered."""
-    packed = remembered.get("state")
+    """Load one object's state: what is `common` to all ranks, and this rank's own tensors."""
+    packed = own_tensors.get("state")
     state = common if packed is None else _unpacked(packed, common)
     # its tensors lie in a mapped file; a module copies them, another object may keep them
-    if not _copies_all(one, state):
+    if not _copies_all(stateful, state):
         state = _copied(state, (name,), copy=True)
-    one.load_state_dict(state)
+    stateful.load_state_dict(state)
     del state  # before the next one is copied
-    for at, replica in enumerate(_replicas(one)):
-        if at < len(orders):
-            restore_bucket_order(replica, orders[at])
+    for index, replica in enumerate(_replicas(stateful)):
+        if index < len(orders):
+            restore_bucket_order(replica, orders[index])
         if (hook := hook_of(replica)) is not None:
-            prefix = f"{at}/"
-            starting = [key for key in remembered if key.startswith(prefix)]
-            hook.restore({key.removeprefix(prefix): remembered[key] for key in starting})
+            prefix = f"{index}/"
+            starting = [key for key in own_tensors if key.startswith(prefix)]
+            hook.restore({key.removeprefix(prefix): own_tensors[key] for key in starting})
 
 
 def _is_short_json(value: Any) -> bool:
@@ -243,13 +256,13 @@ def _copies_all(stateful: Stateful, state: Mapping[Any, Any]) -> bool:
     return is_torch and not any(str(key).endswith("_extra_state") for key in state)
 
 
-def _replicas(one: Stateful) -> list[DistributedDataParallel]:
-    return replicas_of(one) if isinstance(one, nn.Module) else []
+def _replicas(stateful: Stateful) -> list[DistributedDataParallel]:
+    return replicas_of(stateful) if isinstance(stateful, nn.Module) else []
 
 
-def _buffers_of_rank_0(one: Stateful) -> set[str]:
+def _buffers_of_rank_0(stateful: Stateful) -> set[str]:
     """The keys of buffers that DDP makes those of rank 0 before the next forward pass."""
-    modules = one.named_modules() if isinstance(one, nn.Module) else ()
+    modules = stateful.named_modules() if isinstance(stateful, nn.Module) else ()
     return {
         f"{prefix}.{name}".removeprefix(".")
         for prefix, module in modules
@@ -265,9 +278,9 @@ def _parts(state: Any) -> Mapping[Any, Any]:
 def _packed(state: Any, path: tuple[str, ...], same: set[str]) -> bytes:
     """All keys of `state`, and the values of those whose `repr` is not in `same`."""
     parts = _parts(state)
-    own = {key: value for key, value in parts.items() if repr(key) not in same}
+    differing = {key: value for key, value in parts.items() if repr(key) not in same}
     keys = list(parts) if isinstance(state, Mapping) else None
-    torch.save(_copied({"keys": keys, "own": own}, path, copy=False), packed := io.BytesIO())
+    torch.save(_copied({"keys": keys, "own": differing}, path, copy=False), packed := io.BytesIO())
     data = packed.getvalue()
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
@@ -276,11 +289,14 @@ def _unpacked(packed: Tensor, common: Any) -> Any:
     """The state that `_packed` was given, with the values that it left out from `common`."""
     data = packed.numpy().tobytes()
     end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
-    found = torch.load(io.BytesIO(data[LENGTH_BYTES:end]), weights_only=True)
-    own = found["own"]
-    if found["keys"] is None:
-        return own[""]
-    return _like(common, [(key, own[key] if key in own else common[key]) for key in found["keys"]])
+    content = torch.load(io.BytesIO(data[LENGTH_BYTES:end]), weights_only=True)
+    differing = content["own"]
+    if content["keys"] is None:
+        return differing[""]
+    return _like(
+        common,
+        [(key, differing[key] if key in differing else common[key]) for key in content["keys"]],
+    )
 
 
 def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
@@ -295,16 +311,16 @@ def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
     if isinstance(value, NUMBERS):
         return json.loads(json.dumps(value))  # numpy's numbers become Python's
     if isinstance(value, list | tuple):
-        found = [_copied(one, (*path, str(at)), copy=copy) for at, one in enumerate(value)]
-        return found if isinstance(value, list) else tuple(found)
+        copies = [_copied(item, (*path, str(index)), copy=copy) for index, item in enumerate(value)]
+        return copies if isinstance(value, list) else tuple(copies)
     if isinstance(value, Mapping):
         if other := [key for key in value if not isinstance(key, NUMBERS)]:
             raise _refused(path, f"a key that is a {type(other[0]).__name__}")
         return _like(
             value,
             [
-                (_copied(key, path, copy=copy), _copied(one, (*path, str(key)), copy=copy))
-                for key, one in value.items()
+                (_copied(key, path, copy=copy), _copied(item, (*path, str(key)), copy=copy))
+                for key, item in value.items()
             ],
         )
     raise _refused(path, f"a {type(value).__name__}")
@@ -314,23 +330,23 @@ def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:
     """A dense tensor of no other class, detached: what torch.load gives back as it is."""
     if nn.parameter.is_lazy(tensor):
         raise _refused(path, "a parameter without a shape yet; run the model once before")
-    found = tensor.detach()
-    if type(found) is not Tensor:  # its memory may hold only a part of what it stands for
-        part = ", of which each rank holds a part (FSDP)" if hasattr(found, "to_local") else ""
-        raise _refused(path, f"a {type(found).__name__}{part}")
-    if found.layout != torch.strided or found.is_quantized or found.is_nested or found.is_meta:
-        raise _refused(path, f"a tensor of {found.dtype} ({found.layout}, {found.device})")
-    return found.resolve_conj().resolve_neg()
+    plain = tensor.detach()
+    if type(plain) is not Tensor:  # its memory may hold only a part of what it stands for
+        part = ", of which each rank holds a part (FSDP)" if hasattr(plain, "to_local") else ""
+        raise _refused(path, f"a {type(plain).__name__}{part}")
+    if plain.layout != torch.strided or plain.is_quantized or plain.is_nested or plain.is_meta:
+        raise _refused(path, f"a tensor of {plain.dtype} ({plain.layout}, {plain.device})")
+    return plain.resolve_conj().resolve_neg()
 
 
 def _like(value: Mapping[Any, Any], items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     """`items` as a dict; those of a module keep the versions of its parts, an attribute."""
     if not isinstance(value, OrderedDict):
         return dict(items)
-    found = OrderedDict(items)
+    copy = OrderedDict(items)
     if (versions := getattr(value, "_metadata", None)) is not None:
-        found._metadata = _copied(versions, ("_metadata",), copy=False)  # type: ignore[attr-defined]
-    return found
+        copy._metadata = _copied(versions, ("_metadata",), copy=False)  # type: ignore[attr-defined]
+    return copy
 
 
 def _checksum(value: Any, before: int = 0) -> int:
@@ -342,15 +358,15 @@ def _checksum(value: Any, before: int = 0) -> int:
         value = [list(value), *value.values()]
     if isinstance(value, list | tuple):
         before = zlib.crc32(f"{type(value).__name__} {len(value)}".encode(), before)
-        for one in value:
-            before = _checksum(one, before)
+        for item in value:
+            before = _checksum(item, before)
         return before
     return zlib.crc32(repr(value).encode(errors="surrogatepass"), before)
 
 
 def _refused(path: tuple[str, ...], what: str) -> UsageError:
-    where = "".join([path[0], *(f"[{one}]" for one in path[1:])])
+    location = "".join([path[0], *(f"[{key}]" for key in path[1:])])
     return UsageError(
-        f"muster.checkpoints: the state of {where} holds {what}; only dense tensors of plain "
+        f"muster.checkpoints: the state of {location} holds {what}; only dense tensors of plain "
         "types, numbers, texts, lists, tuples and dicts are saved"
     )

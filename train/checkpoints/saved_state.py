@@ -41,7 +41,7 @@ class SavedState:
         return asdict(self)
 
     @classmethod
-    def read(cls, raw: State, files: Files) -> "tuple[SavedState, Files]":
+    def parse(cls, raw: State, files: Files) -> "tuple[SavedState, Files]":
         """The state in `raw`, and the files that belong to it, of this or an older version.
 
         Raises:
@@ -49,13 +49,13 @@ class SavedState:
         """
         if "at" in raw and "objects" not in raw:
             raw, files = _from_old_trainer(raw, files)
-        known = {one.name: raw[one.name] for one in fields(cls) if one.name in raw}
+        known = {part.name: raw[part.name] for part in fields(cls) if part.name in raw}
         best = known.get("best")
         if isinstance(best, float) and not math.isfinite(best):  # older ones may hold NaN
             known |= {"best": None, "best_step": None}
         if not all(isinstance(known.get(name), kind) for name, kind in KINDS.items()):
             raise Damaged("was not written by Muster, or lacks a part")
-        saved = cls(**{name: one for name, one in known.items() if one is not None})
+        saved = cls(**{name: part for name, part in known.items() if part is not None})
         if not (_is_whole(saved) and _fits(saved, files)):
             raise Damaged("was not written by Muster, or lacks a part")
         return saved, files
@@ -116,10 +116,10 @@ def _from_old_trainer(raw: State, files: Files) -> tuple[State, Files]:
         },
     }
     objects = [*OLD_FILES, *values]
-    return {**raw, "objects": objects, "values": values}, {**files, "sync": _of_model(sync)}
+    return {**raw, "objects": objects, "values": values}, {**files, "sync": _tensors_of_model(sync)}
 
 
-def _of_model(sync: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the sync mode remembered, RANK/NAME, as what belongs to the model: RANK/model/NAME."""
+def _tensors_of_model(sync: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sync mode's own tensors, RANK/NAME, as those of the model: RANK/model/NAME."""
     parts = [(name.partition("/"), tensor) for name, tensor in sync.items()]
-    return {f"{whose}/model/{name}": tensor for (whose, _, name), tensor in parts}
+    return {f"{owner}/model/{name}": tensor for (owner, _, name), tensor in parts}

@@ -12,10 +12,10 @@
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
 the manifest with their checksums. Then the folder itself is forced and renamed. A rename within one
 file system either happens or does not. So a crash at any moment leaves either no `step_N` or a
-whole one, and a .partial folder is never taken for a checkpoint. `read` verifies every file by its
-checksum, since disks and networks corrupt bytes. torch.load(weights_only=True) accepts tensors,
-numbers, strings and containers of them, and nothing that could run code. Tensors lie in the mapped
-file: a page of it takes memory only when it is read, and memory that the system can have back.
+whole one, and a .partial folder is never taken for a checkpoint. `read_verified` compares every
+file with its checksum, since disks and networks corrupt bytes. torch.load with weights_only=True
+accepts tensors, numbers, strings and containers of them, and nothing that could run code. Tensors
+lie in the mapped file: a page takes memory only when it is read, and the system can take it back.
 """
 
 import errno
@@ -40,7 +40,8 @@ from muster.errors import MusterError, is_full, text_of
 from muster.run_files import CHECKPOINTS
 from muster.writing import as_json, force
 
-MANIFEST, STATE = "manifest.json", "state.json"
+MANIFEST = "manifest.json"
+STATE = "state.json"
 VERSION = 3  # of the files' format
 READABLE = (2, 3)  # 2 is that of version 0.2.0
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
@@ -59,7 +60,7 @@ class Damaged(MusterError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was written completely; only `read` verifies that it is still intact.
+    """A folder that was written completely; only `read_verified` verifies that it is still intact.
 
     Runs that write into one folder are numbered in their order. Of two checkpoints the later run's
     is the newer one, whatever their steps.
@@ -71,7 +72,7 @@ class Checkpoint:
     origin: int = 0  # the run that started new, of those that continued one another
 
 
-class Whole(NamedTuple):
+class IntactCheckpoint(NamedTuple):
     """An intact checkpoint and its content; `sums` are the checksums of its `files`."""
 
     checkpoint: Checkpoint
@@ -80,7 +81,7 @@ class Whole(NamedTuple):
     sums: dict[str, str]
 
 
-def found(folder: Path) -> list[Checkpoint]:
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a folder, the newest first."""
     names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in folder.glob("step_*"))
     runs = {
@@ -90,19 +91,21 @@ def found(folder: Path) -> list[Checkpoint]:
     }
     # an unreadable manifest hides nothing: its checkpoint counts as one of the last run
     last = max((numbers for _, numbers in runs.values() if numbers), default=(0, 0))
-    every = (Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items())
-    return sorted(every, key=lambda one: (one.run, one.step), reverse=True)
+    checkpoints = (
+        Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items()
+    )
+    return sorted(checkpoints, key=lambda item: (item.run, item.step), reverse=True)
 
 
-def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest, and the earlier ones that its run continued; other runs are left out."""
-    return [one for one in newest_first if one.origin == newest_first[0].origin]
+def lineage(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest checkpoint, and those of the runs that it continued; other runs are left out."""
+    return [item for item in newest_first if item.origin == newest_first[0].origin]
 
 
-def newest(
+def newest_intact(
     place: Path, flaw: Callable[[Files, State], str] = lambda files, state: ""
-) -> tuple[Whole | None, list[str]]:
-    """The newest whole checkpoint of `place`; and a line for each bad one.
+) -> tuple[IntactCheckpoint | None, list[str]]:
+    """The newest intact checkpoint of `place`; and a line for each damaged one.
 
     `flaw` says what else is wrong with a content, or "".
     """
@@ -114,28 +117,28 @@ def newest(
     for checkpoint in candidates:
         try:
             sums = checksums(checkpoint)
-            files, state = read(checkpoint)
+            files, state = read_verified(checkpoint)
             if wrong := flaw(files, state):
                 raise Damaged(f"{checkpoint.path} {wrong}")
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
             continue
         of_files = {name: digest for name, digest in sums.items() if name.endswith(SUFFIX)}
-        return Whole(checkpoint, files, state, of_files), notes
+        return IntactCheckpoint(checkpoint, files, state, of_files), notes
     return None, notes
 
 
 def _candidates(place: Path) -> list[Checkpoint]:
     """The checkpoints in `place`, the newest first.
 
-    `place` may be one checkpoint (then the older ones beside it follow), a folder of several, or a
-    run folder. If several runs wrote into it, those of the last run and of the runs it continued
-    count.
+    `place` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
+    folder. If several runs wrote into it, those of the last run and of the runs that it continued
+    are taken.
     """
     if not (place / MANIFEST).is_file():
-        return line(found(place) or found(CHECKPOINTS.path(place)))
-    beside = dropwhile(lambda one: one.path.name != place.name, found(place.parent))
-    return line(list(beside) or [Checkpoint(0, place)])
+        return lineage(list_checkpoints(place) or list_checkpoints(CHECKPOINTS.path(place)))
+    beside = dropwhile(lambda item: item.path.name != place.name, list_checkpoints(place.parent))
+    return lineage(list(beside) or [Checkpoint(0, place)])
 
 
 def write(
@@ -143,15 +146,15 @@ def write(
 ) -> Checkpoint:
     """Write `files` and `state` as the checkpoint of `step`.
 
-    `runs` are `run` and `origin` of `Checkpoint`. One of this step that is there already gives way.
-    A write that fails is tried again, but not on a full disk; what was there before stays.
+    `runs` are `run` and `origin` of `Checkpoint`. An earlier checkpoint of this step is replaced. A
+    write that fails is tried again, but not on a full disk; earlier checkpoints stay.
 
     Raises:
-        OSError: it could not be written, thrice.
+        OSError: it could not be written in three tries, or the disk is full.
     """
     path = folder / f"step_{step:08d}"
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
-    for left in range(TRIES - 1, -1, -1):
+    for tries_left in range(TRIES - 1, -1, -1):
         try:
             _write(partial, files, {**state, "step": step}, runs)
             _move(partial, path)
@@ -159,13 +162,13 @@ def write(
         except (OSError, RuntimeError) as raised:
             error = _os_error(raised)
             shutil.rmtree(partial, ignore_errors=True)
-            if is_full(error) or not left:
+            if is_full(error) or not tries_left:
                 raise error from raised
             time.sleep(PAUSE_S)
     raise AssertionError("the last try returns or raises")
 
 
-def read(checkpoint: Checkpoint) -> tuple[Files, State]:
+def read_verified(checkpoint: Checkpoint) -> tuple[Files, State]:
     """The content of each file, and the state, of an intact checkpoint.
 
     Raises:
@@ -214,28 +217,28 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
-    """Remove all but the newest checkpoints and the best, and this host's unfinished ones.
+    """Keep the newest checkpoints and the best; remove the others, and this host's unfinished ones.
 
-    Those of runs that the newest one does not continue stay.
+    Checkpoints of runs that the newest one does not continue stay.
     """
-    for old in line(found(folder))[keep_last:]:
+    for old in lineage(list_checkpoints(folder))[keep_last:]:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
             # rename it first, so that a half removed one is never taken for a checkpoint
             with suppress(OSError):
                 old.path.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-    for left in _unfinished(folder):
-        shutil.rmtree(left, ignore_errors=True)
+    for folder_left in _unfinished(folder):
+        shutil.rmtree(folder_left, ignore_errors=True)
 
 
 def sha256(path: Path) -> str:
     """The checksum of a file."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(2**20):  # Python 3.10 has no hashlib.file_digest
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _runs(path: Path) -> tuple[int, int] | None:
@@ -263,9 +266,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, own in files.items():
+    for name, content in files.items():
         with (partial / f"{name}{SUFFIX}").open("wb") as file:  # its errors say what is wrong
-            torch.save(own, file)
+            torch.save(content, file)
     (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
@@ -291,9 +294,9 @@ def _loaded(path: Path) -> Any:
     except pickle.UnpicklingError:
         raise Damaged(f"{path} holds more than values, and is not read") from None
     except Exception as error:  # noqa: BLE001  torch raises any error on odd bytes
-        line = text_of(error).strip().partition("\n")[0]
+        first_line = text_of(error).strip().partition("\n")[0]
         raise Damaged(
-            f"{path} is damaged: torch cannot read it ({type(error).__name__}: {line:.200})"
+            f"{path} is damaged: torch cannot read it ({type(error).__name__}: {first_line:.200})"
         ) from None
 
 
@@ -320,12 +323,12 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     """Folders that ended processes of this host were writing."""
     for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
         pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not _is_there(int(pid)):
+        if pid.isdigit() and int(pid) != os.getpid() and not _is_running(int(pid)):
             yield path
     yield from folder.glob(f"step_*.old{UNFINISHED}")
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether there is such a process, of any user; without `/proc`, which macOS lacks."""
     try:
         os.kill(pid, 0)

@@ -1,7 +1,7 @@
 """A model and its optimizer in a sync mode, which may have split their values over the ranks.
 
-They are saved whole, as tensors by name, the same on every rank. A checkpoint of one mode, and of
-any number of ranks, is continued in each mode. One tensor at a time is whole in memory.
+Full tensors are saved by name, the same on every rank. So every mode, on any number of ranks, can
+resume a checkpoint of any other. A rank holds one full tensor at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,15 +14,17 @@ from torch.optim import Optimizer
 from ..sync.base import GradSync
 
 Tensors = Mapping[str, Tensor]
-MOST_MISFITS = 5  # that are named
+MAX_MISMATCHES = 5  # that are named
 
 
 class SyncedModel:
-    """Parameters and buffers by name, and what the sync mode remembers; see `Collected`."""
+    """Parameters and buffers by name, and the sync mode's own tensors; see `Collected`."""
 
     def __init__(self, model: nn.Module, sync: GradSync, *, forgets: bool = False) -> None:
         """`model` is without the mode's wrapper; with `forgets` the mode starts with nothing."""
-        self._model, self._sync, self._forgets = model, sync, forgets
+        self._model = model
+        self._sync = sync
+        self._forgets = forgets
 
     def own_tensors(self) -> Tensors:
         self._sync.make_replicas_equal(self._model)
@@ -36,12 +38,12 @@ class SyncedModel:
         yield from self._model.named_buffers()
 
     @torch.no_grad()
-    def load_collected(self, tensors: Tensors, own: Tensors) -> None:
+    def load_collected(self, tensors: Tensors, own_tensors: Tensors) -> None:
         for name, param in self._model.named_parameters():
             self._sync.set_values(param, tensors[name])
         for name, buffer in self._model.named_buffers():
             buffer.copy_(tensors[name])
-        self._sync.restore(self._model, {} if self._forgets else own)
+        self._sync.restore(self._model, {} if self._forgets else own_tensors)
 
     def resume_problems(self, tensors: Tensors) -> Iterator[str]:
         """The first few tensors that are not those of this model."""
@@ -50,19 +52,21 @@ class SyncedModel:
             (name, _form(tensors.get(name)), _form(wanted.get(name)))
             for name in sorted(wanted.keys() | tensors.keys())
         )
-        misfits = [
-            f"its {name} is {saved}, this model's is {here}; see --model and --precision"
-            for name, saved, here in forms
-            if saved != here
+        mismatches = [
+            f"its {name} is {saved}, this model's is {wanted_form}; see --model and --precision"
+            for name, saved, wanted_form in forms
+            if saved != wanted_form
         ]
-        yield from misfits[:MOST_MISFITS]
+        yield from mismatches[:MAX_MISMATCHES]
 
 
 class SyncedOptimizer:
     """The optimizer's state as `PARAMETER/KEY`; numbers become tensors. See `Collected`."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, sync: GradSync) -> None:
-        self._model, self._optimizer, self._sync = model, optimizer, sync
+        self._model = model
+        self._optimizer = optimizer
+        self._sync = sync
 
     def own_tensors(self) -> Tensors:
         return {}
@@ -74,7 +78,7 @@ class SyncedOptimizer:
                 if value is not None:
                     yield f"{names[param]}/{key}", torch.as_tensor(value)
 
-    def load_collected(self, tensors: Tensors, own: Tensors) -> None:
+    def load_collected(self, tensors: Tensors, own_tensors: Tensors) -> None:
         for param, state in self._states(tensors):
             self._sync.set_optimizer_state(self._optimizer, param, state)
 
@@ -92,8 +96,8 @@ class SyncedOptimizer:
             if name in states:
                 copies: dict[str, Any] = {}
                 for key, tensor in states[name].items():
-                    at = "cpu" if key == "step" and not counts_there else device
-                    copies[key] = tensor.to(at, copy=True)
+                    target = "cpu" if key == "step" and not counts_there else device
+                    copies[key] = tensor.to(target, copy=True)
                 yield param, copies
 
 

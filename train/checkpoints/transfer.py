@@ -1,8 +1,8 @@
 """Send a checkpoint to the ranks that do not see it: in pieces, to one file on each of their disks.
 
-Each rank that lacks it makes a folder beside its own checkpoints. Of those that see the same folder
-the first one writes there what the source sends, and all of them read it. So a rank holds one piece
-in memory, however large the checkpoint is.
+Each rank that lacks it makes a folder beside its own checkpoints. The first of the ranks that see
+the same folder writes there what the source sends, and all of them read it. So a rank holds one
+piece in memory, however large the checkpoint is.
 """
 
 import os
@@ -21,7 +21,7 @@ from muster.errors import MusterError
 from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
 from ..sync.ranks import Ranks
-from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read
+from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read_verified
 
 PIECE_BYTES = 16 * 2**20
 
@@ -56,7 +56,7 @@ def send(
 
         def load() -> None:
             if place is not None:
-                content.append(read(Checkpoint(step, place))[0])
+                content.append(read_verified(Checkpoint(step, place))[0])
 
         agreement.of_each(ranks.world_size, require_written, DISK_PATIENCE_S)
         agreement.of_each(ranks.world_size, load, DISK_PATIENCE_S)

@@ -17,7 +17,8 @@ from . import storage
 from .saved_state import SavedState
 from .storage import Files
 
-FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # first and longest interval between reports of a wait
+FIRST_REPORT_S = 10.0  # after which a wait is reported
+LONGEST_REPORT_S = 300.0  # the longest interval between later reports
 
 
 class NotWritten(MusterError):
@@ -37,7 +38,9 @@ class Writer:
         self, folder: Path, *, keep_last: int, rank: int, note: Callable[[CheckpointRecord], None]
     ) -> None:
         self.folder = folder
-        self._keep_last, self._rank, self._note = keep_last, rank, note
+        self._keep_last = keep_last
+        self._rank = rank
+        self._note = note
         self._thread: threading.Thread | None = None
         self._step, self._started = -1, 0.0  # what is being written, and since when
         self._failed: dict[int, str] = {}  # by step, the reason why there is no checkpoint of it
@@ -60,7 +63,8 @@ class Writer:
         """
         self.wait()
         step = saved.step
-        self._step, self._started = step, time.perf_counter()
+        self._step = step
+        self._started = time.perf_counter()
 
         def write() -> None:
             error = ""
@@ -84,11 +88,11 @@ class Writer:
 
     def wait(self) -> None:
         """Return when nothing is being written; report a long wait now and then."""
-        pause_s = FIRST_WORD_S
+        pause_s = FIRST_REPORT_S
         while self._thread is not None:
             self._thread.join(pause_s)
             if self._thread.is_alive():
-                pause_s = min(2 * pause_s, LAST_WORD_S)
+                pause_s = min(2 * pause_s, LONGEST_REPORT_S)
                 warn(f"waiting for the disk: {self.progress}")
             else:
                 self._thread = None
@@ -112,12 +116,15 @@ class Writer:
         return [self._failed[step] for step in wanted if step in self._failed]
 
     def _complain(self, step: int, error: Exception, origin: int) -> str:
-        left = [one for one in storage.found(self.folder) if one.origin == origin]
-        good = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
-        why = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
-        why = why or f"{type(error).__name__}: {error}"
-        where = f"{self.folder} on {socket.gethostname()}"
-        text = f"step {step}: no checkpoint in {where}: {why}; {good}"
+        good = "there is none yet"
+        for checkpoint in storage.list_checkpoints(self.folder):
+            if checkpoint.origin == origin:
+                good = f"the last good one is that of step {checkpoint.step}"
+                break
+        reason = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
+        reason = reason or f"{type(error).__name__}: {error}"
+        place = f"{self.folder} on {socket.gethostname()}"
+        text = f"step {step}: no checkpoint in {place}: {reason}; {good}"
         warn(text)
         return text
 

@@ -31,11 +31,11 @@ def bind_own_address(world: World) -> socket.socket | None:
     """
     address = f"{world.master_addr}:{world.master_port}"
     try:
-        family, where = _resolved(world)
+        family, endpoint = _resolved(world)
         probe = socket.socket(family)
         try:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+            probe.bind(endpoint)
         except OSError:
             probe.close()
             raise
@@ -47,7 +47,7 @@ def bind_own_address(world: World) -> socket.socket | None:
                 f"{address} is in use on {world.host}; choose another --master-port, "
                 "the same on every node"
             ) from None
-        addresses = sorted(one for _, one in interfaces())
+        addresses = sorted(own_address for _, own_address in interfaces())
         raise MusterError(
             f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
             f"({error.strerror}); it has {', '.join(addresses)}"
@@ -94,8 +94,8 @@ def wait_for_address(world: World, timeout_s: float) -> None:
 def _resolved(world: World) -> tuple[int, Any]:
     """The kind of rank 0's address, and the address."""
     address = world.master_addr, world.master_port
-    family, *_, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-    return family, where
+    family, *_, endpoint = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    return family, endpoint
 
 
 def _unresolved(world: World) -> MusterError:
@@ -112,14 +112,14 @@ def choose_interface(world: World) -> None:
     control network that must not carry gradients.
     """
     try:
-        family, where = _resolved(world)
+        family, endpoint = _resolved(world)
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)  # sends nothing
-            own = probe.getsockname()[0]
+            probe.connect(endpoint)  # sends nothing
+            own_address = probe.getsockname()[0]
     except OSError:
         return
     for name, address in interfaces():
-        if address == own:
+        if address == own_address:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             # without the sign before it, nccl would also match eth10 for eth1
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
@@ -135,19 +135,23 @@ def interfaces() -> list[tuple[str, str]]:
     if sys.platform != "linux":
         import psutil
 
-        every = [(name, one) for name, some in psutil.net_if_addrs().items() for one in some]
+        addresses = [
+            (name, entry) for name, entries in psutil.net_if_addrs().items() for entry in entries
+        ]
         kinds = (socket.AF_INET, socket.AF_INET6)
-        return [(name, one.address) for name, one in every if one.family in kinds]
+        return [(name, entry.address) for name, entry in addresses if entry.family in kinds]
     buffer = ctypes.create_string_buffer(ROOM_BYTES)
     request = struct.pack("iP", ROOM_BYTES, ctypes.addressof(buffer))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
         filled, _ = struct.unpack("iP", fcntl.ioctl(kernel, ASK_ADDRESSES, request))
     width = 24 + 2 * struct.calcsize("P")  # of a struct ifreq: 40 bytes with pointers of 8
-    rows = [buffer.raw[at : at + width] for at in range(0, filled, width)]
+    rows = [buffer.raw[start : start + width] for start in range(0, filled, width)]
     # a second address of eth0 may be called eth0:1
     names = [row[:16].partition(b"\0")[0].decode().partition(":")[0] for row in rows]
-    found = [(name, socket.inet_ntoa(row[20:24])) for name, row in zip(names, rows, strict=True)]
+    by_name = [(name, socket.inet_ntoa(row[20:24])) for name, row in zip(names, rows, strict=True)]
     if IPV6.exists():
         lines = [line.split() for line in IPV6.read_text(encoding="ascii").splitlines()]
-        found += [(name, str(ipaddress.IPv6Address(int(one, 16)))) for one, *_, name in lines]
-    return found
+        by_name += [
+            (name, str(ipaddress.IPv6Address(int(digits, 16)))) for digits, *_, name in lines
+        ]
+    return by_name

@@ -107,9 +107,9 @@ def _gathered(world_size: int, data: Tensor) -> list[Tensor]:
     dist.all_gather(sizes, torch.tensor([len(data)]), group=group)
     longest = max(int(size) for size in sizes)
     rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size)]
-    own = torch.zeros(longest, dtype=torch.uint8)
-    own[: len(data)] = data
-    dist.all_gather(rows, own, group=group)
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(data)] = data
+    dist.all_gather(rows, padded, group=group)
     return [row[: int(size)] for row, size in zip(rows, sizes, strict=True)]
 
 

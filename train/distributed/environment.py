@@ -62,7 +62,7 @@ def _interfaces() -> dict[str, Any]:
     states = psutil.net_if_stats()
     return {
         name: {
-            "addresses": [one.address for one in addresses],
+            "addresses": [entry.address for entry in addresses],
             "up": states[name].isup if name in states else None,
             "mtu_bytes": states[name].mtu if name in states else None,
             "speed_mbit": states[name].speed if name in states else None,

@@ -62,7 +62,8 @@ class ExitGuard:
     """
 
     def __init__(self, world: World) -> None:
-        self.world, self.code = world, 0
+        self.world = world
+        self.code = 0
         self._owner = os.getpid()
         self._path: Path | None = None  # of the record
 

@@ -35,13 +35,13 @@ from .world import World
 
 GRACE_S = 2.0  # time for the others to report how they end
 # The same without an agent that finds the cause: on a busy machine ends take long.
-ALONE_S = 6.0
+GRACE_WITHOUT_AGENT_S = 6.0
 TELL_S = 0.5  # time to report it, if this rank need not know of the others, or an agent does
 POLL_S = 0.05
 ANSWER_S = 1.0  # for an answer of a store that was asked all the time
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
 # gloo's message for a collective beside another one, of this rank, that timed out.
-BESIDE_IT = "application timeout caused pair closure"
+CLOSED_BY_TIMEOUT = "application timeout caused pair closure"
 MOST_NAMED = 8
 
 
@@ -68,13 +68,13 @@ def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
         return End(rank, "stopped", message)
     if cause != "lost_peer" or isinstance(error, PeerFailed):
         return End(rank, "failed", message)
-    where = " ".join(getattr(error, "__notes__", ()))
+    progress = " ".join(getattr(error, "__notes__", ()))
     text = text_of(error)  # the message is its beginning
-    if found := TIMED_OUT.search(text):
-        timeout_s = int(found[1]) / 1000
-    elif BESIDE_IT not in text.lower():
-        return End(rank, "lost peer", message, where)
-    return End(rank, "late peer", message, where, timeout_s)
+    if match := TIMED_OUT.search(text):
+        timeout_s = int(match[1]) / 1000
+    elif CLOSED_BY_TIMEOUT not in text.lower():
+        return End(rank, "lost peer", message, progress)
+    return End(rank, "late peer", message, progress, timeout_s)
 
 
 def explained(
@@ -85,20 +85,21 @@ def explained(
     Each rank that leaves early calls this after it has left the process group. `hosts` are those of
     the ranks, `timeout_s` is that of collectives.
     """
-    own = end_of(world.rank, error, timeout_s)
+    own_end = end_of(world.rank, error, timeout_s)
     serves = world.is_main and not world.agent_store
-    ends, last_answer = {own.rank: own}, 0.0
+    ends = {own_end.rank: own_end}
+    last_answer = 0.0
 
     def exchange() -> None:
         """Tell the other ranks, and learn of their ends; in a thread, as a store may hang."""
         nonlocal ends, last_answer
         with suppress(RuntimeError):  # the store is gone, with the rank that served it
-            line = json.dumps(asdict(own)) + "\n"
+            line = json.dumps(asdict(own_end)) + "\n"
             store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
             while len(ends) < world.world_size:
                 lines = store.get("ends").decode().splitlines()
                 last_answer = time.monotonic()
-                ends = {one.rank: one for one in (End(**json.loads(line)) for line in lines)}
+                ends = {end.rank: end for end in (End(**json.loads(line)) for line in lines)}
                 time.sleep(POLL_S)
             store.add("ends/read", 1)
             while serves and store.add("ends/read", 0) < world.world_size:
@@ -106,48 +107,54 @@ def explained(
 
     thread = threading.Thread(target=exchange, name="ends", daemon=True)
     thread.start()
-    grace_s = GRACE_S if world.agent_store else ALONE_S
-    waits = not world.is_led and (own.is_echo or serves)
+    grace_s = GRACE_S if world.agent_store else GRACE_WITHOUT_AGENT_S
+    waits = not world.is_led and (own_end.is_echo or serves)
     with suppress(Stopped, KeyboardInterrupt):
         thread.join(grace_s if waits else TELL_S)
-    if not own.is_echo:
+    if not own_end.is_echo:
         return error
     # the rank that serves the store lives where that does so still
     answers = not world.agent_store and time.monotonic() - last_answer < ANSWER_S
     answered = last_answer > 0 or world.agent_store
-    return blame(own, ends, hosts, answered=answered, rank_0_lives=answers)
+    return blame(own_end, ends, hosts, answered=answered, rank_0_lives=answers)
 
 
 def blame(
-    own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: bool, rank_0_lives: bool
+    own_end: End,
+    ends: Mapping[int, End],
+    hosts: Sequence[str],
+    *,
+    answered: bool,
+    rank_0_lives: bool,
 ) -> PeerFailed:
-    """Why `own` had to end, given the known ends; `answered` false means that rank 0 has none.
+    """Why `own_end` is how this rank ended, given the known ends; not `answered`: rank 0 has none.
 
     If rank 0 is known to live it is not lost: gloo keeps connections open until a process ends, so
     a rank that waits for a failed one may notice it only then.
     """
     # if the store did not answer, no other rank's end is known
     absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]
-    text, every = own.message, list(ends.values())
-    if failed := [one for one in every if one.kind == "failed"]:
+    text = own_end.message
+    known = list(ends.values())
+    if failed := [end for end in known if end.kind == "failed"]:
         return PeerFailed(f"{_named([failed[0].rank], hosts)} failed: {failed[0].message}")
-    late = [one for one in every if one.kind == "late peer"]
+    late = [end for end in known if end.kind == "late peer"]
     if late and absent:
-        where = f" ({late[0].where})" if late[0].where else ""
+        progress = f" ({late[0].where})" if late[0].where else ""
         text = (
-            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{where}, and "
+            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{progress}, and "
             "others timed out: it hangs, or is far slower than they are"
         )
-    elif late and own not in late:
+    elif late and own_end not in late:
         text = (
             f"the other ranks timed out: they did not wait longer than {late[0].waited_s:g} s for "
-            f"{_named([own.rank], hosts)}{f' ({own.where})' if own.where else ''}"
+            f"{_named([own_end.rank], hosts)}{f' ({own_end.where})' if own_end.where else ''}"
         )
     elif absent:
         if rank_0_lives:
             absent = [rank for rank in absent if rank] or absent
-        text = own.message.replace("another worker", _named(absent, hosts), 1)
-    elif stopped := [one.rank for one in every if one.kind == "stopped"]:
+        text = own_end.message.replace("another worker", _named(absent, hosts), 1)
+    elif stopped := [end.rank for end in known if end.kind == "stopped"]:
         text = f"{_named(stopped, hosts)} was told to stop"
     return PeerFailed(text, missing=absent)
 

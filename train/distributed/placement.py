@@ -45,8 +45,10 @@ def worker_info(world: World, gpus: Sequence[str]) -> WorkerInfo:
 
 def fair_share(rank: int, workers: Sequence[WorkerInfo]) -> int:
     """The number of threads for `rank`: each core is shared by the workers that may use it."""
-    neighbours = [one for one in workers if one.machine == workers[rank].machine]
-    shares = (1 / sum(core in one.cores for one in neighbours) for core in workers[rank].cores)
+    neighbours = [worker for worker in workers if worker.machine == workers[rank].machine]
+    shares = (
+        1 / sum(core in worker.cores for worker in neighbours) for core in workers[rank].cores
+    )
     return max(1, int(sum(shares) + 1e-9))  # a third and two thirds are one
 
 
@@ -58,12 +60,12 @@ def assign_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
     """
     taken: set[tuple[str, str]] = set()
     chosen = []
-    for one in workers:
-        free = [gpu for gpu in one.gpus if (one.machine, gpu) not in taken]
+    for worker in workers:
+        free = [gpu for gpu in worker.gpus if (worker.machine, gpu) not in taken]
         if not free:
             return None
-        taken.add((one.machine, free[0]))
-        chosen.append(one.gpus.index(free[0]))
+        taken.add((worker.machine, free[0]))
+        chosen.append(worker.gpus.index(free[0]))
     return chosen
 
 
@@ -72,11 +74,11 @@ def share_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
 
     NCCL refuses two ranks on one GPU; gloo, which copies gradients through the host, does not.
     """
-    if not all(one.gpus for one in workers):
+    if not all(worker.gpus for worker in workers):
         return None
-    places = [one.machine for one in workers]
+    places = [worker.machine for worker in workers]
     before = [places[:rank].count(place) for rank, place in enumerate(places)]
-    return [number % len(one.gpus) for number, one in zip(before, workers, strict=True)]
+    return [number % len(worker.gpus) for number, worker in zip(before, workers, strict=True)]
 
 
 def visible_gpus(choice: str) -> list[str]:
@@ -104,14 +106,14 @@ def choose_device(
         device = torch.device("cuda", chosen[world.rank])
         torch.cuda.set_device(device)
         return device
-    own = [one for one in workers if one.machine == workers[world.rank].machine]
-    shortage = f"{len(own)} workers on {world.host} have {len(set(own[0].gpus))} GPUs"
+    neighbours = [worker for worker in workers if worker.machine == workers[world.rank].machine]
+    shortage = f"{len(neighbours)} workers on {world.host} have {len(set(neighbours[0].gpus))} GPUs"
     if choice == "cuda":
         raise MusterError(
             f"--device cuda, but {shortage}; start fewer, use --device cpu, or let workers share "
             "a GPU by --backend gloo"
         )
-    if world.is_main and any(one.gpus for one in workers):
+    if world.is_main and any(worker.gpus for worker in workers):
         print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")
 
@@ -131,8 +133,10 @@ def choose_backend(choice: str, device: torch.device) -> str:
 
 def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with local ranks, for workers started by hand: a host counts as a node."""
-    places = [one.place for one in workers]
-    own, nodes = places[world.rank], list(dict.fromkeys(places))
-    before, size = places[: world.rank].count(own), places.count(own)
+    places = [worker.place for worker in workers]
+    own_place = places[world.rank]
+    nodes = list(dict.fromkeys(places))
+    before = places[: world.rank].count(own_place)
+    size = places.count(own_place)
     world = replace(world, local_rank=before, local_world_size=size)
-    return replace(world, node_rank=nodes.index(own), num_nodes=len(nodes))
+    return replace(world, node_rank=nodes.index(own_place), num_nodes=len(nodes))

@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 LENGTH_BYTES = 8
-TUPLE, MAPPING, TENSOR, ARRAY, NUMBER = "tuple", "mapping", "tensor", "array", "number"
+TUPLE = "tuple"
+MAPPING = "mapping"
+TENSOR = "tensor"
+ARRAY = "array"
+NUMBER = "number"
 KINDS = "biufcSUmM"  # of numpy's types: those without objects
 
 
@@ -59,12 +63,12 @@ def _to_json(value: Any, parts: list[Tensor]) -> Any:
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, list):
-        return [_to_json(one, parts) for one in value]
+        return [_to_json(item, parts) for item in value]
     if isinstance(value, tuple):
-        return {TUPLE: [_to_json(one, parts) for one in value]}
+        return {TUPLE: [_to_json(item, parts) for item in value]}
     if isinstance(value, Mapping):
         pairs = value.items()
-        return {MAPPING: [[_to_json(key, parts), _to_json(one, parts)] for key, one in pairs]}
+        return {MAPPING: [[_to_json(key, parts), _to_json(item, parts)] for key, item in pairs]}
     if isinstance(value, Tensor):
         plain = value.detach().cpu().contiguous()
         parts.append(plain.reshape(-1).view(torch.uint8))
@@ -80,19 +84,19 @@ class _Reader:
 
     def value(self, raw: Any) -> Any:
         if isinstance(raw, list):
-            return [self.value(one) for one in raw]
+            return [self.value(item) for item in raw]
         if not isinstance(raw, dict):
             return raw
         ((kind, inside),) = raw.items()
         if kind == TUPLE:
-            return tuple(self.value(one) for one in inside)
+            return tuple(self.value(item) for item in inside)
         if kind == MAPPING:
-            return {self.value(key): self.value(one) for key, one in inside}
+            return {self.value(key): self.value(item) for key, item in inside}
         if kind == TENSOR:
             return self._tensor(*inside)
         if kind in (ARRAY, NUMBER):
-            found = self._array(*inside)
-            return found if kind == ARRAY else found[()]
+            array = self._array(*inside)
+            return array if kind == ARRAY else array[()]
         raise ValueError(kind)
 
     def _tensor(self, name: str, shape: list[int]) -> Tensor:
@@ -115,5 +119,6 @@ class _Reader:
         if any(size < 0 for size in shape):
             raise ValueError(shape)
         end = math.prod(shape) * item_bytes
-        data, self._rest = self._rest[:end], self._rest[end:]
+        data = self._rest[:end]
+        self._rest = self._rest[end:]
         return data.clone()

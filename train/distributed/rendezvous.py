@@ -45,7 +45,7 @@ from .placement import WorkerInfo
 from .world import World
 
 ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
-HEARD_S = 10.0  # how long a rank that gives up stays, so that others can read why
+NOTIFY_S = 10.0  # how long a rank that gives up stays, so that others can read why
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -63,7 +63,7 @@ class Peers:
     @property
     def leads_host(self) -> bool:
         """Whether this rank does what is done once per host."""
-        places = [one.place for one in self.workers]
+        places = [worker.place for worker in self.workers]
         return places.index(places[self.world.rank]) == self.world.rank
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
@@ -76,25 +76,27 @@ class Peers:
             PeerFailed: another rank could not make it; on this rank `make`'s own error is raised.
         """
 
-        def again() -> None:
+        def make_on_host() -> None:
             if self.leads_host and not is_made():
                 make()
 
         rank = self.world.rank
         size = self.world.world_size
-        says = rank == 0 and size > 1
-        with _announced("waiting for rank 0, which prepares the data", says=says):
+        announces = rank == 0 and size > 1
+        with _announced("waiting for rank 0, which prepares the data", announces=announces):
             of_first(rank, size, make, DISK_PATIENCE_S)
-        with _announced("waiting for hosts that do not see the data of rank 0", says=says):
-            of_each(size, again, DISK_PATIENCE_S)
+        with _announced(
+            "waiting for hosts that do not see the data of rank 0", announces=announces
+        ):
+            of_each(size, make_on_host, DISK_PATIENCE_S)
 
 
 @contextmanager
-def _announced(text: str, *, says: bool) -> Iterator[None]:
+def _announced(text: str, *, announces: bool) -> Iterator[None]:
     """Print `text` if what happens in this context takes longer than `ANNOUNCE_S`."""
     timer = Timer(ANNOUNCE_S, print, [text], {"file": sys.stderr, "flush": True})
     timer.daemon = True
-    if says:
+    if announces:
         timer.start()
     try:
         yield
@@ -120,14 +122,14 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         MusterError: an address, port, worker or GPU is missing after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named if it is known.
     """
-    own = placement.worker_info(world, placement.visible_gpus(how.device))
+    own_info = placement.worker_info(world, placement.visible_gpus(how.device))
     if world.world_size == 1:
-        device = placement.choose_device(how.device, world, [own])
-        yield Peers(world, dist.HashStore(), [own], device)
+        device = placement.choose_device(how.device, world, [own_info])
+        yield Peers(world, dist.HashStore(), [own_info], device)
         return
     store = _open_store(world, how.join_timeout_s)
     try:
-        workers = _gather_workers(world, own, store, how.join_timeout_s)
+        workers = _gather_workers(world, own_info, store, how.join_timeout_s)
     except MusterError as error:
         _give_up(world, store, str(error))
         raise
@@ -148,14 +150,14 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
             world = placement.with_neighbours(world, workers)
         yield Peers(world, store, workers, device)
-        _part(world, store)
+        _leave_together(world, store)
     except StoppedCleanly:
         with suppress(RuntimeError):  # everything is on the disk, whatever the others do
-            _part(world, store)
+            _leave_together(world, store)
         raise
     except BaseException as error:
         dist.destroy_process_group()  # ranks that wait for this one get an error at once
-        reason = explained(error, world, [one.host for one in workers], store, how.timeout_s)
+        reason = explained(error, world, [worker.host for worker in workers], store, how.timeout_s)
         if reason is error:
             raise
         raise reason from error
@@ -189,13 +191,14 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
 
 
 def _gather_workers(
-    world: World, own: WorkerInfo, store: dist.Store, timeout_s: float
+    world: World, own_info: WorkerInfo, store: dist.Store, timeout_s: float
 ) -> list[WorkerInfo]:
-    """Each rank's description of itself, in rank order, once all have come."""
-    _check_in(world, store)
-    store.set(f"here/{world.rank}", json.dumps(asdict(own)))
+    """Each rank's description of itself, in rank order, once all have registered."""
+    _register(world, store)
+    store.set(f"here/{world.rank}", json.dumps(asdict(own_info)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
-    started, announced = time.monotonic(), False
+    started = time.monotonic()
+    announced = False
     while not store.check(keys):
         waited = time.monotonic() - started
         if store.check(["given_up"]):  # end in the same words
@@ -213,9 +216,9 @@ def _gather_workers(
     return [WorkerInfo(**json.loads(store.get(key))) for key in keys]
 
 
-def _check_in(world: World, store: dist.Store) -> None:
+def _register(world: World, store: dist.Store) -> None:
     """Refuse common mistakes of a start by hand: a duplicate rank, two world sizes."""
-    store.add("came", 1)
+    store.add("registered", 1)
     agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
     if agreed != str(world.world_size):
         raise MusterError(
@@ -230,12 +233,14 @@ def _check_in(world: World, store: dist.Store) -> None:
 
 
 def _give_up(world: World, store: dist.Store, message: str) -> None:
-    """Tell all who came, then raise; the server of the store stays until they have read it."""
+    """Tell all registered ranks; the rank that serves the store stays until they have read it."""
     store.set("given_up", message)
-    store.add("heard", 1)
-    deadline = time.monotonic() + HEARD_S  # one that came may have been killed, or hang
+    store.add("notified", 1)
+    deadline = time.monotonic() + NOTIFY_S  # a registered rank may have been killed, or hang
     serves = world.is_main or world.agent_store
-    while serves and store.add("heard", 0) < store.add("came", 0) and time.monotonic() < deadline:
+    while serves and time.monotonic() < deadline:
+        if store.add("notified", 0) >= store.add("registered", 0):
+            break
         time.sleep(0.02)
 
 
@@ -243,11 +248,11 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
 
 
-def _part(world: World, store: dist.Store) -> None:
-    """All leave together: none closes its connections while another still uses them.
+def _leave_together(world: World, store: dist.Store) -> None:
+    """Leave together: no rank closes its connections while another still uses them.
 
-    Some may still be saving. Rank 0 leaves last, since it may serve the store through which the
-    others report that they leave.
+    Some ranks may still be saving. Rank 0 leaves last, since it may serve the store through which
+    the others report that they leave.
     """
     wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)

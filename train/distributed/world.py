@@ -64,22 +64,24 @@ class World:
         is_alone = world_size is None and master_ip is None
         if is_agents and is_alone and env.get("LOCAL_RANK") == str(rank):
             rank = None  # torch.distributed.launch gives each process its local rank as a flag, too
-        by_hand = {
+        typed_settings = {
             "--rank": (rank, "which worker this is, from 0"),
             "--world-size": (world_size, "how many workers there are"),
             "--master-ip": (master_ip, "the address of rank 0"),
         }
-        missing = {flag: what for flag, (value, what) in by_hand.items() if value is None}
+        missing = {
+            flag: meaning for flag, (value, meaning) in typed_settings.items() if value is None
+        }
         address = {"MASTER_ADDR": master_ip, "MASTER_PORT": master_port}
         given = {name: str(value) for name, value in address.items() if value is not None}
         if not missing:
             return cls.from_env({"RANK": str(rank), "WORLD_SIZE": str(world_size), **given})
-        typed = len(missing) < len(by_hand)
+        typed = len(missing) < len(typed_settings)
         world = cls.from_env({**env, **given})
         if (typed and world.world_size == 1) or (is_agents and (typed or given)):
             refuse(
-                f"{flag} is missing: to start workers by hand, give {what} on each node"
-                for flag, what in missing.items()
+                f"{flag} is missing: to start workers by hand, give {meaning} on each node"
+                for flag, meaning in missing.items()
             )
         if world.world_size == 1 and master_port is not None:
             raise UsageError(
@@ -88,10 +90,10 @@ class World:
             )
         flags = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
         refuse(
-            f"{flag} {asked}, but the launcher of this process has set it to {found}; leave {flag} "
-            "out, or give all of --rank --world-size --master-ip"
-            for flag, (asked, found) in flags.items()
-            if asked not in (None, found)
+            f"{flag} {asked}, but the launcher of this process has set it to {from_launcher}; "
+            f"leave {flag} out, or give all of --rank --world-size --master-ip"
+            for flag, (asked, from_launcher) in flags.items()
+            if asked not in (None, from_launcher)
         )
         return world
 
@@ -102,15 +104,19 @@ class World:
         Raises:
             UsageError: a variable is missing or not a number, or RANK is not below WORLD_SIZE.
         """
-        found = torchrun_variables(env)
-        if not found:
+        variables_of_torchrun = torchrun_variables(env)
+        if not variables_of_torchrun:
             return cls(host=socket.gethostname())
-        texts = {"TORCHELASTIC_RESTART_COUNT": "0", **env, **found}
-        variables = {one.name: one.metadata.get("variable") for one in fields(cls)}
-        numbers = {name: _number(one, texts[one]) for name, one in variables.items() if one}
+        texts = {"TORCHELASTIC_RESTART_COUNT": "0", **env, **variables_of_torchrun}
+        variables = {variable.name: variable.metadata.get("variable") for variable in fields(cls)}
+        numbers = {
+            name: _number(variable, texts[variable])
+            for name, variable in variables.items()
+            if variable
+        }
         world = cls(
             **numbers,
-            master_addr=found.get("MASTER_ADDR", ""),
+            master_addr=variables_of_torchrun.get("MASTER_ADDR", ""),
             host=socket.gethostname(),
             run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",

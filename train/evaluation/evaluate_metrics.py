@@ -1,7 +1,7 @@
 """Any metric of `evaluate` on any number of ranks, with the result of a single process.
 
-The samples of all ranks are collected on rank 0 once, in their order. The module computes on rank
-0, in memory, while the others wait; all ranks get its result. No file is shared, and no lock is
+The samples of all ranks are gathered once, in the order of ranks. The module computes on rank 0, in
+memory, while the others wait; all ranks get its result. No file is shared, and no lock is
 taken. Only rank 0 needs the module. Samples travel between the ranks of this one job as JSON and
 tensors, through gloo and CPU memory.
 """
@@ -35,8 +35,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group calls it with its own samples: any number of them, also
-    none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
+    Every rank of torch's default group must call it with its own samples: any number of them, also
+    none. Without a group the process is a single rank. All samples are gathered on every rank for a
+    moment, through gloo and CPU memory; then all ranks wait for rank 0, which computes. So it waits
+    for the device if samples lie there. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}
@@ -58,7 +60,7 @@ def evaluate(
         MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
-    first = ranks.rank, ranks.world_size
+    place = ranks.rank, ranks.world_size
     columns = {"predictions": predictions, "references": references} | more
     with ExitStack() as cleanup:
         loaded = list[Any]()
@@ -66,31 +68,31 @@ def evaluate(
         def load() -> list[str]:
             folder = ModuleFolder()
             cleanup.callback(folder.close)
-            whole = _loaded(metric, config_name, folder)
-            modules = getattr(whole, "evaluation_modules", [whole])
+            module_or_modules = _load(metric, config_name, folder)
+            modules = getattr(module_or_modules, "evaluation_modules", [module_or_modules])
             for module in modules:
                 cleanup.enter_context(in_memory(module))
-            loaded.append(whole)
-            every = [name for module in modules for name in module._feature_names()]
-            return list(dict.fromkeys(every))
+            loaded.append(module_or_modules)
+            columns_taken = [name for module in modules for name in module._feature_names()]
+            return list(dict.fromkeys(columns_taken))
 
-        names = of_first(*first, load)
-        own = {name: columns.get(name) for name in names} | {POSITIONS: positions}
+        names = of_first(*place, load)
+        local = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
-        parts = _to_first(ranks, own)
-        return dict(of_first(*first, lambda: _computed(loaded[0], parts, names, arguments)))
+        parts = _gather_on_first(ranks, local)
+        return dict(of_first(*place, lambda: _compute(loaded[0], parts, names, arguments)))
 
 
-def _to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
+def _gather_on_first(ranks: Ranks, local: Mapping[str, Any]) -> list[Columns]:
     """The columns of each rank, in the order of ranks, on rank 0; [] on the others."""
-    sent = {name: _listed(values) for name, values in own.items() if values is not None}
+    sent = {name: _as_list(values) for name, values in local.items() if values is not None}
     if ranks.world_size == 1:
         return [sent]
     parts = gather(ranks.world_size, sent)
     return parts if ranks.rank == 0 else []
 
 
-def _computed(
+def _compute(
     module: Any, parts: Sequence[Columns], names: Iterable[str], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The module's result on all columns, in the order of the positions if there are any.
@@ -101,7 +103,7 @@ def _computed(
         MusterError: the module raised an error, or did not return a dict.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
-    given = Columns()
+    columns = Columns()
     for rank, part in enumerate(parts):
         if len(set(map(len, part.values()))) > 1:
             counts = ", ".join(f"{len(column)} {name}" for name, column in part.items())
@@ -109,19 +111,19 @@ def _computed(
                 f"the metric's input on rank {rank} has {counts}; give one of each per sample"
             )
         for name, column in part.items():
-            given.setdefault(name, []).extend(column)
-    positions = given.pop(POSITIONS, None)
-    if missing := [name for name in names if name not in given]:
+            columns.setdefault(name, []).extend(column)
+    positions = columns.pop(POSITIONS, None)
+    if missing := [name for name in names if name not in columns]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
     if positions is not None:
         places = np.asarray(positions)
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise UsageError(f"metric {label}: positions are one whole number for each sample")
         _, chosen = np.unique(places, return_index=True)
-        given = {name: [column[at] for at in chosen] for name, column in given.items()}
+        columns = {name: [column[row] for row in chosen] for name, column in columns.items()}
     try:
         with rng.preserved():  # the other ranks draw no random numbers here
-            result = module.compute(**given, **arguments)
+            result = module.compute(**columns, **arguments)
     except Exception as error:
         line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
@@ -131,7 +133,7 @@ def _computed(
     return result
 
 
-def _listed(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     """A tensor, an array, or anything with one entry per sample, as a list.
 
     Raises:
@@ -143,18 +145,18 @@ def _listed(values: Any) -> list[Any]:
     return list(entries)
 
 
-def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
-    """What computes `metric`: a module, or several as `evaluate.combine` has them."""
+def _load(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
+    """The module that computes `metric`, or several as `evaluate.combine` returns them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
-    def load(module: Any) -> Any:
+    def load_module(module: Any) -> Any:
         return folder.load(module, config_name) if isinstance(module, str) else module
 
     if isinstance(metric, Mapping):
-        return combine({name: load(module) for name, module in metric.items()})
+        return combine({name: load_module(module) for name, module in metric.items()})
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        return combine(list(map(load, metric)))
-    module = load(metric)
+        return combine(list(map(load_module, metric)))
+    module = load_module(metric)
     if not isinstance(module, CombinedEvaluations | EvaluationModule):
         kind = type(module).__name__
         raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")

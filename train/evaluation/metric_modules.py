@@ -46,14 +46,14 @@ class ModuleFolder:
         self._scratch.close()
         with suppress(ValueError):
             sys.path.remove(str(self.path))
-        for name in [loaded for loaded in sys.modules if loaded.partition(".")[0] == self._package]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
             del sys.modules[name]
 
     def load(self, name: str, config_name: str | None = None) -> Any:
         """The module `name`.
 
         Raises:
-            UsageError: there is none, or it cannot be loaded; the message says where was looked.
+            UsageError: there is none, or it cannot be loaded; the message names the places.
         """
         from evaluate import EvaluationModule
         from evaluate.loading import import_main_class
@@ -131,12 +131,12 @@ def in_memory(module: Any) -> Iterator[Any]:
             f"metric {module.name}: it holds {len(module)} samples of add() or add_batch(); "
             "hand them in as predictions= and references="
         )
-    was = module.keep_in_memory, module.num_process, module.process_id
+    before = module.keep_in_memory, module.num_process, module.process_id
     module.keep_in_memory, module.num_process, module.process_id = True, 1, 0
     try:
         yield module
     finally:
-        module.keep_in_memory, module.num_process, module.process_id = was
+        module.keep_in_memory, module.num_process, module.process_id = before
 
 
 def _cached(name: str, private: Path) -> Any | None:
@@ -144,8 +144,8 @@ def _cached(name: str, private: Path) -> Any | None:
     from evaluate import config
     from evaluate.loading import CachedEvaluationModuleFactory
 
-    every = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
-    for folder_name in every or [name.replace("/", "--")]:
+    of_kinds = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
+    for folder_name in of_kinds or [name.replace("/", "--")]:
         with suppress(FileNotFoundError):
             copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, folder_name)
             shutil.copytree(copies, private / METRICS / folder_name)

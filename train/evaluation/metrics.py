@@ -26,16 +26,18 @@ class Confusion:
     def compute(self) -> dict[str, float]:
         """The chosen metrics over all counted samples."""
         counts = self.state.cpu()
-        labels, predictions = counts.sum(1), counts.sum(0)
-        right, total = counts.trace(), counts.sum()
-        apart = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
-        every = {
+        labels = counts.sum(1)
+        predictions = counts.sum(0)
+        right = counts.trace()
+        total = counts.sum()
+        variances = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
+        values = {
             "accuracy": right / total,
             "f1": 2 * counts[1, 1] / (labels[1] + predictions[1]),
-            "matthews_correlation": (right * total - labels @ predictions) / apart.sqrt(),
+            "matthews_correlation": (right * total - labels @ predictions) / variances.sqrt(),
         }
         # 0 / 0, of a class that is missing, counts as 0
-        return {name: every[name].nan_to_num().item() for name in self._names}
+        return {name: values[name].nan_to_num().item() for name in self._names}
 
 
 class Correlation:

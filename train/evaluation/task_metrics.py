@@ -19,7 +19,7 @@ from .metric_modules import ModuleFolder
 COLUMNS = ("predictions", "references")
 
 
-class Wanted(NamedTuple):
+class MetricChoice(NamedTuple):
     """One of `--metrics`: `f1`, `./my_metric.py`, `glue:mrpc`, `f1:average=macro`."""
 
     name: str
@@ -40,7 +40,7 @@ class Predictions:
 
 
 class TaskMetrics:
-    """The modules of `--metrics`, loaded once, on rank 0. Creation is collective.
+    """The modules of `--metrics`, loaded once, on rank 0. Every rank must create it.
 
     Raises:
         UsageError: one cannot be found or loaded, or needs other input than the task has (on ranks
@@ -50,12 +50,12 @@ class TaskMetrics:
     def __init__(self, text: str, ranks: Ranks) -> None:
         self._cleanup = ExitStack()
         self._modules = list[Any]()  # of rank 0
-        self._told = set[str]()
+        self._reported = set[str]()
         self.messages: list[str] = []  # each to be printed once
         self._names = of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
 
     def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
-        """The numbers in the results on the samples of all ranks, on every rank.
+        """The numbers in the results on the samples of all ranks; every rank must call it.
 
         Names are those that `evaluate.combine` gives. If the task already has a metric of that
         name, which is in `taken`, the module's name is prefixed. A result within a result is named
@@ -81,11 +81,11 @@ class TaskMetrics:
         self._cleanup.close()
 
     def _load(self, text: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """What tells each module from the others, and the arguments of its `compute`.
+        """A label for each module, unlike all others, and the arguments of its `compute`.
 
-        As with `evaluate.combine`, one of several modules of one name has its number behind it.
+        Modules of the same name get a number behind it, as with `evaluate.combine`.
         """
-        wanted = parsed(text)
+        wanted = parse_metrics(text)
         with ExitStack() as cleanup:
             folder = ModuleFolder()
             cleanup.callback(folder.close)
@@ -100,8 +100,8 @@ class TaskMetrics:
             self._cleanup = cleanup.pop_all()
         names = [module.name for module in self._modules]
         labels = [
-            f"{name}_{names[:at].count(name)}" if names.count(name) > 1 else name
-            for at, name in enumerate(names)
+            f"{name}_{names[:index].count(name)}" if names.count(name) > 1 else name
+            for index, name in enumerate(names)
         ]
         return [(label, metric.arguments) for label, metric in zip(labels, wanted, strict=True)]
 
@@ -111,12 +111,12 @@ class TaskMetrics:
                 yield from self._numbers(f"{name}_{key}", inner)
         elif isinstance(value, Real):
             yield name, float(value)
-        elif name not in self._told:
-            self._told.add(name)
+        elif name not in self._reported:
+            self._reported.add(name)
             self.messages.append(f"metrics: {name} is no number, and is left out of the records")
 
 
-def parsed(text: str) -> list[Wanted]:
+def parse_metrics(text: str) -> list[MetricChoice]:
     """The parts of `--metrics`: names separated by commas, each with arguments after colons.
 
     A word after a colon is the name of a configuration, and `average=macro` an argument of
@@ -136,7 +136,7 @@ def parsed(text: str) -> list[Wanted]:
             )
         pairs = [word.partition("=")[::2] for word in words if "=" in word]
         arguments = {key: _value(value) for key, value in pairs}
-        metrics.append(Wanted(name, configs[0] if configs else None, arguments))
+        metrics.append(MetricChoice(name, configs[0] if configs else None, arguments))
     return metrics
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def of_settings(kind: type[T], config: TrainConfig) -> T:
     """A dataclass `kind`, filled from the settings that have the names of its fields."""
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(config, name) for name in names})
 
 
@@ -38,7 +38,7 @@ def datasets(config: TrainConfig, task: Task) -> Datasets:
         return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset
 
     train, evaluation = task.build_datasets()
-    sets = {name: first(own, config.eval_samples) for name, own in evaluation.items()}
+    sets = {name: first(samples, config.eval_samples) for name, samples in evaluation.items()}
     return Datasets(first(train, config.train_samples), sets)
 
 
@@ -63,7 +63,8 @@ def plan(
 
     Samples are cut by length, unless a BatchNorm would then see other samples together.
     """
-    normalises, lengths = batchnorm.has_any(model), lengths_of(task, samples)
+    normalises = batchnorm.has_any(model)
+    lengths = lengths_of(task, samples)
     by_length = config.length_balance and len(lengths) > 0 and not normalises
     return BatchPlan(
         len(samples),
@@ -102,9 +103,9 @@ def optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -
 
     Vectors (biases, norms) decay only with --decay all.
     """
-    own = None if task is None else task.build_optimizer(model)
-    if own is not None:
-        return own
+    from_task = None if task is None else task.build_optimizer(model)
+    if from_task is not None:
+        return from_task
     decaying = [param for param in model.parameters() if param.requires_grad]
     groups = [{"params": decaying, "weight_decay": config.weight_decay}]
     if config.decay != "all":

@@ -31,17 +31,20 @@ def evaluate(
     datasets: Datasets,
     state: TrainingState,
     config: TrainConfig,
+    step: int,
     epoch: int,
     more: TaskMetrics | None = None,
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
-    The cost does not grow with the number of ranks; no shared file or lock is needed. `more` are
-    metrics of the library `evaluate`; rank 0 collects their input from all ranks. The model comes
-    without a sync mode's wrapper, since DDP's cannot run if ranks have different numbers of
-    batches. Where a sync mode needs equally many, a rank with fewer repeats a sample, uncounted.
+    Every rank must call it. `step` and `epoch` are those of the record. The all_reduce sums a few
+    numbers; no shared file or lock is needed. `more` are metrics of the library `evaluate`; rank 0
+    collects their input from all ranks. The model is used without a sync mode's wrapper, since
+    DDP's cannot run if ranks have different numbers of batches. In a sync mode that needs equally
+    many, a rank with fewer repeats a sample, uncounted.
     """
-    model, ranks = state.model, state.grad_sync.ranks
+    model = state.model
+    ranks = state.grad_sync.ranks
     device = next(model.parameters()).device
     began = waits.now()
     predict_s = metric_s = 0.0
@@ -49,7 +52,8 @@ def evaluate(
     metrics: dict[str, float] = {}
     local_samples = 0
     for name, samples in datasets.evaluation.items():
-        metric, collected = task.metric(samples), Predictions()
+        metric = task.metric(samples)
+        collected = Predictions()
         lengths = lengths_of(task, samples) if config.length_balance else []
         positions, ahead = itertools.tee(
             evaluation_indices(
@@ -70,7 +74,7 @@ def evaluate(
         # for each part of the loss: its sum, and the number of units in the sum
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
         batches = iter(loader)
-        for at in positions:
+        for indices in positions:
             loading = waits.now()
             with state.precision.autocast():
                 batch = to_device(next(batches), model, device)
@@ -78,17 +82,17 @@ def evaluate(
             logits = output.logits.float().cpu()  # where a GPU computes, this waits for it
             predicted = waits.now()
             predict_s += loading.computed_until(predicted)
-            if not at:
+            if not indices:
                 continue
             units = task.units(batch)
-            units = torch.tensor([len(at)]) if units is None else units.cpu()
+            units = torch.tensor([len(indices)]) if units is None else units.cpu()
             losses = output.loss.detach().double().cpu().reshape(-1)
             sums += torch.stack([losses * units, units])
             labels = batch["labels"].cpu()
-            metric.update(logits, labels, torch.tensor(at))
+            metric.update(logits, labels, torch.tensor(indices))
             if more is not None:
-                collected.add(*task.predictions(logits, labels), at)
-            local_samples += len(at)
+                collected.add(*task.predictions(logits, labels), indices)
+            local_samples += len(indices)
             metric_s += predicted.computed_until(waits.now())
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         total = waits.during(_added_up, total.to(device), ranks)
@@ -101,7 +105,7 @@ def evaluate(
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
     ended = waits.now()
     return EvalRecord(
-        step=state.at.step, epoch=epoch, rank=ranks.rank,
+        step=step, epoch=epoch, rank=ranks.rank,
         samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
         eval_s=ended.at_s - began.at_s, metrics=metrics,
         predict_s=predict_s, metric_s=metric_s, sync_s=began.waited_until(ended),
@@ -129,11 +133,12 @@ def require_metric(
     Raises:
         UsageError: there is no metric of this name.
     """
-    sets, nothing = datasets.evaluation, torch.zeros(2 * len(task.loss_parts))
+    sets = datasets.evaluation
+    nothing = torch.zeros(2 * len(task.loss_parts))
     try:
         names = {
-            f"{key}_{one}" if one else key
-            for one, samples in sets.items()
+            f"{key}_{set_name}" if set_name else key
+            for set_name, samples in sets.items()
             for key in (
                 *task.metric(samples).compute(),
                 *_losses(task, nothing),
@@ -143,11 +148,11 @@ def require_metric(
         return
     if more is not None and name not in names:
         few: dict[str, Samples] = {
-            one: Subset(samples, range(min(FEW, len(samples))))  # type: ignore[arg-type]
-            for one, samples in sets.items()
+            set_name: Subset(samples, range(min(FEW, len(samples))))  # type: ignore[arg-type]
+            for set_name, samples in sets.items()
         }
         try:
-            tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, more)
+            tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, 0, more)
         except MusterError:
             return
         names = set(tried.metrics)
@@ -166,8 +171,10 @@ def _losses(task: Task, sums: Tensor) -> dict[str, float]:
 def lengths_of(task: Task, samples: Samples) -> Sequence[int]:
     """The number of tokens of each sample; empty if unknown or equal for all."""
     if isinstance(samples, Subset):
-        whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
-        found = None if whole is None else whole[torch.as_tensor(samples.indices, dtype=torch.long)]
+        all_lengths = task.lengths(samples.dataset)  # type: ignore[arg-type]
+        lengths = None
+        if all_lengths is not None:
+            lengths = all_lengths[torch.as_tensor(samples.indices, dtype=torch.long)]
     else:
-        found = task.lengths(samples)
-    return packed("q", found) if found is not None and len(found.unique()) > 1 else []
+        lengths = task.lengths(samples)
+    return packed("q", lengths) if lengths is not None and len(lengths.unique()) > 1 else []

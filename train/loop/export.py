@@ -60,7 +60,9 @@ def _write(
 
 def _card(library: str, config: TrainConfig, totals: Mapping[str, Any]) -> str:
     """The model's card in Hugging Face's form, with all settings of the run."""
-    task, steps, ranks = config.task, totals["steps"], totals["world_size"]
+    task = config.task
+    steps = totals["steps"]
+    ranks = totals["world_size"]
     last = totals["evaluations"][-1] if totals.get("evaluations") else {}
     rows = [
         f"| {key} | {value:.4f} |" for key, value in last.items() if key not in ("epoch", "step")

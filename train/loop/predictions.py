@@ -17,7 +17,7 @@ from train.loop.trainer import Trainer
 from train.tasks.base import PredictingTask, Unlabelled
 
 
-def read(trainer: Trainer) -> dict[str, Unlabelled]:
+def unlabelled_sets(trainer: Trainer) -> dict[str, Unlabelled]:
     """The task's sets without labels, by the names of their files of predictions. Collective.
 
     Raises:
@@ -31,7 +31,9 @@ def read(trainer: Trainer) -> dict[str, Unlabelled]:
     return sets
 
 
-def write(trainer: Trainer, sets: Mapping[str, Unlabelled], run_dir: Path) -> list[Path]:
+def write_predictions(
+    trainer: Trainer, sets: Mapping[str, Unlabelled], run_dir: Path
+) -> list[Path]:
     """Predict each of the `sets` over all ranks; rank 0 writes a file for each. Collective."""
     ranks = trainer.ranks
     paths: list[Path] = []

@@ -57,11 +57,11 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
         model, is_first = trainer.state.model, ranks.rank == 0
         with trainer.grad_sync.full_parameters(model) if saves else nullcontext():
             if is_first:
-                _leave(trainer, history, run_dir, saves=saves)
+                _write_results(trainer, history, run_dir, saves=saves)
         trainer.manager.require()
 
 
-def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
+def _write_results(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
     """Write the summary and the model, and print the table of results."""
     config = trainer.config
     settings = {name: getattr(config, name) for name in SUMMED_UP}
@@ -97,9 +97,11 @@ def joined(
 
 @contextmanager
 def prepared(
-    config: TrainConfig, world: World, exit_guard: ExitGuard
+    config: TrainConfig, world: World, exit_guard: ExitGuard, weights: Path | None = None
 ) -> Iterator[tuple[Trainer, Path]]:
     """A trainer whose workers have met, with its run folder, ready for its first step.
+
+    It begins with the `weights` in that folder, if one is given.
 
     Raises:
         MusterError: a worker, a file or a setting prevents it.
@@ -135,12 +137,12 @@ def prepared(
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = Trainer(
             config, ranks, device, task, console, sinks,
-            folder=folder, writes=writes, meter=meter, metrics=metrics,
+            folder=folder, writes=writes, meter=meter, metrics=metrics, weights=weights,
         )  # fmt: skip
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)
         marks["model"] = time.time()
-        trainer.go_on()
+        trainer.resume()
         marks["checkpoint"] = time.time()
         try:
             yield trainer, run_dir

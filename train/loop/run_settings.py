@@ -9,7 +9,7 @@ from configs.settings.fields import flag
 from configs.settings.train import TrainConfig
 
 # For each restored part, the settings it depends on; its flag --reset-... discards the part.
-STANDS_ON = {
+SETTINGS_OF_PART = {
     "data": ("task", "seed", "batch_size", "train_samples"),
     # with --decay the optimizer has other groups, each with a rate of the schedule
     "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr", "decay"),
@@ -17,7 +17,7 @@ STANDS_ON = {
 }
 # Settings that change the losses, but say how long to train, or how to resume.
 NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{part.replace('-', '_')}" for part in RESETS)}
-OBJECTS = {"lr_scheduler": ("schedule",), "optimizer": ("optimizer", "precision")}
+OBJECTS_OF_PART = {"lr_scheduler": ("schedule",), "optimizer": ("optimizer", "precision")}
 
 
 class RunSettings:
@@ -27,23 +27,27 @@ class RunSettings:
         self, config: TrainConfig, samples: int, schedule_end: int, tell: Callable[[str], None]
     ) -> None:
         """`samples` of the training set; `schedule_end`: the step until which the rate decays."""
-        self._config, self._samples, self._end, self._tell = config, samples, schedule_end, tell
+        self._config = config
+        self._samples = samples
+        self._end = schedule_end
+        self._tell = tell
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "settings": recorded(self._config),
+            "settings": compared_settings(self._config),
             "samples": self._samples,
             "schedule_end": self._end,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Name what differs from the checkpoint's and is allowed to."""
-        config, was = self._config, state["schedule_end"]
+        config = self._config
+        was = state["schedule_end"]
         if self._is_moved(was) and config.reset_data:
             self._tell(f"the learning rate decays until step {self._end}, no longer {was}")
         differences = [
-            f"{flag(name)} {_shown(state['settings'][name])} → {_shown(now)}"
-            for name, now in recorded(config).items()
+            f"{flag(name)} {_text_of(state['settings'][name])} → {_text_of(now)}"
+            for name, now in compared_settings(config).items()
             if (before := state["settings"].get(name, now)) != now
             and (name != "sync" or "local_sgd" in (before, now))  # the others are exact
         ]
@@ -54,8 +58,8 @@ class RunSettings:
     def resume_problems(self, state: dict[str, Any]) -> Iterator[str]:
         """A line for each difference to the checkpoint that a restored part cannot stand."""
         config = self._config
-        for part, names in STANDS_ON.items():
-            for name in names if part not in resets(config) else ():
+        for part, names in SETTINGS_OF_PART.items():
+            for name in names if part not in parts_to_reset(config) else ():
                 now = getattr(config, name)
                 was = state["settings"].get(name, now)  # older checkpoints do not store all
                 if was != now:
@@ -84,7 +88,7 @@ class RunSettings:
         return was not in (self._end, None) and not is_fixed  # older checkpoints do not store it
 
 
-def recorded(config: TrainConfig) -> dict[str, Any]:
+def compared_settings(config: TrainConfig) -> dict[str, Any]:
     """The settings that a checkpoint stores for a later comparison: those that change losses."""
     names = [
         setting.name
@@ -95,15 +99,15 @@ def recorded(config: TrainConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ["sync", *names]}
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     return "unset" if value is None else str(value)
 
 
-def resets(config: TrainConfig) -> frozenset[str]:
+def parts_to_reset(config: TrainConfig) -> frozenset[str]:
     """The parts of a checkpoint that are not to be restored."""
-    return frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))
+    return frozenset(part for part in SETTINGS_OF_PART if getattr(config, f"reset_{part}"))
 
 
 def objects_to_reset(config: TrainConfig) -> set[str]:
     """The names of the objects that are not to be restored."""
-    return {name for part in resets(config) for name in OBJECTS.get(part, ())}
+    return {name for part in parts_to_reset(config) for name in OBJECTS_OF_PART.get(part, ())}

@@ -1,6 +1,7 @@
 """The state of a training that changes from step to step, as checkpoints save and restore it."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from train.batches.steps import Position
+from train.batches.steps import Steps
 from train.checkpoints.object_states import Collected, Stateful
 from train.checkpoints.synced_objects import SyncedModel, SyncedOptimizer
 from train.model.precision import Precision
@@ -20,7 +21,8 @@ class Schedule:
     """The state of a schedule without its functions, which are made again from the settings."""
 
     def __init__(self, schedule: LambdaLR, optimizer: Optimizer) -> None:
-        self._schedule, self._groups = schedule, optimizer.param_groups
+        self._schedule = schedule
+        self._groups = optimizer.param_groups
 
     def state_dict(self) -> dict[str, Any]:
         state = self._schedule.state_dict()
@@ -33,36 +35,58 @@ class Schedule:
             group["lr"] = lr
 
 
+class MeasuredSplit:
+    """The weights of the ranks' parts, as a checkpoint stores them if speeds were measured."""
+
+    def __init__(self, steps: Steps, tell: Callable[[str], None]) -> None:
+        self._steps = steps
+        self._tell = tell
+
+    def state_dict(self) -> dict[str, Any]:
+        steps = self._steps
+        return {"weights": list(steps.plan.weights) if steps.measured else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the saved parts; on another number of ranks they are measured again."""
+        steps = self._steps
+        weights = state["weights"]
+        if steps.is_auto and weights and len(weights) == len(steps.plan.weights):
+            self._tell("split auto: going on with the checkpoint's parts")
+            steps.plan = replace(steps.plan, weights=tuple(weights))
+            steps.measured = steps.step
+
+
 @dataclass
 class TrainingState:
-    """What changes, and what belongs to it; `objects` are what checkpoints save of it."""
+    """The model, and what changes with it; checkpoints save its `objects`."""
 
     model: nn.Module  # without a sync mode's wrapper
     optimizer: Optimizer
     schedule: LambdaLR
     precision: Precision
     grad_sync: GradSync
-    at: Position = field(default_factory=Position)
 
     def objects(self, *, forgets: bool = False) -> dict[str, Stateful | Collected]:
-        """By name; with `forgets` the sync mode starts with nothing, as the optimizer does."""
+        """The objects by name; with `forgets` the sync mode starts anew, as the optimizer does."""
         return {
             "model": SyncedModel(self.model, self.grad_sync, forgets=forgets),
             "optimizer": SyncedOptimizer(self.model, self.optimizer, self.grad_sync),
             "schedule": Schedule(self.schedule, self.optimizer),
             "precision": self.precision,
-            "position": self.at,
         }
 
     @torch.no_grad()
     def equalize(self) -> float:
-        """Make parameters those of rank 0 on every rank; how far a value was from it at most."""
+        """Give every rank the parameters of rank 0; return the largest difference from them.
+
+        Collective: a broadcast of all parameters, in groups, and one all_gather of a number.
+        """
         ranks = self.grad_sync.ranks
         furthest = torch.zeros(1, dtype=torch.float64, device=ranks.device)
         params = [param.detach() for param in self.model.parameters()]
         for group in groups(params, BROADCAST_BYTES):
-            own = flatten(group)
+            local = flatten(group)
             ranks.broadcast(group)
-            apart = (flatten(group) - own).abs().max()
-            furthest = torch.maximum(furthest, apart.to(furthest))
+            difference = (flatten(group) - local).abs().max()
+            furthest = torch.maximum(furthest, difference.to(furthest))
         return float(ranks.all_gather(furthest).max())

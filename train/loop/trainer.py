@@ -1,11 +1,10 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
+import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +18,10 @@ from train.batches.steps import Position, Steps
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import build
+from train.loop import build, export
 from train.loop.evaluation import evaluate, require_metric
 from train.loop.run_settings import RunSettings, objects_to_reset
-from train.loop.state import TrainingState
+from train.loop.state import MeasuredSplit, TrainingState
 from train.loop.step import TrainedModel, build_schedule, schedule_end
 from train.model import rng
 from train.model.precision import Precision
@@ -58,10 +57,12 @@ class Trainer:
         writes: bool = False,
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
+        weights: Path | None = None,
     ) -> None:
         """Build all parts, once and in order: ranks wait for each other in here.
 
         `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+        `weights` is a folder with weights that `export.save` wrote, to begin with.
         """
         self.config, self.ranks, self.device, self.task = config, ranks, device, task
         self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
@@ -76,6 +77,8 @@ class Trainer:
         self.grad_sync = plugins.build(config.sync, ranks, build.of_settings(SyncOptions, config))
         self.datasets = build.datasets(config, task)
         model = build.model(config, task, device)
+        if weights is not None:
+            export.load_weights(model, weights)  # here, since a sync mode may split the model
         samples, same_passes = self.datasets.train, self.grad_sync.same_passes
         plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
         agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
@@ -95,16 +98,15 @@ class Trainer:
         optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
         schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
         arithmetic = Precision(config.precision, device)
-        self.state = TrainingState(
-            model, optimizer, schedule, arithmetic, self.grad_sync, self.steps.position
-        )
+        self.state = TrainingState(model, optimizer, schedule, arithmetic, self.grad_sync)
         self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
         self.history = History()
         self.completed = 0  # the last step that has ended
         ends = schedule_end(config, self.plan.steps_per_epoch)
         objects = {
             **self.state.objects(forgets=config.reset_optimizer),
-            "split": Split(self.steps, console.line),
+            "position": self.steps.position,
+            "split": MeasuredSplit(self.steps, console.line),
             "history": self.history,
             "settings": RunSettings(config, len(samples), ends, console.line),
         }
@@ -122,11 +124,11 @@ class Trainer:
         return self.steps.plan
 
     @property
-    def at(self) -> Position:
+    def position(self) -> Position:
         """How far this training is."""
-        return self.state.at
+        return self.steps.position
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume from the checkpoint of --resume, if any; otherwise start from the beginning.
 
         Raises:
@@ -144,8 +146,8 @@ class Trainer:
         if not resumed:
             return
         if config.reset_data:
-            self.at.restart_data()
-        self.completed = self.at.step
+            self.position.restart_data()
+        self.completed = self.position.step
         self.trained.buffers.remember()
 
     def fit(self) -> History:
@@ -155,14 +157,15 @@ class Trainer:
             StoppedCleanly: a signal requested it; a checkpoint was written.
         """
         self._warn_of_warmup()
-        self.console.start(self.steps.last, self.at.step)
+        self.console.start(self.steps.last, self.position.step)
         self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
         with orderly_stop.request.during(*self._stop_signals):
-            while not (self.steps.is_over or self._is_patience_over()):
+            # a run that was stopped at the end of an epoch has not evaluated it
+            while self.steps.is_epoch_complete or not self._is_over():
                 self._train_epoch()
-            if self.manager.is_due_at_end(self.at.step):
-                self.checkpoints.make(self.at.step, StepRequests(save=True))
+            if self.manager.is_due_at_end(self.position.step):
+                self.checkpoints.make(self.position.step, StepRequests(save=True))
         self._evaluate(when="end")
         self.manager.tell_if_none_is_best()
         self.history.total_s = time.perf_counter() - began_s
@@ -171,7 +174,7 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         """Train what is left of this epoch."""
-        before = self.at.step
+        before = self.position.step
         if self.meter is not None:
             self.meter.begin()
         for step, batches in self._loaded_steps():
@@ -181,9 +184,10 @@ class Trainer:
             lr = self.trained.update()
             self._record(step, shared, norm, lr)
             self._equalize()
-            if shared.requests.stop or not self.steps.is_epoch_complete:
-                self.checkpoints.make(step.step, shared.requests)
-        self._count_traffic(before, self.at.epoch + 1)
+            asked = shared.requests
+            if asked.stop or (asked.save and not self.steps.is_epoch_complete):
+                self.checkpoints.make(step.step, asked)
+        self._count_traffic(before, self.position.epoch + 1)
         if self.steps.is_epoch_complete:
             self._end_epoch()
 
@@ -210,22 +214,25 @@ class Trainer:
         last = self.steps.last
         steps = self.config.warmup_steps
         has_own = self.task.schedule(max(1, last)) is not None
-        if self.at.step < last < steps and not has_own:
+        if self.position.step < last < steps and not has_own:
             reached = self.config.lr * (last - 1) / steps
             self.console.line(
                 f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
                 f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
             )
 
+    def _is_over(self) -> bool:
+        return self.steps.is_over or self._is_patience_over()
+
     def _is_patience_over(self) -> bool:
         """Whether --patience epochs have passed since the best by --keep-best; it says so."""
         patience = self.config.patience
-        best = max(self.manager.best_step(), self.at.before)
-        if patience is None or self.at.step - best < patience * self.plan.steps_per_epoch:
+        best = max(self.manager.best_step(), self.position.before)
+        if patience is None or self.position.step - best < patience * self.plan.steps_per_epoch:
             return False
         self.console.line(
             f"--patience {patience}: no epoch since step {best} had a better "
-            f"{self.config.best()}; the training ends after step {self.at.step}"
+            f"{self.config.best()}; the training ends after step {self.position.step}"
         )
         return True
 
@@ -234,7 +241,7 @@ class Trainer:
         # when all are here: what is sent may still wait in the sender's kernel
         self.ranks.all_gather(torch.zeros(1, device=self.device))
         if self.meter is not None:
-            step = self.at.step if epoch else 0
+            step = self.position.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
             self.sinks.write(record)
             if record.note and self.ranks.rank == 0:
@@ -243,7 +250,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         metrics = self._evaluate(when="epoch")
         self.steps.end_epoch()
-        step = self.at.step
+        step = self.position.step
         is_best = self.manager.is_best(metrics, step)
         # the evaluation took time, and no further step would tell the other ranks
         asked = exchange(self.ranks, requests=self._requests(step)).requests
@@ -262,14 +269,14 @@ class Trainer:
     def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            batches = self._loaded()
-            for plan in self.steps.segment():
+            plans, coming = itertools.tee(self.steps.coming())  # to cut by lengths takes time
+            batches = self._loaded(coming)
+            for plan in self.steps.segment(plans):
                 yield plan, batches
 
-    def _loaded(self) -> Iterator[Batch]:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
         """The micro-batches of the coming steps, which are read ahead."""
-        epoch = self.at.epoch
-        coming = self.steps.coming()
+        epoch = self.position.epoch
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
@@ -292,12 +299,14 @@ class Trainer:
         if not wanted or config.evaluate == "never":
             return {}
         # the number of epochs, the one that ends now included
-        epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
-        record = evaluate(self.task, self.datasets, self.state, config, epoch, more=self.metrics)
+        epoch = self.position.epoch + (1 if when == "epoch" or self.position.in_epoch else 0)
+        record = evaluate(
+            self.task, self.datasets, self.state, config, self.position.step, epoch, self.metrics
+        )
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        self.console.line(f"epoch {record.epoch}  step {self.at.step}  {scores}")
+        self.console.line(f"epoch {record.epoch}  step {self.position.step}  {scores}")
         while self.metrics is not None and self.metrics.messages:
             self.console.line(self.metrics.messages.pop())
         return record.metrics
@@ -305,25 +314,8 @@ class Trainer:
     def _equalize(self) -> None:
         """If it is due, make all ranks' parameters equal to those of rank 0."""
         every = self.config.equalize_every
-        if every and self.at.step % every == 0 and self.ranks.world_size > 1:
+        if every and self.position.step % every == 0 and self.ranks.world_size > 1:
             drift = self.state.equalize()
-            self.sinks.write(DriftRecord(step=self.at.step, rank=self.ranks.rank, drift=drift))
-
-
-class Split:
-    """The ranks' parts of a step as a checkpoint stores them, if they were measured."""
-
-    def __init__(self, steps: Steps, tell: Callable[[str], None]) -> None:
-        self._steps, self._tell = steps, tell
-
-    def state_dict(self) -> dict[str, Any]:
-        steps = self._steps
-        return {"weights": list(steps.plan.weights) if steps.measured else None}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the saved parts; on another number of ranks they are measured again."""
-        steps, weights = self._steps, state["weights"]
-        if steps.is_auto and weights and len(weights) == len(steps.plan.weights):
-            self._tell("split auto: going on with the checkpoint's parts")
-            steps.plan = replace(steps.plan, weights=tuple(weights))
-            steps.measured = steps.step
+            self.sinks.write(
+                DriftRecord(step=self.position.step, rank=self.ranks.rank, drift=drift)
+            )

@@ -28,17 +28,21 @@ def place(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
     model = model.to(device)
     if precision == "fp64":
         return model.double()
-    model._apply(lambda one: one.float() if one.dtype in (torch.float16, torch.float64) else one)
+    model._apply(_to_float32)
     return model
+
+
+def _to_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.float64) else tensor
 
 
 def _complex(model: nn.Module) -> Iterator[str]:
     for name, param in model.named_parameters():
         if param.is_complex():
             yield (
-                f"the model's parameter {name} is complex ({_name(param)}), which optimizers and "
-                "collectives do not all take; make it a real one with a last dimension of 2, and "
-                "use torch.view_as_complex in the forward pass"
+                f"the model's parameter {name} is complex ({_type_name(param)}), which optimizers "
+                "and collectives do not all take; make it a real one with a last dimension of 2, "
+                "and use torch.view_as_complex in the forward pass"
             )
             return
 
@@ -48,7 +52,7 @@ def _quantised(model: nn.Module) -> Iterator[str]:
     remedy = "give the model without quantisation"
     for name, param in model.named_parameters():
         if param.is_quantized or param.dtype in CODES or type(param.data) is not Tensor:
-            yield f"the model's parameter {name} is quantised ({_name(param)}); {remedy}"
+            yield f"the model's parameter {name} is quantised ({_type_name(param)}); {remedy}"
             return
     for name, module in model.named_modules():
         kind = type(module)
@@ -58,7 +62,7 @@ def _quantised(model: nn.Module) -> Iterator[str]:
             return
 
 
-def _name(param: nn.Parameter) -> str:
+def _type_name(param: nn.Parameter) -> str:
     kind = type(param.data)
     dtype = str(param.dtype).removeprefix("torch.")
     return dtype if kind is Tensor else f"{kind.__name__} of {dtype}"
@@ -96,7 +100,7 @@ def advice(precision: str, device: torch.device) -> str:
     capabilities = getattr(torch.cpu, "get_capabilities", None)  # from torch 2.12 on
     if capabilities is None:
         return ""
-    able = [name for name, is_there in capabilities().items() if is_there]
-    if any(name.endswith("bf16") for name in able):  # amx_bf16, avx512_bf16, Arm's bf16
+    features = [name for name, is_present in capabilities().items() if is_present]
+    if any(name.endswith("bf16") for name in features):  # amx_bf16, avx512_bf16, Arm's bf16
         return ""
     return "--precision bf16: this CPU has no instructions for it, so fp32 is likely faster"

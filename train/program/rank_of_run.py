@@ -19,7 +19,7 @@ from ..distributed.rendezvous import Meeting, meet
 from ..distributed.world import World
 
 RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
-TOLD = ("rank", "world_size", "local_rank", "local_world_size")
+IN_ENVIRONMENT = ("rank", "world_size", "local_rank", "local_world_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,10 @@ def init(
 ) -> Iterator[RankOfRun]:
     """Join the process group of all ranks, and return this process's rank in the run.
 
-    Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
-    `muster.rank_variables`), and for a single process. All ranks leave the block together. If a
-    rank fails, the others are informed at once.
+    It works under torchrun, Muster's launchers, srun and mpirun, by hand (see
+    `muster.rank_variables`), and for a single process. Every rank must enter the block, and waits
+    there for the others; all ranks leave it together. If a rank fails, the others are informed at
+    once. Each rank gets one device, as `device`, and all ranks of a run get one `run_dir`.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)
@@ -71,38 +72,40 @@ def init(
             "muster.init: this process is in a group already; leave init_process_group() out, or "
             "muster.init()"
         )
-    world, made = World.find(os.environ), False
+    world = World.find(os.environ)
+    is_new_folder = False
     try:
         with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
-            found = peers.world
-            if not (named := os.environ.get(RUN_DIR)):
-                if made := found.is_main:
-                    peers.store.set("run_dir", _new(found.world_size))
-                named = peers.store.get("run_dir").decode()
-            run_dir = Path(named)
-            given = {
+            met_world = peers.world
+            if not (folder := os.environ.get(RUN_DIR)):
+                is_new_folder = met_world.is_main
+                if is_new_folder:
+                    peers.store.set("run_dir", _new_run_folder(met_world.world_size))
+                folder = peers.store.get("run_dir").decode()
+            run_dir = Path(folder)
+            variables = {
                 RUN_DIR: str(run_dir),
                 CHECKPOINTS: str(run_dir / "checkpoints"),
-                **{name.upper(): str(getattr(found, name)) for name in TOLD},
+                **{name.upper(): str(getattr(met_world, name)) for name in IN_ENVIRONMENT},
             }
-            added = {name: value for name, value in given.items() if not os.environ.get(name)}
+            added = {name: value for name, value in variables.items() if not os.environ.get(name)}
             os.environ.update(added)  # the rest of `muster`, and the program, read them there
             try:
-                yield RankOfRun(**vars(found), device=peers.device, run_dir=run_dir)
+                yield RankOfRun(**vars(met_world), device=peers.device, run_dir=run_dir)
             finally:
                 for name in added:
                     del os.environ[name]
     finally:
-        if made:
+        if is_new_folder:
             with suppress(OSError):  # not empty: something was written, and stays
                 run_dir.rmdir()
 
 
-def _new(world_size: int) -> str:
+def _new_run_folder(world_size: int) -> str:
     """Make a folder for a run without a launcher, which no other run has."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(sys.argv[0]).stem or 'python'}-{world_size}"
-    for at in count(1):
-        run_dir = Path("logs", name if at == 1 else f"{name}-{at}").absolute()
+    for suffix in count(1):
+        run_dir = Path("logs", name if suffix == 1 else f"{name}-{suffix}").absolute()
         try:
             run_dir.mkdir(parents=True)
         except FileExistsError:

@@ -23,7 +23,7 @@ from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, timer_of
 from .exchange import of_program
 
-ALIKE_STEPS = 3  # in which equal losses on all ranks are no chance
+EQUAL_STEPS = 3  # in which equal losses on all ranks are no chance
 
 
 def record(
@@ -36,11 +36,12 @@ def record(
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
 ) -> float | None:
-    """Record a step, or an evaluation, in the run folder; every rank calls this alike.
+    """Record a step, or an evaluation, in the run folder; every rank must call this alike.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
-    recorded and returned. An evaluation has `metrics`, the same on every rank: where ranks record
-    different numbers, a report shows their mean and says so. NaN and infinity are recorded as null.
+    recorded and returned. The host waits for the device if a number is a tensor on it. An
+    evaluation has `metrics`, the same on every rank, and costs no collective. If ranks record
+    different metrics, a report shows their mean and says so. NaN and infinity are recorded as null.
 
         >>> with muster.init(device="cpu"):
         ...     muster.record(1, loss=0.5)  # the mean over ranks
@@ -49,10 +50,10 @@ def record(
     Args:
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
-        loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
-            Ranks whose losses are equal in each of the first steps are named in a warning: they may
-            compute the same samples.
-        metrics: by name, such as {"accuracy": 0.71}.
+        loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
+            its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
+            steps, a warning says so: they may compute the same samples.
+        metrics: numbers by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
         samples: number in the step, over all ranks, if `step` does not have it.
@@ -99,7 +100,7 @@ def _problems(
     if metrics is None:
         numbers = {"loss": loss, **numbers}
     elif isinstance(metrics, Mapping):
-        numbers = {**numbers, **{f"metrics[{name!r}]": one for name, one in metrics.items()}}
+        numbers = {**numbers, **{f"metrics[{name!r}]": metric for name, metric in metrics.items()}}
     else:
         yield f"metrics is a {type(metrics).__name__}; give a dict: metrics={{'accuracy': 0.71}}"
     for name, value in numbers.items():
@@ -128,7 +129,9 @@ class Recorder:
         self.ranks = ranks
         self._step = 0
         self._epoch = 1
-        self._alike = 0  # steps so far in which all ranks had the same loss; -1: not looked at
+        self._equal_steps = (
+            0  # steps so far in which all ranks had the same loss; -1: not looked at
+        )
         self._untimed = StepTimer()  # of steps without a model
         self._timer = self._untimed  # of the last step
         self._ended_s = time.perf_counter()  # that step, or an evaluation
@@ -182,15 +185,15 @@ class Recorder:
     def compare(self, losses: Sequence[float]) -> None:
         """Say if all ranks' losses are the same numbers in each of the first steps."""
         if len(set(losses)) > 1 or len(losses) == 1:
-            self._alike = -1  # never again
-        if self._alike < 0:
+            self._equal_steps = -1  # never again
+        if self._equal_steps < 0:
             return
-        self._alike += 1
-        if self._alike == ALIKE_STEPS:
-            self._alike = -1
+        self._equal_steps += 1
+        if self._equal_steps == EQUAL_STEPS:
+            self._equal_steps = -1
             if self.ranks.rank == 0:
                 warnings.warn(
-                    f"muster.record: in {ALIKE_STEPS} steps all {len(losses)} ranks had the same "
+                    f"muster.record: in {EQUAL_STEPS} steps all {len(losses)} ranks had the same "
                     f"loss, last {losses[0]}: do they compute the same samples? Give each rank its "
                     "own, by muster.steps or a DistributedSampler, and record its own loss",
                     stacklevel=3,

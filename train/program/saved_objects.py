@@ -37,11 +37,13 @@ def checkpoints(
     name: str | None = None,
     **objects: Stateful | Collected,
 ) -> "Checkpoints":
-    """Save and resume `objects`; every rank calls this, and its methods, at the same places.
+    """Save and resume `objects`; every rank must call this, and its methods, at the same places.
 
-    One rank of each file system writes. What differs by rank is saved for each rank: random
-    generators, what compression has left out, parts of an object's state. To find these, each rank
-    reads its states once per checkpoint. On another number of ranks they are those of rank 0.
+    One rank of each file system writes. Parts that differ by rank are saved for each rank: random
+    generators, errors of compression, parts of an object's state. To find them, each rank reads
+    its states once per checkpoint, and the ranks exchange checksums. A step waits for these and
+    for a copy in CPU memory, not for the disk. On another number of ranks, parts of states are
+    those of rank 0.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -92,17 +94,17 @@ def _problems(
         yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
     if not objects:
         yield "there is nothing to save; give objects by names: model=model"
-    for name, one in objects.items():
+    for name, instance in objects.items():
         if name in ("sync", "generators") or not name.isidentifier():  # names of files
             yield f"an object cannot be called {name!r}; give it another name: model=model"
-        if not isinstance(one, Collected):
-            yield from methods(name, one, "state_dict", "load_state_dict")
+        if not isinstance(instance, Collected):
+            yield from methods(name, instance, "state_dict", "load_state_dict")
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
     """See `checkpoints`.
 
-    As a context manager it waits for the last one, which must then be on the disk.
+    As a context manager it waits at its end until the last one is on the disk.
 
     Raises:
         MusterError: at the end of the context, with the host, the folder and the reason.
@@ -120,15 +122,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         """`is_used`: whether an earlier call of this program has its checkpoints there."""
         self._manager, self._ranks, self._is_used = manager, ranks, is_used
         self._state = ObjectStates(objects, ranks, writes=writes)
-        self._steps = [own for own in objects.values() if isinstance(own, Steps)]
+        self._steps = [instance for instance in objects.values() if isinstance(instance, Steps)]
         self.folder = manager.folder
         self.step = 0  # the last step given to `after_step`, or resumed from
 
     def resume(self) -> int:
-        """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
+        """Resume from the newest intact checkpoint; return its step, or 0 if there is none yet.
+
+        Every rank must call it. Damaged checkpoints are named and skipped.
 
         Raises:
-            UsageError: it is a checkpoint of other objects.
+            UsageError: it is a checkpoint of other objects, or all are damaged.
         """
         is_found = self.resume_from(AUTO, lambda line: None, self._warn, asked="muster.checkpoints")
         if is_found and self._is_used:
@@ -148,7 +152,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         asked: str,
         without: Collection[str] = (),
     ) -> bool:
-        """Resume from the newest whole checkpoint in `place`; whether there is one. Collective.
+        """Resume from the newest intact checkpoint in `place`; whether there is one. Collective.
 
         `place` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
         stay as they are. `asked` is what a refusal begins with.
@@ -156,17 +160,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
-        found = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
-        if found is None:
+        point = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
+        if point is None:
             return False
-        by_rank, was = found.saved.by_rank, found.saved.world_size
-        if by_rank and was != self._ranks.world_size:
+        by_rank, saved_ranks = point.saved.by_rank, point.saved.world_size
+        if by_rank and saved_ranks != self._ranks.world_size:
             self._warn(
-                f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
+                f"{', '.join(by_rank)} differed by rank on {saved_ranks} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, found, without=without)
-        self.step = found.saved.step
+        self._manager.restore(self._state, point, without=without)
+        self.step = point.saved.step
         return True
 
     def _warn(self, text: str) -> None:
@@ -174,10 +178,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             warn(f"muster.checkpoints: {text}")
 
     def after_step(self, step: int) -> None:
-        """Save if it is time to. If some rank was asked to stop, save and exit with code 75.
+        """Save if it is due. If some rank was asked to stop, save and exit with code 75.
 
-        This is one small collective. After `muster.record` of the same step it is none, since the
-        requests were sent with the loss. Files are written while the training continues.
+        Every rank must call it after each step. It costs one small collective, or none after
+        `muster.record` of the same step, which sends the requests with the loss. Files are written
+        while the training continues.
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
@@ -203,7 +208,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         return self._manager.requests(step, stop=stopping())
 
     def save(self, step: int) -> None:
-        """Save now, and return when the checkpoint is on the disk."""
+        """Save now, and return when the checkpoint is on the disk; every rank must call it."""
         self._count(step)
         self._manager.make(self.step, self._state, StepRequests(stop=True))
 
@@ -233,9 +238,9 @@ def _interval(every: str | None) -> tuple[float, str] | None:
         return None
     count, _, unit = str(every).strip().partition(" ")
     try:
-        found = (float(count), UNITS[unit.strip()])
+        interval = (float(count), UNITS[unit.strip()])
     except (ValueError, KeyError):
-        found = (0.0, "")
-    if not 0 < found[0] < math.inf or (found[1] == "step" and found[0] % 1):
+        interval = (0.0, "")
+    if not 0 < interval[0] < math.inf or (interval[1] == "step" and interval[0] % 1):
         raise UsageError(f"muster.checkpoints: every is {every!r}; write '100 steps' or '10 min'")
-    return found
+    return interval

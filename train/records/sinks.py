@@ -30,7 +30,9 @@ LINE_S = 10.0  # at a terminal no longer than about this without a line
 RECENT_STEPS = 1000  # the most that --split auto uses
 TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
-WAIT, WARM_UP, ACTIVE = 1, 1, 5
+WAIT = 1
+WARM_UP = 1
+ACTIVE = 5
 
 
 class Sinks:
@@ -54,7 +56,7 @@ class Sinks:
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
-        self._profiler = tracer(run_dir, rank) if profile else None
+        self._profiler = start_tracer(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
         self._marks = {} if marks is None else marks
@@ -148,13 +150,17 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run continues: what is the same on every rank."""
         names = ("step", "epoch", "samples", "metrics")
-        evaluations = [{name: getattr(one, name) for name in names} for one in self.evaluations]
+        evaluations = [
+            {name: getattr(evaluation, name) for name in names} for evaluation in self.evaluations
+        ]
         return {"first_losses": list(self.first_losses), "evaluations": evaluations}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         unknown: dict[str, Any] = {"rank": 0, "local_samples": 0, "eval_s": 0.0}
         self.first_losses = list(state["first_losses"])
-        self.evaluations = [EvalRecord(**unknown | one) for one in state["evaluations"]]
+        self.evaluations = [
+            EvalRecord(**unknown | evaluation) for evaluation in state["evaluations"]
+        ]
 
 
 class Console:
@@ -219,7 +225,7 @@ class Console:
         self.line("".join(f"\n  {name:<{width}}   {value}" for name, value in rows))
 
 
-def tracer(run_dir: Path, rank: int) -> profile:
+def start_tracer(run_dir: Path, rank: int) -> profile:
     """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
 
     A shorter run leaves the part that it has.

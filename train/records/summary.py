@@ -13,14 +13,16 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
 
     `epoch_s` is the time for all of `train_samples` at the rate of the timed steps.
     """
-    evaluations, last = history.evaluations, history.steps[-1] if history.steps else None
+    evaluations = history.evaluations
+    last = history.steps[-1] if history.steps else None
     summary: dict[str, Any] = {
         **settings,
         "steps": history.count,
         "first_losses": list(history.first_losses),
         "final_loss": last.loss if last is not None else None,
         "evaluations": [
-            {"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations
+            {"epoch": evaluation.epoch, "step": evaluation.step, **evaluation.metrics}
+            for evaluation in evaluations
         ],
         **(evaluations[-1].metrics if evaluations else {}),
         "total_s": history.total_s,
@@ -43,7 +45,8 @@ def rows(summary: dict[str, Any], run_dir: str) -> list[tuple[str, str]]:
     """The summary as names and values for the console."""
     table = []
     if "step_s" in summary:
-        step_s, steps = summary["step_s"], summary["timed_steps"]
+        step_s = summary["step_s"]
+        steps = summary["timed_steps"]
         shares = "  ".join(f"{name} {summary[f'{name}_s'] / step_s:.0%}" for name in PHASES)
         table += [
             ("seconds per iteration", f"{step_s:.4f}  (mean of {steps}, first left out)"),

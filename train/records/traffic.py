@@ -22,7 +22,8 @@ OFFLOADED_BYTES = 65536  # what a virtual link carries as one packet
 MOST_RATIO = 1.08  # of observed to expected bytes: Ethernet headers add less
 QUEUED_BYTES = 4e6  # may be unsent when the counters are read
 TELLING_BYTES = 30e6  # a smaller amount is hidden by headers and other traffic
-SIOCETHTOOL, ETHTOOL_GTSO = 0x8946, 0x1E
+SIOCETHTOOL = 0x8946
+ETHTOOL_GTSO = 0x1E
 
 
 def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> tuple[float, float]:
@@ -37,7 +38,8 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     Raises:
         ValueError: the algorithm of this operation is unknown.
     """
-    n, ranks = len(hosts), range(len(hosts))
+    n = len(hosts)
+    ranks = range(len(hosts))
     ring = [(rank, (rank + 1) % n) for rank in ranks]
     operation, _, root = operation.partition(" to rank ")
     center = int(root or 0)
@@ -57,9 +59,9 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     }
     if operation not in flows:
         raise ValueError(f"what {operation!r} makes a host send is not known")
-    found = flows[operation]()
-    sent = sum(size for a, b, size in found if hosts[a] == host != hosts[b])
-    received = sum(size for a, b, size in found if hosts[b] == host != hosts[a])
+    transfers = flows[operation]()
+    sent = sum(size for a, b, size in transfers if hosts[a] == host != hosts[b])
+    received = sum(size for a, b, size in transfers if hosts[b] == host != hosts[a])
     return sent, received
 
 
@@ -93,8 +95,8 @@ def _segments_later(interface: str) -> bool:
     answer = array.array("B", struct.pack("II", ETHTOOL_GTSO, 0))
     request = struct.pack("16sP", interface.encode(), answer.buffer_info()[0])
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-            fcntl.ioctl(asked, SIOCETHTOOL, request)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+            fcntl.ioctl(connection, SIOCETHTOOL, request)
     except OSError:
         return False
     return bool(struct.unpack("II", answer.tobytes())[1])
@@ -116,8 +118,11 @@ class Meter:
         control: Counter[str],
         samples: Path,
     ) -> None:
-        self._rank, self._hosts, self._host = rank, hosts, hosts[rank]
-        self._interface, self._counted = interface, (gradients, control)
+        self._rank = rank
+        self._hosts = hosts
+        self._host = hosts[rank]
+        self._interface = interface
+        self._counted = (gradients, control)
         self._packet_bytes = packet_size(interface)
         self._sampler = Sampler(interface, samples)
         self.begin()
@@ -126,7 +131,7 @@ class Meter:
         """Begin to count."""
         self._began = time.monotonic()
         self._before = _counters(self._interface)
-        self._counts = [Counter(one) for one in self._counted]
+        self._counts = [Counter(counter) for counter in self._counted]
 
     def end(self, *, step: int, epoch: int, steps: int) -> TrafficRecord:
         """The counts since `begin`."""
@@ -136,7 +141,8 @@ class Meter:
         )
         payload, unknown = self._crossing(gradients)
         others, _ = self._crossing(control)
-        sent, received = payload[0] + others[0], payload[1] + others[1]
+        sent = payload[0] + others[0]
+        received = payload[1] + others[1]
         observed = (after[0] - self._before[0], after[1] - self._before[1])
         return TrafficRecord(
             step=step,
@@ -155,7 +161,7 @@ class Meter:
             observed_sent_bytes=observed[0],
             observed_received_bytes=observed[1],
             packet_bytes=self._packet_bytes,
-            note=unknown or doubt((sent, received), observed),
+            note=unknown or difference_note((sent, received), observed),
         )
 
     def close(self) -> None:
@@ -168,34 +174,36 @@ class Meter:
                 flow = crossing(operation, nbytes, self._hosts, self._host)
             except ValueError as error:
                 return (0.0, 0.0), str(error)
-            sent, received = sent + flow[0], received + flow[1]
+            sent = sent + flow[0]
+            received = received + flow[1]
         return (sent, received), ""
 
 
-def doubt(expected: tuple[float, float], observed: tuple[int, int]) -> str:
+def difference_note(expected: tuple[float, float], observed: tuple[int, int]) -> str:
     """A reason against the numbers; empty if they agree or are too small to show anything."""
-    for name, want, got in zip(("sent", "received"), expected, observed, strict=True):
-        if want < TELLING_BYTES:
+    for name, wanted, counted in zip(("sent", "received"), expected, observed, strict=True):
+        if wanted < TELLING_BYTES:
             continue
-        times = f"{got / want:.2f} times as many bytes {name} as expected"
-        if got > want * MOST_RATIO:
+        times = f"{counted / wanted:.2f} times as many bytes {name} as expected"
+        if counted > wanted * MOST_RATIO:
             return f"{times}: other traffic shared the interface"
-        if got < want - QUEUED_BYTES:
+        if counted < wanted - QUEUED_BYTES:
             return f"{times}: the rest took another interface"
     return ""
 
 
 def _counters(interface: str) -> tuple[int, int]:
     """Bytes sent and received in this process's network namespace."""
-    found = psutil.net_io_counters(pernic=True, nowrap=True).get(interface)
-    return (found.bytes_sent, found.bytes_recv) if found else (0, 0)
+    counters = psutil.net_io_counters(pernic=True, nowrap=True).get(interface)
+    return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)
 
 
 class Sampler:
     """Writes the interface's bytes per second into a CSV file, one line per second, like dstat."""
 
     def __init__(self, interface: str, path: Path, every_s: float = 1.0) -> None:
-        self._interface, self._every_s = interface, every_s
+        self._interface = interface
+        self._every_s = every_s
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1)
@@ -211,10 +219,13 @@ class Sampler:
         self._file.write("time_unix_s,recv_bytes_per_s,send_bytes_per_s\n")
         last, sent, received = time.monotonic(), *_counters(self._interface)
         while not self._over.wait(self._every_s):
-            now, (more_sent, more_received) = time.monotonic(), _counters(self._interface)
+            now = time.monotonic()
+            (more_sent, more_received) = _counters(self._interface)
             rates = ((more_received - received) / (now - last), (more_sent - sent) / (now - last))
             self._file.write(f"{time.time():.2f},{rates[0]:.0f},{rates[1]:.0f}\n")
-            last, sent, received = now, more_sent, more_received
+            last = now
+            sent = more_sent
+            received = more_received
 
     def close(self) -> None:
         self._over.set()

@@ -185,6 +185,21 @@ def test_a_program_that_says_so_stops_in_order(project):
     assert (run_dir / "workers" / "rank_00000.out").read_text() == "saved\n"
 
 
+STOPPED_BY_ANOTHER_RANK = """
+from pathlib import Path
+import muster
+from muster.orderly_stop import StoppedCleanly
+raise StoppedCleanly(3, "SIGTERM", Path("/c"))
+"""
+
+
+def test_program_that_stops_as_another_rank_was_asked_says_why(project):
+    (project / "train.py").write_text(STOPPED_BY_ANOTHER_RANK)
+    run_dir = project / "run"
+    assert run(project, "train.py", MUSTER_RUN_DIR=str(run_dir)).returncode == 75
+    assert json.loads((run_dir / "stopped.json").read_text())["why"] == "SIGTERM"
+
+
 def test_it_runs_on_an_older_python():
     face = WORKER_MAIN.parents[1]
     paths = [*WORKER_MAIN.parent.glob("*.py"), face / "__init__.py", *face.glob("[eo]*.py")]

@@ -1,5 +1,6 @@
 """The plan: every sample once per epoch, whatever the ranks; the same batches for any split."""
 
+import itertools
 import tracemalloc
 
 import pytest
@@ -22,7 +23,7 @@ def test_split_sums_exactly_and_follows_the_weights(size, weights):
         assert weight > 0 or part == 0
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_order_differs_between_epochs_and_between_seeds():
     def order(seed: int, epoch: int) -> tuple[int, ...]:
         plan = BatchPlan(50, 50, (1.0,), 1, seed)
         return next(plan.epoch(epoch, 0)).micro_batches[0].indices
@@ -33,18 +34,18 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 
 @pytest.mark.parametrize("size", [1, 9, 20_011])
-def test_order_is_that_of_a_permutation_of_64_bit_numbers(size):
+def test_order_in_32_bit_numbers_equals_that_in_64(size):
     generator = torch.Generator().manual_seed(hash_seed(3, 1))
     plan = BatchPlan(size, 7, (1.0,), 1, 3)
-    indices = [at for step in plan.epoch(1, 0) for at in step.micro_batches[0].indices]
+    indices = [index for step in plan.epoch(1, 0) for index in step.micro_batches[0].indices]
     assert indices == torch.randperm(size, generator=generator).tolist()
 
 
-def python_bytes_of(act):
-    """The most memory that Python's own objects take meanwhile; a tensor's numbers are none."""
+def python_bytes_of(call):
+    """The most memory of Python's objects during `call`; the values of tensors do not count."""
     tracemalloc.start()
     try:
-        act()
+        call()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -53,13 +54,13 @@ def python_bytes_of(act):
 SAMPLES = 50_000
 
 
-def test_order_of_an_epoch_takes_no_python_object_for_each_sample():
+def test_epoch_creates_no_python_object_per_sample():
     steps = BatchPlan(SAMPLES, 10, (1.0,), 1, 0).epoch(0, 0)
     assert python_bytes_of(lambda: next(steps)) < SAMPLES
 
 
 @pytest.mark.parametrize("lengths", [(), torch.arange(SAMPLES).flip(0)])
-def test_evaluation_takes_no_python_object_for_each_sample(lengths):
+def test_evaluation_creates_no_python_object_per_sample(lengths):
     if len(lengths):
         lengths = packed("q", lengths)
     batches = evaluation_indices(SAMPLES, 0, 1, 10, lengths)
@@ -80,9 +81,11 @@ def test_neighbouring_seeds_are_unrelated():
 
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(1, 40))
 def test_evaluation_counts_every_sample_once(size, ranks, batch):
-    batches = [one for rank in range(ranks) for one in evaluation_indices(size, rank, ranks, batch)]
-    assert [i for one in batches for i in one] == list(range(size))
-    assert all(0 < len(one) <= batch for one in batches)
+    batches = [
+        indices for rank in range(ranks) for indices in evaluation_indices(size, rank, ranks, batch)
+    ]
+    assert [index for indices in batches for index in indices] == list(range(size))
+    assert all(0 < len(indices) <= batch for indices in batches)
 
 
 @given(st.lists(st.integers(1, 50), max_size=99), st.integers(1, 9), st.integers(1, 40))
@@ -90,12 +93,12 @@ def test_evaluation_by_length_counts_every_sample_once(lengths, ranks, batch):
     of_ranks = [
         list(evaluation_indices(len(lengths), rank, ranks, batch, lengths)) for rank in range(ranks)
     ]
-    assert sorted(at for own in of_ranks for one in own for at in one) == list(range(len(lengths)))
-    assert all(0 < len(one) <= batch for own in of_ranks for one in own)
-    sizes = [sum(map(len, own)) for own in of_ranks]
+    assert all(0 < len(indices) <= batch for batches in of_ranks for indices in batches)
+    of_ranks = [list(itertools.chain(*batches)) for batches in of_ranks]
+    assert sorted(itertools.chain(*of_ranks)) == list(range(len(lengths)))
+    sizes = list(map(len, of_ranks))
     assert max(sizes) - min(sizes) <= 1
-    for own in of_ranks:
-        seen = [lengths[at] for one in own for at in one]
-        assert seen == sorted(seen)
-    tokens = [sum(lengths[at] for one in own for at in one) for own in of_ranks]
+    widths = [[lengths[index] for index in indices] for indices in of_ranks]
+    assert all(row == sorted(row) for row in widths)
+    tokens = list(map(sum, widths))
     assert max(tokens) - min(tokens) <= max(lengths, default=0)

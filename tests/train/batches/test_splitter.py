@@ -1,4 +1,4 @@
-"""`--split auto` in a training: it changes who computes what, and nothing else."""
+"""`--split auto` changes which rank computes which samples, and nothing else."""
 
 import time
 
@@ -20,19 +20,20 @@ EVEN = BatchPlan(400, 64, (1.0, 1.0), 1, 0)
 
 @pytest.fixture
 def better(monkeypatch):
-    """A plan after each rank has told its seconds and samples; what is said; what is recorded."""
-    lines, records = [], []
+    """A call that gives the plan after each rank's seconds and samples; printed lines; records."""
+    lines = []
+    records = []
     splitter = Splitter(Ranks(0, 2), lines.append, records.append)
 
     def call(plan, *rows):
         monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
-        monkeypatch.setattr(Ranks, "all_gather", lambda ranks, own: torch.tensor(rows))
+        monkeypatch.setattr(Ranks, "all_gather", lambda ranks, local: torch.tensor(rows))
         return splitter.better(plan, 8, 0.0, 0.0)
 
     return call, lines, records
 
 
-def test_half_the_speed_is_half_the_samples(better):
+def test_rank_of_half_the_speed_gets_half_the_samples(better):
     call, (*_,), records = better
     plan = call(EVEN, (1.0, 100.0), (2.0, 100.0))
     assert plan.weights[0] == pytest.approx(2 * plan.weights[1])
@@ -40,23 +41,23 @@ def test_half_the_speed_is_half_the_samples(better):
     assert records[0].predicted_gain == pytest.approx(32 * 0.02 / 0.43)
 
 
-def test_what_gains_less_than_a_twentieth_changes_nothing(better):
+def test_split_that_gains_less_than_a_twentieth_is_not_taken(better):
     call, lines, _ = better
     assert call(EVEN, (1.0, 100.0), (1.08, 100.0)) is EVEN
     assert lines[0].endswith("speeds of the ranks: 1.00, 0.93; even parts are best")
-    apart = call(EVEN, (1.0, 100.0), (1.5, 100.0))
-    assert apart is not EVEN and "parts 38,26: 1.23 times" in lines[1]
-    assert call(apart, (1.0, 100.0), (1.45, 100.0)) is apart
+    changed = call(EVEN, (1.0, 100.0), (1.5, 100.0))
+    assert changed is not EVEN and "parts 38,26: 1.23 times" in lines[1]
+    assert call(changed, (1.0, 100.0), (1.45, 100.0)) is changed
 
 
-def test_a_rank_that_computed_nothing_keeps_the_speed_it_had(better):
+def test_rank_without_samples_keeps_its_last_speed(better):
     call, lines, _ = better
     assert call(EVEN, (1.0, 100.0), (0.0, 0.0)) is EVEN and lines == []
     plan = call(EVEN, (1.0, 100.0), (3.0, 100.0))
     assert call(plan, (1.0, 100.0), (0.0, 0.0)) is plan
 
 
-def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
+def test_split_auto_has_the_losses_of_even_parts(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "3", "--dropout", "0", "--logs-dir", str(tmp_path)]
     losses = {}
     for split in ("even", "auto"):
@@ -65,7 +66,7 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
         losses[split] = workers.losses(tmp_path / split)
     assert "split auto, step 8: speeds of the ranks" in out
     plans = workers.records(tmp_path / "auto", 0, "split")
-    assert [one["step"] for one in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
+    assert [plan["step"] for plan in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
     assert len(losses["auto"]) == 40
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
 
@@ -114,12 +115,12 @@ def weights(ranks):
     return by_mode
 
 
-def test_a_slow_rank_is_found_where_forward_passes_wait_for_it(tmp_path):
+def test_slow_rank_is_recognised_where_forward_passes_wait_for_it(tmp_path):
     for by_mode in workers.results_of(weights, 2, tmp_path):
         assert all(fast > 3 * slow for fast, slow in by_mode.values())
 
 
-def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
+def test_resumed_split_auto_run_keeps_its_parts_and_its_bits(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "2", "--logs-dir", str(tmp_path), "--split", "auto"]
     short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]
     code, out, err = submit(*flags, *short, "--run-id", "whole", "--keep-last", "9")
@@ -133,5 +134,5 @@ def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
     losses = {}
     for run in ("whole", "again"):
         steps = workers.records(tmp_path / run, 0, "step")
-        losses[run] = {one["step"]: one["loss"] for one in steps}
-    assert losses["again"] == {step: one for step, one in losses["whole"].items() if step > 12}
+        losses[run] = {record["step"]: record["loss"] for record in steps}
+    assert losses["again"] == {step: loss for step, loss in losses["whole"].items() if step > 12}

@@ -13,28 +13,30 @@ KEPT = {
 }
 
 
-def test_a_rank_has_its_own_and_what_is_the_same_on_all_and_without_a_rank_the_latter():
+def test_tensors_of_a_rank_are_its_own_and_the_shared_ones():
     of_all = {"momentum": torch.tensor([1.0])}
-    assert exchange.own_of(KEPT, 1) == of_all | {"int8/error/0.weight": torch.tensor([3.0])}
-    assert exchange.own_of(KEPT, None) == of_all
+    assert exchange.tensors_of_rank(KEPT, 1) == of_all | {
+        "int8/error/0.weight": torch.tensor([3.0])
+    }
+    assert exchange.tensors_of_rank(KEPT, None) == of_all
 
 
-def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
+def test_gathered_tensors_are_copies_on_writing_ranks_only():
     state = {"momentum": torch.tensor([[1.0, 2.0]])}
-    retained = exchange.gather_own(Ranks(), state, keeps=True)
+    retained = exchange.gather_by_rank(Ranks(), state, keeps=True)
     state["momentum"].zero_()
     assert torch.equal(retained["all/momentum"], torch.tensor([[1.0, 2.0]]))
-    assert exchange.gather_own(Ranks(), state, keeps=False) == {}
-    assert exchange.gather_own(Ranks(), {}, keeps=True) == {}
+    assert exchange.gather_by_rank(Ranks(), state, keeps=False) == {}
+    assert exchange.gather_by_rank(Ranks(), {}, keeps=True) == {}
 
 
 def retained_by_rank_1(ranks):
     errors = {"errors": torch.full((5,), float(ranks.rank)), "shared": torch.ones(3)}
-    retained = exchange.gather_own(ranks, errors, keeps=ranks.rank == 1)
+    retained = exchange.gather_by_rank(ranks, errors, keeps=ranks.rank == 1)
     return {name: one.tolist() for name, one in retained.items()}, dict(ranks.ledger.control)
 
 
-def test_what_differs_by_rank_is_sent_to_ranks_that_write_alone(tmp_path):
+def test_tensors_that_differ_by_rank_are_sent_to_writing_ranks_only(tmp_path):
     (none, sent), (retained, _) = results_of(retained_by_rank_1, 2, tmp_path)
     assert none == {}
     assert retained == {"all/shared": [1.0] * 3, "0/errors": [0.0] * 5, "1/errors": [1.0] * 5}

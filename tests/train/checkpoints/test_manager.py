@@ -44,7 +44,7 @@ END = 99
         ("1", 3, 3600, None, 2, False),  # steps are fast, the disk is not slow
     ],
 )
-def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_waits(
+def test_slow_write_skips_checkpoints_with_one_warning_and_delays_the_end(
     tmp_path, monkeypatch, capsys, every, free_at, slow_s, retained, skipped, warned
 ):
     monkeypatch.setattr(manager, "SLOW_S", slow_s)
@@ -77,19 +77,19 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
     assert [line.startswith(warning) for line in lines] == [True] * warned
 
 
-def test_whatever_keeps_one_from_being_written_is_said_in_one_line(tmp_path, capsys):
+def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     noted = []
     writer = Writer(tmp_path, keep_last=1, rank=0, note=noted.append)
     saved = SavedState(step=3, world_size=1)
     writer.start({"model": {"w": lambda: None}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
-    where = f"{tmp_path} on {socket.gethostname()}"
-    assert line.startswith(f"warning: step 3: no checkpoint in {where}: ")
+    folder = f"{tmp_path} on {socket.gethostname()}"
+    assert line.startswith(f"warning: step 3: no checkpoint in {folder}: ")
     assert f"warning: {noted[0].error}" == line
 
 
-def test_an_earlier_run_in_the_same_folder_is_left_alone_and_not_gone_on_from(tmp_path):
+def test_checkpoints_of_an_earlier_run_are_kept_and_not_resumed(tmp_path):
     config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=2)
     begins = (f"no checkpoint in {tmp_path / 'here'} yet: starting", "going on from step 15 (")
     for last, begin in zip((15, 16), begins, strict=True):
@@ -107,7 +107,7 @@ def test_an_earlier_run_in_the_same_folder_is_left_alone_and_not_gone_on_from(tm
     assert found[0] == 6 and len(found) == 4 and {16, 15} < set(found)  # two of each
 
 
-def test_a_run_that_goes_on_from_an_older_checkpoint_is_the_newer_one(tmp_path):
+def test_run_resumed_from_an_older_checkpoint_is_the_newest(tmp_path):
     config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=9)
     for stop in (4, 8, 12):
         run(replace(config, checkpoint_every="4", max_steps=stop, resume="auto"), tmp_path / "a")
@@ -119,10 +119,13 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_is_the_newer_one(tmp_path):
     assert lines[0] == f"going on from step 6 ({tmp_path / 'here'})"
 
 
-def test_the_best_by_a_metric_is_kept(tmp_path):
+def test_best_checkpoint_by_metric_is_kept(tmp_path):
     config = replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.3)
     trainer, _ = run(config, tmp_path)
-    losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
+    losses = {
+        evaluation.step: evaluation.metrics["eval_loss"]
+        for evaluation in trainer.history.evaluations
+    }
     best = min(losses, key=losses.__getitem__)
     assert best in steps(tmp_path / "checkpoints")
 
@@ -150,11 +153,11 @@ def steps_kept(tmp_path, keep_best, *values):
     return steps(tmp_path / "checkpoints")
 
 
-def test_lowest_value_is_the_best_where_it_is_asked_for(tmp_path):
+def test_keep_best_by_minimum_keeps_the_lowest(tmp_path):
     assert steps_kept(tmp_path, "mine:min", 9.0, 3.0, 5.0, 4.0) == [32, 16]
 
 
-def test_nan_is_never_the_best(tmp_path, capsys):
+def test_nan_metric_is_never_the_best(tmp_path, capsys):
     assert steps_kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
     printed = capsys.readouterr().err
     assert "--keep-best mine: it is nan after step 8, which is never the best" in printed
@@ -163,7 +166,7 @@ def test_nan_is_never_the_best(tmp_path, capsys):
     assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
 
 
-def test_patience_ends_a_run_whose_metric_gets_no_better(tmp_path):
+def test_patience_ends_a_run_without_improvement(tmp_path):
     folder = tmp_path / "checkpoints"
     config = replace(CONFIG, epochs=5, keep_best="mine:min", checkpoint_dir=folder, keep_last=9)
     first = replace(config, patience=1)
@@ -174,17 +177,55 @@ def test_patience_ends_a_run_whose_metric_gets_no_better(tmp_path):
     # a resume counts on: from the best so far, and the steps after it
     again = replace(config, patience=2, resume="auto")
     trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
-    assert trainer.at.step == 32 and lines[-1].startswith("--patience 2: no epoch since step 16")
+    assert trainer.position.step == 32 and lines[-1].startswith(
+        "--patience 2: no epoch since step 16"
+    )
 
 
-def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
+def interrupt_at(last):
+    """What stops a run after step `last`."""
+    return lambda step: step == last - 1 and os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_run_stopped_at_the_end_of_an_epoch_evaluates_it_when_resumed(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, keep_best="mine:min", checkpoint_dir=folder)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16), task=Perplexed(ANY, 9.0))
+    resumed = replace(config, resume="auto")
+    trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0))
+    assert [one.step for one in trainer.history.evaluations] == [8, 16]
+    assert trainer.manager.best_step() == 16
+
+
+def test_fewer_steps_than_a_checkpoint_has_still_evaluate_its_last_epoch(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, checkpoint_dir=folder)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16))
+    resumed = replace(config, resume="auto", max_steps=9)
+    trainer, _ = run(resumed, tmp_path / "b")
+    assert [one.step for one in trainer.history.evaluations] == [8, 16]
+
+
+def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
+    folder = tmp_path / "checkpoints"
+    config = replace(CONFIG, epochs=3, keep_best="mine:min", checkpoint_dir=folder, patience=1)
+    with pytest.raises(StoppedCleanly, match="after step 16"):
+        run(config, tmp_path / "a", interrupt_at(16), task=Perplexed(ANY, 9.0))
+    resumed = replace(config, resume="auto")
+    trainer, _ = run(resumed, tmp_path / "b", task=Perplexed(ANY, 5.0, 3.0))
+    assert trainer.position.step == 24 and trainer.manager.best_step() == 24
+
+
+def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
     stepped = []
     with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):
         run(replace(CONFIG, keep_best="f1"), tmp_path, stepped.append)
     assert not stepped
 
 
-def test_best_by_another_metric_is_refused_at_the_resume(tmp_path):
+def test_resume_with_another_keep_best_metric_is_refused(tmp_path):
     run(replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy"), tmp_path / "cut")
     again = replace(CONFIG, schedule_steps=16, resume=str(tmp_path / "cut"))
     with pytest.raises(UsageError, match=r"is eval_loss:min, .* of step 8, is by accuracy:max"):
@@ -194,7 +235,7 @@ def test_best_by_another_metric_is_refused_at_the_resume(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_signal_ends_the_step_and_leaves_a_checkpoint(tmp_path, number):
+def test_signal_ends_the_run_after_its_step_with_a_checkpoint(tmp_path, number):
     whole, _ = run(CONFIG, tmp_path / "whole")
 
     def at_step(step):
@@ -210,7 +251,7 @@ def test_a_signal_ends_the_step_and_leaves_a_checkpoint(tmp_path, number):
     assert bits(again) == bits(whole)
 
 
-def test_a_stop_at_the_end_of_an_epoch_comes_after_its_evaluation(tmp_path):
+def test_stop_at_epoch_end_comes_after_the_evaluation(tmp_path):
     def at_step(step):
         if step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -221,7 +262,7 @@ def test_a_stop_at_the_end_of_an_epoch_comes_after_its_evaluation(tmp_path):
     assert [(one.step, one.epoch) for one in again.history.evaluations] == [(8, 1), (16, 2)]
 
 
-def test_one_that_cannot_be_written_at_a_stop_is_an_error(tmp_path):
+def test_failed_write_at_a_stop_is_an_error(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
 
@@ -246,10 +287,10 @@ def full_at(monkeypatch, *steps):
     monkeypatch.setattr(storage, "_write", fails)
 
 
-def test_run_without_any_checkpoint_on_the_disk_is_an_error_at_its_end(tmp_path, monkeypatch):
+def test_run_without_a_written_checkpoint_ends_with_an_error(tmp_path, monkeypatch):
     full_at(monkeypatch)
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
-    assert trainer.at.step == 16
+    assert trainer.position.step == 16
     with pytest.raises(TrainedButNotSaved) as error:
         trainer.manager.require()
     folder = tmp_path / "checkpoints"
@@ -260,7 +301,7 @@ def test_run_without_any_checkpoint_on_the_disk_is_an_error_at_its_end(tmp_path,
     )
 
 
-def test_later_checkpoint_makes_up_for_one_that_failed(tmp_path, monkeypatch, capsys):
+def test_later_checkpoint_replaces_a_failed_one(tmp_path, monkeypatch, capsys):
     full_at(monkeypatch, 8)
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
     trainer.manager.require()
@@ -268,9 +309,7 @@ def test_later_checkpoint_makes_up_for_one_that_failed(tmp_path, monkeypatch, ca
     assert "step 8: no checkpoint" in capsys.readouterr().err
 
 
-def test_best_checkpoint_that_failed_is_an_error_and_the_best_before_it_stays(
-    tmp_path, monkeypatch
-):
+def test_failed_best_checkpoint_is_an_error_and_the_previous_best_stays(tmp_path, monkeypatch):
     full_at(monkeypatch, 32)
     config = replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.003)
     trainer, _ = run(replace(config, checkpoint_every="8"), tmp_path)
@@ -300,7 +339,7 @@ def ends_of_disks(ranks, folder):
     return found
 
 
-def test_every_rank_ends_with_the_error_if_every_disk_is_full(tmp_path):
+def test_full_disks_end_every_rank_with_the_error(tmp_path):
     for good, one_is_full, all_are_full in results_of(ends_of_disks, 2, tmp_path, str(tmp_path)):
         assert (good, one_is_full) == ("", "")
         lines = all_are_full.splitlines()
@@ -310,7 +349,7 @@ def test_every_rank_ends_with_the_error_if_every_disk_is_full(tmp_path):
 
 
 @pytest.mark.needs("root", "namespaces")  # to make a small disk
-def test_run_whose_disk_for_checkpoints_is_full_trains_to_its_end_and_fails(tmp_path):
+def test_full_checkpoint_disk_fails_the_run_after_its_last_step(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     script = 'mount -t tmpfs -o size=16k none "$1" && shift && exec "$@"'
@@ -326,7 +365,7 @@ def test_run_whose_disk_for_checkpoints_is_full_trains_to_its_end_and_fails(tmp_
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 32
 
 
-def test_losses_of_later_steps_are_not_in_a_checkpoint(tmp_path, monkeypatch):
+def test_checkpoint_has_no_losses_of_later_steps(tmp_path, monkeypatch):
     write, later = storage._write, threading.Event()
 
     def slow(*given):
@@ -336,6 +375,6 @@ def test_losses_of_later_steps_are_not_in_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_write", slow)
     config = replace(CONFIG, checkpoint_every="1", keep_last=99, max_steps=4)
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
-    oldest = storage.found(tmp_path / "checkpoints")[-1]
+    oldest = storage.list_checkpoints(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    assert len(storage.read(oldest)[1]["values"]["history"]["first_losses"]) == 1
+    assert len(storage.read_verified(oldest)[1]["values"]["history"]["first_losses"]) == 1

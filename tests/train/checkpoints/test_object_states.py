@@ -30,13 +30,13 @@ def ended(folder):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_resumed_training_has_the_bits_of_one_that_was_not_stopped(ended, name):
+def test_resumed_training_is_bit_for_bit_the_uninterrupted_one(ended, name):
     assert [one["goes on"][name] for one in ended] == [True] * RANKS
 
 
 def test_state_that_differs_by_rank_comes_back_on_its_rank(ended):
-    for found, saved in (one["own"] for one in ended):
-        assert found == saved
+    for states, saved in (state["own"] for state in ended):
+        assert states == saved
 
 
 def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, capsys):

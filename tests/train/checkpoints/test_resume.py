@@ -30,7 +30,7 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def losses(trainer):
-    return torch.tensor([one.loss for one in trainer.history.steps], dtype=torch.float64)
+    return torch.tensor([record.loss for record in trainer.history.steps], dtype=torch.float64)
 
 
 def resume_in_every_mode(ranks, folder):
@@ -45,9 +45,9 @@ def resume_in_every_mode(ranks, folder):
         whole = train(ranks, config, disk / "whole")
         cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
         train(ranks, cut, disk / "cut")
-        found = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
-        assert bits(found) == bits(whole), f"{mode}: not the same bits"
-        assert torch.equal(losses(found), losses(whole)[CUT:]), f"{mode}: not the same losses"
+        resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+        assert bits(resumed) == bits(whole), f"{mode}: not the same bits"
+        assert torch.equal(losses(resumed), losses(whole)[CUT:]), f"{mode}: not the same losses"
 
         plain = replace(config, dropout=0.0)  # which differs over numbers of ranks
         reference = Path(folder, f"{mode}.pt")
@@ -61,14 +61,14 @@ def resume_in_every_mode(ranks, folder):
             (other,) = Path(folder).glob(
                 f"{made_by}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints"
             )
-            found = train(ranks, plain, disk / made_by, other)
-            want = torch.load(reference, weights_only=True)[CUT:]
-            gap = (losses(found) - want).abs().max().item()
-            what = f"{mode}, from {made_by}'s checkpoint of other ranks"
-            assert gap < 1e-6, f"{what}: losses differ by {gap}"
+            resumed = train(ranks, plain, disk / made_by, other)
+            wanted = torch.load(reference, weights_only=True)[CUT:]
+            gap = (losses(resumed) - wanted).abs().max().item()
+            case = f"{mode}, from {made_by}'s checkpoint of other ranks"
+            assert gap < 1e-6, f"{case}: losses differ by {gap}"
 
 
-def test_every_mode_goes_on_and_another_number_of_ranks_does_too(tmp_path):
+def test_every_mode_resumes_also_on_another_number_of_ranks(tmp_path):
     for ranks in (3, 2):
         results_of(resume_in_every_mode, ranks, tmp_path, str(tmp_path))
 
@@ -78,7 +78,7 @@ def test_every_mode_goes_on_and_another_number_of_ranks_does_too(tmp_path):
     [("adamw", ""), ("adam", ""), ("adadelta", ""), ("sgd", ""),
      ("adamw", "tied"), ("adamw", "frozen"), ("adamw", "adapted")],
 )  # fmt: skip
-def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, kind):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, optimizer, kind):
     config = replace(CONFIG, optimizer=optimizer, weight_decay=0.1)
 
     def trained(folder, **more):
@@ -98,7 +98,7 @@ def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, kind):
         assert first == second and both[0].first_losses == both[1].first_losses
 
 
-def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
+def test_damaged_checkpoint_is_skipped(tmp_path):
     run(replace(CONFIG, max_steps=6, checkpoint_every="3"), tmp_path / "cut")
     path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "model.pt"
     os.truncate(path, 99)
@@ -111,7 +111,7 @@ def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
-def test_nothing_at_a_given_place_is_an_error(tmp_path):
+def test_resume_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(UsageError, match=f"--resume {tmp_path}: no checkpoint in"):
         run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "run")
 
@@ -127,14 +127,14 @@ def test_nothing_at_a_given_place_is_an_error(tmp_path):
         ({"precision": "fp64"}, "in torch.float64; see --model and --precision"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path, change, message):
+def test_resume_with_other_settings_is_refused(tmp_path, change, message):
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
     with pytest.raises(UsageError) as error:
         run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
     assert message in str(error.value)
 
 
-def test_other_settings_are_named(tmp_path):
+def test_resume_names_changed_settings(tmp_path):
     before = replace(CONFIG, weight_decay=0.1, max_steps=2, checkpoint_every="2")
     run(before, tmp_path / "cut")
     again = replace(CONFIG, resume=str(tmp_path / "cut"), max_steps=3)
@@ -155,12 +155,29 @@ def test_checkpoint_of_another_program_is_refused(tmp_path):
         run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 
+class Counter:
+    """An object of a program, whose state is no model's."""
+
+    def state_dict(self):
+        return {"0.weight": 3}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize("name", ["model", "settings"])
+def test_checkpoint_of_a_program_with_an_object_of_the_same_name_is_refused(tmp_path, name):
+    muster.checkpoints(tmp_path, **{name: Counter()}).save(3)
+    with pytest.raises(UsageError, match=f"of another program: it holds {name}; here are hist"):
+        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
+
+
 class Wider(synthetic.Synthetic):
     def build_model(self):
         return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
 
 
-def test_everything_that_does_not_fit_is_named_at_once(tmp_path):
+def test_resume_names_all_problems_at_once(tmp_path):
     before = replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy")
     run(before, tmp_path / "cut")
     again = replace(CONFIG, resume=str(tmp_path / "cut"), lr=0.5, schedule_steps=32, seed=1)
@@ -190,7 +207,7 @@ def test_checkpoint_of_a_precision_without_a_loss_scale_is_continued(tmp_path, b
 
 def in_the_form_of_0_2_0(checkpoint):
     """Rewrite a trainer's checkpoint as version 0.2.0 has written them."""
-    files, state = storage.read(checkpoint)
+    files, state = storage.read_verified(checkpoint)
     values = state["values"]
     sync = {}
     for name, tensor in files.get("sync", {}).items():
@@ -220,7 +237,7 @@ def resumed_old_and_new(ranks, folder):
     for form in ("new", "old"):
         ranks.all_gather(torch.zeros(1))
         if form == "old" and ranks.rank == 0:
-            in_the_form_of_0_2_0(*storage.found(place))
+            in_the_form_of_0_2_0(*storage.list_checkpoints(place))
         ranks.all_gather(torch.zeros(1))
         found.append(bits(train(ranks, config, Path(folder, f"{form}{ranks.rank}"), place)))
     return found[0] == found[1]
@@ -230,12 +247,12 @@ def test_checkpoint_of_version_0_2_0_is_continued_bit_for_bit(tmp_path):
     assert results_of(resumed_old_and_new, 2, tmp_path, str(tmp_path)) == [True, True]
 
 
-def test_checkpoint_of_version_0_2_0_without_a_part_gives_way_to_the_one_before_it(tmp_path):
+def test_checkpoint_of_version_0_2_0_without_a_part_is_skipped(tmp_path):
     run(replace(CONFIG, max_steps=2, checkpoint_every="1"), tmp_path / "cut")
-    for checkpoint in storage.found(tmp_path / "cut" / "checkpoints"):
+    for checkpoint in storage.list_checkpoints(tmp_path / "cut" / "checkpoints"):
         in_the_form_of_0_2_0(checkpoint)
-    newest = storage.found(tmp_path / "cut" / "checkpoints")[0]
-    files, state = storage.read(newest)
+    newest = storage.list_checkpoints(tmp_path / "cut" / "checkpoints")[0]
+    files, state = storage.read_verified(newest)
     files = copy.deepcopy(files)
     state.pop("settings")
     storage.write(newest.path.parent, newest.step, files, state, (1, 1))
@@ -245,7 +262,7 @@ def test_checkpoint_of_version_0_2_0_without_a_part_gives_way_to_the_one_before_
     assert min(results(trainer)) == 2
 
 
-def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
+def test_resume_with_another_schedule_end_is_refused(tmp_path):
     """The learning rate of the next step would jump."""
     run(replace(CONFIG, max_steps=8, checkpoint_every="8"), tmp_path / "cut")
     longer = replace(CONFIG, resume=str(tmp_path / "cut"), epochs=4)
@@ -264,13 +281,13 @@ def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
     run(replace(steady, resume=str(tmp_path / "steady"), epochs=3), tmp_path / "steadier")
 
 
-def test_another_model_is_refused(tmp_path):
+def test_resume_with_another_model_is_refused(tmp_path):
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
     with pytest.raises(UsageError, match=r"its 1\.bias is missing, this model's is \("):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "b", task=Wider(CONFIG))
 
 
-def test_parts_can_be_reset(tmp_path):
+def test_reset_flags_discard_parts_of_a_checkpoint(tmp_path):
     run(replace(CONFIG, max_steps=11, checkpoint_every="11"), tmp_path / "cut")
     base = replace(CONFIG, resume=str(tmp_path / "cut"))
 

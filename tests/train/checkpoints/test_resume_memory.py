@@ -78,7 +78,7 @@ def peaks(tmp_path_factory):
     return results_of(peaks_of, 2, folder, str(folder))
 
 
-@pytest.mark.parametrize("way", [*MODES, "muster.checkpoints"])
-def test_resume_needs_little_more_memory_than_training(peaks, way):
-    in_training = peaks[1][way][0]  # of a rank that writes no checkpoint
-    assert all(of_rank[way][1] < MOST * in_training for of_rank in peaks)
+@pytest.mark.parametrize("case", [*MODES, "muster.checkpoints"])
+def test_resume_needs_little_more_memory_than_training(peaks, case):
+    in_training = peaks[1][case][0]  # of a rank that writes no checkpoint
+    assert all(of_rank[case][1] < MOST * in_training for of_rank in peaks)

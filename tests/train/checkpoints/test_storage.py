@@ -46,8 +46,9 @@ for step in range(1, 9):
     saved = SavedState(step=step, world_size=1)
     writer.start({"model": {"weight": torch.zeros(15_000)}}, saved, (0, 0), stall_s=0.0)
     writer.wait()
-whole = [one.step for one in storage.found(Path(sys.argv[1])) if storage.read(one)]
-print(whole, [note.error for note in notes if note.error][0])
+checkpoints = storage.list_checkpoints(Path(sys.argv[1]))
+steps = [checkpoint.step for checkpoint in checkpoints if storage.read_verified(checkpoint)]
+print(steps, [note.error for note in notes if note.error][0])
 """
 
 
@@ -56,23 +57,23 @@ def write(folder: Path, *steps: int) -> None:
         storage.write(folder, step, TENSORS, {"number": step})
 
 
-def test_what_is_written_last_is_read(tmp_path):
+def test_last_write_of_a_step_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
     storage.write(folder, 7, TENSORS, {"number": "new"})  # the one that is there gives way
-    (found,) = storage.found(folder)
-    tensors, state = storage.read(found)
-    assert found.step == 7 and state == {"number": "new", "step": 7}
+    (checkpoint,) = storage.list_checkpoints(folder)
+    tensors, state = storage.read_verified(checkpoint)
+    assert checkpoint.step == 7 and state == {"number": "new", "step": 7}
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
-    assert list(folder.iterdir()) == [found.path]
+    assert list(folder.iterdir()) == [checkpoint.path]
 
 
-def test_the_newest_come_first_and_old_ones_go_but_for_the_best(tmp_path):
+def test_prune_keeps_the_newest_and_the_best(tmp_path):
     write(tmp_path, 2, 10, 9, 1)
-    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 2, 1]
+    assert [checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)] == [10, 9, 2, 1]
     storage.prune(tmp_path, 2, best=1)
-    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 1]
+    assert [checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)] == [10, 9, 1]
 
 
 def flip(path: Path) -> None:
@@ -83,24 +84,24 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "state.json", storage.MANIFEST])
 @pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 9), Path.unlink])
-def test_any_damage_is_noticed(tmp_path, name, harm):
+def test_damaged_file_is_detected(tmp_path, name, harm):
     write(tmp_path, 5)
-    (found,) = storage.found(tmp_path)
-    harm(found.path / name)
+    (checkpoint,) = storage.list_checkpoints(tmp_path)
+    harm(checkpoint.path / name)
     with pytest.raises(Damaged, match=name):
-        storage.read(found)
+        storage.read_verified(checkpoint)
     # without a manifest it is no checkpoint
-    assert len(storage.found(tmp_path)) == (found.path / storage.MANIFEST).exists()
+    assert len(storage.list_checkpoints(tmp_path)) == (checkpoint.path / storage.MANIFEST).exists()
 
 
 @pytest.mark.parametrize("version", [1, 99])  # 1 had safetensors
-def test_a_form_of_another_version_is_refused(tmp_path, version):
+def test_checkpoint_of_another_format_version_is_refused(tmp_path, version):
     write(tmp_path, 5)
-    (found,) = storage.found(tmp_path)
-    manifest = found.path / storage.MANIFEST
+    (checkpoint,) = storage.list_checkpoints(tmp_path)
+    manifest = checkpoint.path / storage.MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": version}))
     with pytest.raises(Damaged, match=f"has version {version} of the form"):
-        storage.read(found)
+        storage.read_verified(checkpoint)
 
 
 class Code:
@@ -108,11 +109,11 @@ class Code:
         return os.mkdir, ("made",)
 
 
-def test_what_would_run_code_is_refused(tmp_path, monkeypatch):
+def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
+    checkpoint = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
-        storage.read(found)
+        storage.read_verified(checkpoint)
     assert not (tmp_path / "made").exists()
 
 
@@ -126,7 +127,7 @@ def sign(path: Path, **changed: object) -> None:
 
 def fallback(folder: Path) -> tuple[int, list[str]]:
     """The step that a run goes on from, and what is said."""
-    whole, notes = storage.newest(folder)
+    whole, notes = storage.newest_intact(folder)
     assert whole is not None
     return whole.checkpoint.step, notes
 
@@ -143,9 +144,7 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
         ("state.json", b"[" * 100_000, "recursion"),
     ],
 )
-def test_file_that_fits_its_checksum_and_cannot_be_read_is_passed_over(
-    tmp_path, name, content, reason
-):
+def test_unreadable_file_with_right_checksum_is_skipped(tmp_path, name, content, reason):
     write(tmp_path, 1, 2)
     newest = tmp_path / "step_00000002"
     (newest / name).write_bytes(content)
@@ -166,7 +165,7 @@ def test_file_that_fits_its_checksum_and_cannot_be_read_is_passed_over(
         {"version": [[]]},
     ],
 )
-def test_odd_manifest_is_passed_over(tmp_path, changed):
+def test_odd_manifest_is_skipped(tmp_path, changed):
     write(tmp_path, 1, 2)
     sign(tmp_path / "step_00000002", **changed)
     step, notes = fallback(tmp_path)
@@ -179,7 +178,7 @@ def test_odd_run_number_counts_as_that_of_the_last_run(tmp_path):
     assert fallback(tmp_path) == (2, [])
 
 
-def test_pipe_in_place_of_a_file_is_passed_over(tmp_path):
+def test_pipe_in_place_of_a_file_is_skipped(tmp_path):
     write(tmp_path, 1, 2)
     model = tmp_path / "step_00000002" / "model.pt"
     model.unlink()
@@ -187,7 +186,7 @@ def test_pipe_in_place_of_a_file_is_passed_over(tmp_path):
     assert fallback(tmp_path) == (1, [f"{model}: there is no such file; trying the one before it"])
 
 
-def test_file_system_that_maps_no_files_is_read_all_the_same(tmp_path, monkeypatch):
+def test_file_system_without_mmap_is_read(tmp_path, monkeypatch):
     write(tmp_path, 1)
     load = torch.load
 
@@ -240,7 +239,7 @@ def two_checkpoints(tmp_path_factory):
 
 
 @fuzzed(st.data(), examples=30)
-def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(two_checkpoints, data):
+def test_checkpoint_of_random_content_is_read_or_skipped(two_checkpoints, data):
     """It runs no code, and nothing but a line is said."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "checkpoints")
@@ -260,7 +259,7 @@ def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(two_chec
         (newest / name).write_bytes(kinds[data.draw(st.sampled_from(sorted(kinds)))]())
         if name != storage.MANIFEST and data.draw(st.booleans()):
             sign(newest)
-        whole, notes = storage.newest(place, manager._flaw)
+        whole, notes = storage.newest_intact(place, manager._flaw)
         assert not made.exists()
         if whole is None:  # its manifest may say that it belongs to another run
             assert name == storage.MANIFEST and notes
@@ -282,7 +281,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
+def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
     """Wherever the kill falls: what `write` returned is on the disk, and all that is found is."""
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -295,19 +294,19 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
         os.kill(process.pid, signal.SIGKILL)
         rest = process.stdout.read().split()
     finished = int(rest[-1] if rest else message)
-    found = storage.found(tmp_path)
-    assert found[0].step >= finished
-    for one in found:
-        tensors, state = storage.read(one)
-        assert set(tensors["model"]["weight"].tolist()) == {float(one.step)}
-        assert state["number"] == one.step
+    checkpoints = storage.list_checkpoints(tmp_path)
+    assert checkpoints[0].step >= finished
+    for checkpoint in checkpoints:
+        tensors, state = storage.read_verified(checkpoint)
+        assert set(tensors["model"]["weight"].tolist()) == {float(checkpoint.step)}
+        assert state["number"] == checkpoint.step
     write(tmp_path, finished + 10)
     storage.prune(tmp_path, 1, None)
     assert [path.name for path in tmp_path.iterdir()] == [f"step_{finished + 10:08d}"]
 
 
 @pytest.mark.needs("root", "namespaces")  # to make a small disk
-def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
+def test_full_disk_keeps_earlier_checkpoints_and_is_reported(tmp_path):
     script = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
     small = ["unshare", "--mount", "sh", "-c", script, "sh"]
     done = call(*small, tmp_path, sys.executable, FULL)
@@ -317,16 +316,18 @@ def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
     assert done.stderr.startswith("warning: step 4: no checkpoint in ")
 
 
-def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypatch):
+def test_write_is_retried_after_a_passing_error(tmp_path, monkeypatch):
     fails = OSError(5, "Input/output error")
     flaky = Mock(wraps=storage._write, side_effect=[fails, fails, DEFAULT])
     monkeypatch.setattr(storage, "_write", flaky)
     monkeypatch.setattr(storage, "PAUSE_S", 0.0)
     write(tmp_path, 1)
-    assert flaky.call_count == 3 and [one.step for one in storage.found(tmp_path)] == [1]
+    assert flaky.call_count == 3 and [
+        checkpoint.step for checkpoint in storage.list_checkpoints(tmp_path)
+    ] == [1]
 
 
-def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
+def test_partial_folder_of_a_living_process_is_not_removed(tmp_path, monkeypatch):
     """Of any process of this host, without a look at /proc, which macOS has not."""
     with ended(begin("sleep", "10000")) as child:
         folder = tmp_path / f"step_00000001.{socket.gethostname()}.{child.pid}{storage.UNFINISHED}"

@@ -72,7 +72,7 @@ def resumes_of(ranks, folder):
     config = replace(config, sync="ddp")
     trainer, _ = run(config, Path(folder, "ddp"), task=Wide(config), ranks=ranks)
     was = bits(trainer)
-    go_on = Trainer.go_on
+    resume = Trainer.resume
     peaks = []
     sent = []
     measures = []
@@ -80,14 +80,14 @@ def resumes_of(ranks, folder):
     def measured(trainer):
         before = ranks.ledger.control["broadcast"]
         with peak() as most:
-            go_on(trainer)
+            resume(trainer)
         peaks.append(most[0])
         sent.append(ranks.ledger.control["broadcast"] - before)
 
     for place in ("ddp", f"ddp{ranks.rank or ''}"):
         again = replace(config, resume=str(Path(folder, place)))
         with pytest.MonkeyPatch.context() as patching:
-            patching.setattr(Trainer, "go_on", measured)
+            patching.setattr(Trainer, "resume", measured)
             trainer, _ = run(
                 again, Path(folder, f"again{ranks.rank}"), task=Wide(again), ranks=ranks
             )
@@ -111,7 +111,7 @@ def _step_after_another_run(ranks, folder):
         path.write_text(json.dumps({**manifest, "run": 2 - ranks.rank}))
     again = replace(CONFIG, sync="fsdp", max_steps=3, evaluate="never", resume=str(place))
     trainer, _ = run(again, Path(folder, f"twin-again{ranks.rank}"), ranks=ranks)
-    return trainer.at.step
+    return trainer.position.step
 
 
 def _end_on_full_disk(ranks, folder):

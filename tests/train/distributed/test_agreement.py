@@ -48,7 +48,7 @@ def ended(tmp_path_factory):
 def test_slow_disk_is_waited_for_at_the_best_checkpoint_and_the_end(ended):
     run_dir, workers = ended[0]
     assert [code for code, *_ in workers] == [0, 0], workers
-    steps = [one.step for one in storage.found(run_dir / "checkpoints")]
+    steps = [checkpoint.step for checkpoint in storage.list_checkpoints(run_dir / "checkpoints")]
     # 32 is the end of the first epoch, hence the best so far
     assert (steps[0], steps[-1]) == (64, 1) and 32 in steps and 2 not in steps, steps
     assert (run_dir / "model" / "model.safetensors").exists()
@@ -59,8 +59,8 @@ def test_slow_disk_is_waited_for_at_an_orderly_stop(ended):
     run_dir, workers = ended[1]
     assert [code for code, *_ in workers] == [75, 75], workers
     stopped = read_json(run_dir / "stopped.json")
-    newest = storage.found(run_dir / "checkpoints")[0]
+    newest = storage.list_checkpoints(run_dir / "checkpoints")[0]
     assert stopped["why"] == "SIGTERM" and newest.step == stopped["step"]
-    storage.read(newest)
+    storage.read_verified(newest)
     causes = [read_json(run_dir / "exits" / f"rank_{rank:05d}.json")["cause"] for rank in (0, 1)]
     assert causes == ["stopped", "stopped"]

@@ -63,8 +63,8 @@ NO_ANSWER, LIVES = {"answered": False}, {"rank_0_lives": True}
     ],
 )
 def test_rank_at_fault_is_named(ends, known, message, missing):
-    every = {one.rank: one for one in ends}
-    error = blame(ends[0], every, HOSTS, **{"answered": True, "rank_0_lives": False} | known)
+    by_rank = {end.rank: end for end in ends}
+    error = blame(ends[0], by_rank, HOSTS, **{"answered": True, "rank_0_lives": False} | known)
     assert str(error).startswith(message) and error.missing == missing
 
 

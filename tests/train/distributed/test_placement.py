@@ -60,7 +60,10 @@ def test_gpu_is_never_given_twice(workers):
     workers = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
     chosen = placement.assign_gpus(workers)
     if chosen is not None:
-        given_away = [(one.machine, one.gpus[at]) for one, at in zip(workers, chosen, strict=True)]
+        given_away = [
+            (worker.machine, worker.gpus[index])
+            for worker, index in zip(workers, chosen, strict=True)
+        ]
         assert len(set(given_away)) == len(workers)
 
 
@@ -108,7 +111,7 @@ def test_backend_follows_the_device():
 def test_workers_started_by_hand_have_their_hosts_as_nodes():
     workers = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
     own = [World(rank=rank, world_size=4) for rank in range(4)]
-    worlds = [placement.with_neighbours(one, workers) for one in own]
+    worlds = [placement.with_neighbours(world, workers) for world in own]
     assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
     assert {w.num_nodes for w in worlds} == {3}
     assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]

@@ -14,14 +14,22 @@ from train.distributed.plain_objects import decoded, encoded
 from train.model import rng
 
 
-def equal(one, other):
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return type(one) is type(other) and all(map(equal, one, other))
-    return type(one) is type(other) and (one == other or (one != one and other != other))
+def equal(first, second):
+    if isinstance(first, torch.Tensor):
+        return (
+            first.dtype == second.dtype
+            and first.shape == second.shape
+            and torch.equal(first, second)
+        )
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(
+            equal(first[key], second[key]) for key in first
+        )
+    if isinstance(first, list | tuple):
+        return type(first) is type(second) and all(map(equal, first, second))
+    return type(first) is type(second) and (
+        first == second or (first != first and second != second)
+    )
 
 
 VALUES = [

@@ -21,7 +21,7 @@ def part(values, rank, ranks, cut):
         padded = [*values, *values[: -len(values) % ranks]]
         return padded[rank::ranks]
     size = len(values)
-    edges = [0, *((at // 2) * size // (2 * ranks) for at in range(2, ranks + 1)), size]
+    edges = [0, *((end // 2) * size // (2 * ranks) for end in range(2, ranks + 1)), size]
     return values[edges[rank] : edges[rank + 1]]
 
 
@@ -30,22 +30,22 @@ def main(folder):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case in json.loads((folder / "cases.json").read_text()):
         for cut in ("blocks", "strided"):
-            own = {name: part(case[name], rank, ranks, cut) for name in case["columns"]}
-            if case["tensors"] and own["predictions"]:
-                own = {name: np.array(values) for name, values in own.items()}
-                own["predictions"] = torch.from_numpy(own["predictions"])
+            local = {name: part(case[name], rank, ranks, cut) for name in case["columns"]}
+            if case["tensors"] and local["predictions"]:
+                local = {name: np.array(values) for name, values in local.items()}
+                local["predictions"] = torch.from_numpy(local["predictions"])
             if cut == "strided":
                 places = list(range(len(case["predictions"])))
-                own["positions"] = part(places, rank, ranks, cut)
+                local["positions"] = part(places, rank, ranks, cut)
             metric = case["metric"] if rank == 0 else "not looked at"
-            found = evaluate(metric, **own, **case["arguments"])
-            assert repr(found) == case["answer"], f"{cut}, rank {rank}: {found}"
+            result = evaluate(metric, **local, **case["arguments"])
+            assert repr(result) == case["answer"], f"{cut}, rank {rank}: {result}"
     refused(rank, ranks)
     dist.destroy_process_group()
 
 
 def refused(rank, ranks):
-    """Whoever is wrong, all are told; afterwards all go on."""
+    """Wrong input of one rank is refused on all ranks; the next call works."""
     scores = str(MODULES / "class_scores.py")
     last = rank == ranks - 1
     for metric, predictions, references, words in (

@@ -19,7 +19,7 @@ from train.model import rng
 SCORES, DISTANCES, TEXTS = (
     str(MODULES / f"{name}.py") for name in ("class_scores", "distances", "texts")
 )
-NOWHERE = "/proc/no-home"  # nobody can make a folder there, root neither
+NOWHERE = "/proc/no-home"  # nobody can create a folder there, not even root
 
 
 def cases():
@@ -31,7 +31,7 @@ def cases():
     words = ["Ein", "zwei", "ähnlich", "vier 四"]
     texts = draw.choices(words, k=23)
     rights = [draw.choices(words, k=draw.randrange(1, 3)) for _ in range(23)]
-    sources = [str(at) for at in range(23)]
+    sources = [str(number) for number in range(23)]
     for columns, metric, arguments in (
         (classes, SCORES, {}),
         (classes, SCORES, {"average": "micro"}),
@@ -49,20 +49,20 @@ def own_cache(patch, folder):
     """Have `evaluate` itself keep modules below `folder`, and import them from nowhere else."""
     patch.setattr(library.config, "HF_MODULES_CACHE", folder / "modules")
     patch.setattr(sys, "path", list(sys.path))
-    for name in [one for one in sys.modules if one.startswith("evaluate_modules")]:
+    for name in [name for name in sys.modules if name.startswith("evaluate_modules")]:
         patch.delitem(sys.modules, name)
 
 
 def by_one_process(metric, columns, arguments, cache):
-    """What `evaluate` says when it is used as its own pages do."""
+    """The results of `evaluate`, called as its own documentation does."""
 
-    def load(one):
-        return library.load(one, cache_dir=str(cache))
+    def load(name):
+        return library.load(name, cache_dir=str(cache))
 
     if isinstance(metric, str):
         module = load(metric)
     elif isinstance(metric, dict):
-        module = library.combine({name: load(one) for name, one in metric.items()})
+        module = library.combine({label: load(name) for label, name in metric.items()})
     else:
         module = library.combine(list(map(load, metric)))
     return module.compute(**columns, **arguments)
@@ -70,7 +70,7 @@ def by_one_process(metric, columns, arguments, cache):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """A folder with each case and what one process makes of it."""
+    """A folder with each case and its results in one process."""
     folder = tmp_path_factory.mktemp("cases")
     written = []
     with pytest.MonkeyPatch.context() as patch:
@@ -98,8 +98,8 @@ def test_metric_on_uneven_ranks_equals_one_process_without_writable_cache(
 def test_loaded_metric_module_is_used_and_then_restored(tmp_path, monkeypatch):
     own_cache(monkeypatch, tmp_path)
     module = library.load(SCORES, cache_dir=str(tmp_path), num_process=2, process_id=1)
-    found = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
-    assert found["f1"] == 0.5
+    result = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
+    assert result["f1"] == 0.5
     assert (module.keep_in_memory, module.num_process, module.process_id) == (False, 2, 1)
     alone = library.load(SCORES, cache_dir=str(tmp_path))
     combined = library.combine([alone], force_prefix=True)
@@ -124,7 +124,7 @@ def test_metric_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch)
 
 
 def test_random_numbers_of_a_metric_do_not_change_later_ones(tmp_path):
-    """As rouge's resampling does with numpy: on rank 0 alone dropout would go on elsewhere."""
+    """Rouge's resampling draws some with numpy. Rank 0's dropout would differ afterwards."""
     path = tmp_path / "drawing.py"
     path.write_text(
         "import random\nimport datasets\nimport evaluate\nimport numpy\nimport torch\n"
@@ -146,11 +146,11 @@ def test_random_numbers_of_a_metric_do_not_change_later_ones(tmp_path):
 
 def test_metric_that_returns_no_dict_is_refused(tmp_path):
     text = Path(DISTANCES).read_text(encoding="utf-8")
-    own = tmp_path / "own_metric.py"
-    own.write_text(re.sub(r"return \{\"mean\".*", "return 0.5", text))
+    path = tmp_path / "own_metric.py"
+    path.write_text(re.sub(r"return \{\"mean\".*", "return 0.5", text))
     problem = "metric distances: it returned a float, not a dict of its results"
     with pytest.raises(MusterError, match=problem):
-        evaluate(str(own), predictions=[1.0], references=[1.0])
+        evaluate(str(path), predictions=[1.0], references=[1.0])
 
 
 @pytest.mark.parametrize("positions", [[0.5, 1.0], ["a", "b"], [[0], [1]]])

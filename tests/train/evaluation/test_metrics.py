@@ -16,11 +16,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 
 
 def over_ranks(make, logits, labels, ranks, batch=3):
-    """What one all_reduce(SUM) of the ranks' states gives; rank r has samples r, r + ranks, ..."""
+    """The results of the sum of the ranks' states; rank r has samples r, r + ranks, ..."""
     metrics = [make() for _ in range(ranks)]
     for rank, metric in enumerate(metrics):
-        for at in torch.arange(len(labels))[rank::ranks].split(batch):
-            metric.update(logits[at], labels[at], at)
+        for rows in torch.arange(len(labels))[rank::ranks].split(batch):
+            metric.update(logits[rows], labels[rows], rows)
     total = make()
     total.state = sum((metric.state for metric in metrics), torch.zeros_like(total.state))
     return total.compute()
@@ -42,9 +42,10 @@ def test_metrics_equal_scikit_learn_on_any_split(classes, data, ranks):
     }
     if classes == 2:
         wanted["f1"] = f1_score(labels, predictions, zero_division=0)
-    logits, names = logits_for(predictions, classes), tuple(wanted)
-    found = over_ranks(lambda: Confusion(classes, names), logits, torch.tensor(labels), ranks)
-    assert found == pytest.approx(wanted, abs=1e-12)
+    logits = logits_for(predictions, classes)
+    names = tuple(wanted)
+    results = over_ranks(lambda: Confusion(classes, names), logits, torch.tensor(labels), ranks)
+    assert results == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize("ranks", range(1, 6))
@@ -52,13 +53,13 @@ def test_correlations_equal_scipy_on_uneven_splits_with_ties(ranks):
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(0, 26, (37,), generator=generator) / 5
     logits = (labels + torch.randn(37, generator=generator)).unsqueeze(1)
-    found = over_ranks(lambda: Correlation(37), logits, labels, ranks)
+    results = over_ranks(lambda: Correlation(37), logits, labels, ranks)
     predictions = logits.squeeze(1).double()
-    assert found["pearson"] == pytest.approx(pearsonr(predictions, labels.double())[0], abs=1e-12)
-    assert found["spearmanr"] == pytest.approx(spearmanr(predictions, labels)[0], abs=1e-12)
+    assert results["pearson"] == pytest.approx(pearsonr(predictions, labels.double())[0], abs=1e-12)
+    assert results["spearmanr"] == pytest.approx(spearmanr(predictions, labels)[0], abs=1e-12)
 
 
 @pytest.mark.filterwarnings("error")
 def test_correlation_of_a_constant_prediction_is_nan():
-    found = over_ranks(lambda: Correlation(4), torch.ones(4, 1), torch.arange(4.0), 2)
-    assert all(math.isnan(value) for value in found.values())
+    results = over_ranks(lambda: Correlation(4), torch.ones(4, 1), torch.arange(4.0), 2)
+    assert all(math.isnan(value) for value in results.values())

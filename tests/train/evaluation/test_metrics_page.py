@@ -47,11 +47,15 @@ def test_metrics_flag_of_the_page_is_recorded_shown_and_kept_best(tmp_path, monk
     code, out, err = submit("--nodes", "2", *flags.split(), *more)
     assert code == 0, err
     first, other = (
-        [one["metrics"] for one in records(tmp_path / "run", rank) if one["kind"] == "eval"]
+        [
+            record["metrics"]
+            for record in records(tmp_path / "run", rank)
+            if record["kind"] == "eval"
+        ]
         for rank in range(2)
     )
     assert first == other and len(first) == 2
     assert first[1]["f1_n"] == 509 and first[1]["my_metric_f1"] > 0.5
     assert f"my_metric_f1 {first[1]['my_metric_f1']:.4f}" in out
     state = next((tmp_path / "run" / "checkpoints").glob("step_*/state.json"))
-    assert read_json(state)["best"] == max(one["my_metric_f1"] for one in first)
+    assert read_json(state)["best"] == max(metrics["my_metric_f1"] for metrics in first)

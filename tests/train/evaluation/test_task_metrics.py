@@ -1,4 +1,4 @@
-"""--metrics: in every task, on any number of ranks, what `evaluate` says of the whole set."""
+"""--metrics: the results of `evaluate` on the whole set, in every task, on any number of ranks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from muster.errors import UsageError
 from tests.launch.submit import submit
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import REPOSITORY, records
-from train.evaluation.task_metrics import Predictions, TaskMetrics, Wanted, parsed
+from train.evaluation.task_metrics import MetricChoice, Predictions, TaskMetrics, parse_metrics
 from train.sync.ranks import Ranks
 from train.tasks import bert, glue, ner, synthetic
 
@@ -21,35 +21,40 @@ CONFIG = TrainConfig(task="synthetic", sync="single", device="cpu")
 
 
 def of(text, predictions, references, taken=()):
-    metrics, samples = TaskMetrics(text, Ranks()), Predictions()
-    for at in reversed(range(len(predictions))):
-        samples.add(predictions[at : at + 1], references[at : at + 1], [at])
-    found = metrics.compute(samples, dict.fromkeys(taken, 0.0))
+    metrics = TaskMetrics(text, Ranks())
+    samples = Predictions()
+    for index in reversed(range(len(predictions))):
+        chosen = slice(index, index + 1)
+        samples.add(predictions[chosen], references[chosen], [index])
+    results = metrics.compute(samples, dict.fromkeys(taken, 0.0))
     metrics.close()
-    return found, metrics.messages
+    return results, metrics.messages
 
 
 def test_metrics_flag_is_parsed_and_wrong_forms_are_refused():
-    assert parsed("f1, ./my.py") == [Wanted("f1", None, {}), Wanted("./my.py", None, {})]
-    (one,) = parsed("glue:mrpc:average=macro:labels=[1]:zero_division=0")
-    assert one == ("glue", "mrpc", {"average": "macro", "labels": [1], "zero_division": 0})
+    assert parse_metrics("f1, ./my.py") == [
+        MetricChoice("f1", None, {}),
+        MetricChoice("./my.py", None, {}),
+    ]
+    (choice,) = parse_metrics("glue:mrpc:average=macro:labels=[1]:zero_division=0")
+    assert choice == ("glue", "mrpc", {"average": "macro", "labels": [1], "zero_division": 0})
     for wrong in ("f1,,accuracy", "f1:", "glue:mrpc:cola", ":mrpc"):
         with pytest.raises(UsageError, match="is not NAME"):
-            parsed(wrong)
+            parse_metrics(wrong)
 
 
 def test_results_that_are_no_numbers_are_left_out_and_named():
-    found, messages = of(SCORES, [1, 0, 1], [1, 1, 1])
-    assert found == {"f1": pytest.approx(0.4), "in_order": 2.0, "samples": 3.0}
+    results, messages = of(SCORES, [1, 0, 1], [1, 1, 1])
+    assert results == {"f1": pytest.approx(0.4), "in_order": 2.0, "samples": 3.0}
     assert messages == ["metrics: of_each_0 is no number, and is left out of the records"]
 
 
 def test_taken_metric_name_gets_its_modules_name_in_front():
-    found, _ = of(f"{SCORES}:average=micro", [1, 0], [1, 1], taken=["f1"])
-    assert found["class_scores_f1"] == 0.5 and "f1" not in found and found["samples"] == 2.0
-    found, _ = of(f"{SCORES}:average=micro,{SCORES},{DISTANCES}", [1, 0], [1, 1])
-    assert found["class_scores_0_f1"] == 0.5 and found["class_scores_1_f1"] != 0.5
-    assert found["mean"] == 0.5
+    results, _ = of(f"{SCORES}:average=micro", [1, 0], [1, 1], taken=["f1"])
+    assert results["class_scores_f1"] == 0.5 and "f1" not in results and results["samples"] == 2.0
+    results, _ = of(f"{SCORES}:average=micro,{SCORES},{DISTANCES}", [1, 0], [1, 1])
+    assert results["class_scores_0_f1"] == 0.5 and results["class_scores_1_f1"] != 0.5
+    assert results["mean"] == 0.5
 
 
 def test_metric_that_needs_further_columns_is_refused():
@@ -58,7 +63,8 @@ def test_metric_that_needs_further_columns_is_refused():
 
 
 def test_metric_may_take_longer_than_timeout_s(tmp_path):
-    plain, sleeping = (f"    return {one}" for one in ("{", "__import__('time').sleep(20) or {"))
+    plain = "    return {"
+    sleeping = "    return __import__('time').sleep(20) or {"
     (tmp_path / "slow.py").write_text(Path(DISTANCES).read_text().replace(plain, sleeping))
     flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
     flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "15", "--sync", "all_reduce"]

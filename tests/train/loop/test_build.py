@@ -25,13 +25,13 @@ def plan_of(config=CONFIG, task=SmallBert, model=None, world_size=2):
     return build.plan(config, made, made.build_datasets().train, model, world_size)
 
 
-def test_lengths_count_where_they_are_known():
+def test_plan_uses_known_lengths():
     assert plan_of().by_length
     plan = plan_of(task=synthetic.build)
     assert not plan.by_length and plan.lengths == []
 
 
-def test_without_balance_tokens_are_counted_all_the_same():
+def test_plan_without_balance_counts_tokens():
     plan = plan_of(replace(CONFIG, length_balance=False))
     assert not plan.by_length
     step = next(plan.epoch(0, 0))
@@ -39,14 +39,14 @@ def test_without_balance_tokens_are_counted_all_the_same():
 
 
 @pytest.mark.parametrize("batchnorm", ["synced", "local"])
-def test_a_batchnorm_goes_on_to_see_the_same_samples_together(batchnorm):
+def test_batchnorm_sees_the_same_samples_together(batchnorm):
     plan = plan_of(replace(CONFIG, batchnorm=batchnorm), model=nn.BatchNorm1d(2))
     assert not plan.by_length
     assert plan.in_step == (batchnorm == "synced")
 
 
 @pytest.mark.parametrize("task", [SmallBert, Tokens])
-def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch):
+def test_several_passes_of_one_rank_change_no_loss(task, monkeypatch):
     monkeypatch.setattr(build, "PASS_TOKENS", {"cpu": 4.0})
     found = {}
     for balanced in (False, True):
@@ -61,7 +61,7 @@ def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch
     assert sum(one.local_tokens for one in cut) < 0.9 * sum(one.local_tokens for one in plain)
 
 
-def test_lengths_are_those_of_the_first_samples():
+def test_lengths_of_a_cut_set_are_those_of_its_samples():
     class Texts(synthetic.Synthetic):
         def lengths(self, samples):
             return torch.arange(len(samples))

@@ -51,12 +51,12 @@ def gaps(ranks: Ranks) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.needs("g++", "Python.h")
-def test_compiled_workers_learn_the_same_under_the_same_names(tmp_path):
+def test_compiled_model_has_the_same_losses_and_names(tmp_path):
     for found in results_of(gaps, 2, tmp_path):
         assert max(found) < 2e-6
 
 
-def test_without_a_compiler_it_says_what_is_missing(monkeypatch):
+def test_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UsageError, match=r"--compile needs a C\+\+ compiler.* no-such-compiler"):
         compile_layers(nn.Linear(1, 1), torch.device("cpu"))

@@ -2,20 +2,24 @@
 
 import json
 import shutil
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.workers import finish, start
+from tests.train.workers import finish, results_of, start
 from train import score
 from train.loop import export
 from train.loop.run import SUMMED_UP
-from train.records.sinks import History
+from train.loop.trainer import Trainer
+from train.records.sinks import Console, History
 from train.records.summary import summarise
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 
@@ -25,7 +29,7 @@ def run(module: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["synthetic", "quickstart"])
-def test_a_saved_model_scores_as_it_did(tmp_path, task):
+def test_exported_model_scores_the_same(tmp_path, task):
     flags = ["--task", task, "--logs-dir", str(tmp_path)]
     short = ["--max-steps", "3", "--evaluate", "end", "--run-id", "run"]
     run("train.worker", *flags, *short, "--eval-samples", "50")
@@ -99,12 +103,29 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
         assert adapters and all(torch.equal(was[name], loaded[name]) for name in adapters)
 
 
-def test_a_model_must_be_named():
+def scores_of(ranks: Ranks, mode: str, folder: str) -> dict[str, float]:
+    """Of the weights in `folder`."""
+    config = TrainConfig(task="synthetic", sync=mode, epochs=0, seed=1, device="cpu")
+    task, console, cpu = synthetic.build(config), Console(speaks=False), torch.device("cpu")
+    trainer = Trainer(config, ranks, cpu, task, console, Mock(), weights=Path(folder))
+    return trainer.fit().evaluations[0].metrics
+
+
+@pytest.mark.parametrize("mode", ["fsdp", "zero1"])
+def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
+    saved = synthetic.build(TrainConfig(task="synthetic")).build_model()
+    save_model(saved, str(tmp_path / export.WEIGHTS))
+    whole = scores_of(Ranks(), "single", str(tmp_path))
+    for split in results_of(scores_of, 2, tmp_path, mode, str(tmp_path)):
+        assert split == pytest.approx(whole, abs=1e-6)
+
+
+def test_score_without_a_model_is_refused():
     with pytest.raises(UsageError, match="which model"):
         score.main(["--task", "synthetic"])
 
 
-def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
+def test_score_keeps_the_folder_of_its_model(tmp_path):
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     (model / "model.safetensors").touch()
@@ -129,7 +150,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
         export.load_weights(model, tmp_path)
 
 
-def test_a_runs_folder_stands_for_its_model(tmp_path):
+def test_score_accepts_a_run_folder(tmp_path):
     run, model = tmp_path / "run", tmp_path / "run" / "model"
     model.mkdir(parents=True)
     assert score._folder_of(run) == model
@@ -145,6 +166,6 @@ def test_a_runs_folder_stands_for_its_model(tmp_path):
         score.main([str(run), "--task", "rte"])
 
 
-def test_a_new_head_is_not_scored():
+def test_score_with_a_new_head_is_refused():
     with pytest.raises(UsageError, match="--new-head would score a head that has learnt nothing"):
         score.main(["bert-base-cased", "--task", "rte", "--new-head"])

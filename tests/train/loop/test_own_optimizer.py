@@ -58,12 +58,12 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_a_task_brings_its_own_optimizer_and_schedule(runs):
+def test_optimizer_and_schedule_of_a_task_are_used(runs):
     steps = records(runs / "plain", 0, "step")
     assert [row["lr"] for row in steps] == [0.01 * 0.5**number for number in range(6)]
 
 
-def test_making_equal_what_is_equal_changes_no_loss(runs):
+def test_equalizing_equal_replicas_changes_no_loss(runs):
     assert losses(runs / "plain") == losses(runs / "alike")
     assert {row["drift"] for row in records(runs / "alike", 1, "drift")} == {0.0}
     assert not records(runs / "plain", 0, "drift")
@@ -81,6 +81,6 @@ def test_drift_is_measured_and_reported(runs):
 
 
 @pytest.mark.parametrize("mode", ["zero1", "fsdp", "local_sgd"])
-def test_modes_without_copies_refuse_it(mode):
+def test_equalize_every_is_refused_without_replicas(mode):
     with pytest.raises(UsageError, match=f"--equalize-every does not go with --sync {mode}"):
         TrainConfig(sync=mode, equalize_every=5)

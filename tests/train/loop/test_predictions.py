@@ -75,12 +75,11 @@ class Numbers(synthetic.Synthetic):
 
 def written(trainer: Trainer, run_dir: Path) -> dict[str, str]:
     """What rank 0 writes, by the names of the files."""
-    paths = predictions.write(trainer, predictions.read(trainer), run_dir)
+    paths = predictions.write_predictions(trainer, predictions.unlabelled_sets(trainer), run_dir)
     return {path.name: path.read_text() for path in paths} if trainer.ranks.rank == 0 else {}
 
 
-def of_numbers(ranks: Ranks, folder: str) -> dict[str, str]:
-    sync = "single" if ranks.world_size == 1 else "ddp"
+def of_numbers(ranks: Ranks, folder: str, sync: str) -> dict[str, str]:
     config = TrainConfig(task="synthetic", sync=sync, eval_batch_size=2, device="cpu")
     run_dir = Path(folder) / f"run-{ranks.world_size}"
     return written(trainer_of(config, ranks, Numbers(config)), run_dir)
@@ -94,27 +93,28 @@ def predicted(made: Path, task: str) -> dict[str, str]:
     return written(trainer_of(config, Ranks(), built), made / "run")
 
 
-def test_uneven_parts_of_three_ranks_are_put_together_in_order(tmp_path):
+@pytest.mark.parametrize("sync", ["ddp", "fsdp"])
+def test_predictions_of_three_ranks_are_in_order(tmp_path, sync):
     """Of five rows, and of one row, of which two ranks have none."""
-    by_one_rank = of_numbers(Ranks(), str(tmp_path))
+    by_one_rank = of_numbers(Ranks(), str(tmp_path), "single")
     assert by_one_rank.keys() == {"five.tsv", "single.tsv"}
     header, *lines = by_one_rank["five.tsv"].splitlines()
     keys, scores = zip(*(line.split("\t") for line in lines), strict=True)
     assert header == "index\tprediction" and keys == ("k0.5", "k-2", "k1", "k3", "k-1")
     assert len(set(scores)) == 5
     (tmp_path / "results").mkdir()
-    first, *others = results_of(of_numbers, 3, tmp_path / "results", str(tmp_path))
+    first, *others = results_of(of_numbers, 3, tmp_path / "results", str(tmp_path), sync)
     assert first == by_one_rank and others == [{}, {}]
 
 
-def test_mnli_has_two_sets(tmp_path):
+def test_mnli_has_two_prediction_files(tmp_path):
     texts = predicted(with_tests(tmp_path), "mnli")
     assert texts.keys() == {"MNLI-m.tsv", "MNLI-mm.tsv"}
     assert len(texts["MNLI-mm.tsv"].splitlines()) == 2
 
 
 @pytest.mark.parametrize("task", NAMES)
-def test_files_are_as_glues_site_takes_them(tmp_path, task):
+def test_prediction_files_have_the_format_of_glue(tmp_path, task):
     made = with_tests(tmp_path)
     ((name, text),) = predicted(made, task).items()
     header, *lines = text.splitlines()
@@ -127,7 +127,7 @@ def test_files_are_as_glues_site_takes_them(tmp_path, task):
         assert set(answers) <= ({"entailment", "not_entailment"} if task == "rte" else {"0", "1"})
 
 
-def test_a_prediction_is_the_label_that_the_model_gives_to_the_text(tmp_path):
+def test_prediction_is_the_models_label_of_the_text(tmp_path):
     """Short rows of a batch are padded, and a batch is not the whole set."""
     made = with_tests(tmp_path)
     task = prepared(made)
@@ -152,7 +152,7 @@ def test_a_prediction_is_the_label_that_the_model_gives_to_the_text(tmp_path):
         (None, "rte has no test.tsv, whose labels are to be predicted"),
     ],
 )
-def test_what_is_wrong_with_a_test_set_is_named(tmp_path, text, message):
+def test_damaged_test_set_is_named(tmp_path, text, message):
     made = make(tmp_path)
     if text is not None:
         (made / "rte" / "test.tsv").write_text(text)
@@ -161,10 +161,10 @@ def test_what_is_wrong_with_a_test_set_is_named(tmp_path, text, message):
     assert message in str(refusal.value)
 
 
-def test_a_task_without_such_sets_is_refused(tmp_path):
+def test_task_without_unlabelled_sets_is_refused(tmp_path):
     config = alone.settings(tmp_path, task="synthetic", data_dir=None)
     trainer = trainer_of(config, Ranks(), plugins.load("train.tasks", "synthetic")(config))
     with pytest.raises(UsageError, match="--predict: --task synthetic has no sets without labels"):
-        predictions.read(trainer)
+        predictions.unlabelled_sets(trainer)
     with pytest.raises(UsageError, match="--predict: --task emotion has no sets without labels"):
         prepared(make(tmp_path), "emotion").unlabelled()

@@ -19,6 +19,7 @@ from tests.train.alone import train as run
 from tests.train.matrix_tasks import SmallBert
 from tests.train.on_ranks import trainer_of
 from tests.train.workers import records
+from train.batches.plan import BatchPlan
 from train.loop import build
 from train.loop.step import build_schedule
 from train.model.precision import Precision
@@ -49,6 +50,20 @@ def test_max_steps_only_stops(tmp_path):
         assert (a.loss, a.lr, a.grad_norm) == (b.loss, b.lr, b.grad_norm)
     assert [one.step for one in whole.evaluations] == [8]
     assert cut.evaluations == []  # its epoch did not end
+
+
+def test_each_step_is_planned_once(tmp_path, monkeypatch):
+    planned = []
+    epoch = BatchPlan.epoch
+
+    def counted(self, *given):
+        for step in epoch(self, *given):
+            planned.append(step)
+            yield step
+
+    monkeypatch.setattr(BatchPlan, "epoch", counted)
+    run(CONFIG, tmp_path)
+    assert len(planned) == 8
 
 
 @pytest.mark.parametrize("mode", plugins.names("train.sync.modes"))

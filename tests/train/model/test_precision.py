@@ -93,9 +93,9 @@ def test_quantised_layer_is_refused_by_name():
         place(nn.Sequential(base), "fp32", CPU)
 
 
-@pytest.mark.parametrize("found", ["amx_bf16", "avx512_bf16", "bf16"])
-def test_bf16_on_a_cpu_with_its_instructions_has_no_advice(monkeypatch, found):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, found: True})
+@pytest.mark.parametrize("feature", ["amx_bf16", "avx512_bf16", "bf16"])
+def test_bf16_on_a_cpu_with_its_instructions_has_no_advice(monkeypatch, feature):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, feature: True})
     assert advice("bf16", CPU) == ""
 
 

@@ -43,6 +43,6 @@ def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
         ("muster.evaluate", "numpy"),
     ],
 )
-def test_what_needs_more_names_it(tmp_path, words, missing):
+def test_missing_package_is_named(tmp_path, words, missing):
     ((code, _, err),) = run_program(tmp_path, HIDE + words, python=sys.executable)
     assert code and missing in err.splitlines()[-1]

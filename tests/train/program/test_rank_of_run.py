@@ -35,21 +35,21 @@ def printed(ended):
     return sorted(out.split() for _, out, _ in ended)
 
 
-def test_alone(tmp_path):
+def test_single_process_is_a_run_of_one_rank(tmp_path):
     ((rank, size, *rest, name),) = printed(run_program(tmp_path, PROGRAM))
     assert (rank, size) == ("0", "1") and name.endswith("-program-1") and rest[-1] == "0"
     assert list((tmp_path / "logs").iterdir()) == []  # nothing was written
 
 
-def test_two_ranks(tmp_path):
-    found = printed(run_program(tmp_path, PROGRAM, 2))
-    for rank, row in enumerate(found):
+def test_two_ranks_have_one_run_folder(tmp_path):
+    rows = printed(run_program(tmp_path, PROGRAM, 2))
+    for rank, row in enumerate(rows):
         first, again = (f"{rank} 2 {total} {rank} 2 0 1 {rank}".split() for total in (3, 5))
         assert (row[:8], row[9:-1]) == (first, again)
-    assert found[0][8::9] == found[1][8::9]
+    assert rows[0][8::9] == rows[1][8::9]
 
 
-def test_what_makes_no_sense_is_refused_where_it_is_given():
+def test_invalid_arguments_of_init_are_refused():
     wrong = {"device": "gpu", "backend": "mpi", "timeout_s": 0, "join_timeout_s": "long"}
     with pytest.raises(muster.UsageError) as refused, muster.init(**wrong):
         pass
@@ -61,7 +61,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_given():
     ]
 
 
-def test_two_programs_of_one_name_begun_in_one_second_have_a_folder_each(tmp_path):
+def test_runs_started_in_one_second_have_separate_folders(tmp_path):
     (tmp_path / "program.py").write_text(SAME_SECOND)
     env = {"PYTHONPATH": str(REPOSITORY)}
     both = [start(["program.py"], env, tmp_path) for _ in range(2)]

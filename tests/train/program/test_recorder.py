@@ -26,32 +26,34 @@ def test_steps_and_evaluations_are_counted_and_timed(run_dir):
         assert muster.record(step, loss=loss, model=model, lr=0.5) == loss.item()
     muster.record(metrics={"accuracy": torch.tensor(0.25)})
     *steps, end = records(run_dir, 0)
-    assert [(one["step"], one["epoch"], one["samples"]) for one in steps] == [
+    assert [(record["step"], record["epoch"], record["samples"]) for record in steps] == [
         (1, 1, 4), (2, 1, 4), (3, 2, 4), (4, 2, 4),
     ]  # fmt: skip
-    for one in steps[1:]:  # it is timed from when the first was recorded
-        parts = [one[f"{part}_s"] for part in ("forward", "backward", "data", "sync", "optimizer")]
-        assert min(parts[:2]) > 0 and sum(parts) <= one["step_s"] * 1.01
+    for record in steps[1:]:  # it is timed from when the first was recorded
+        parts = [
+            record[f"{part}_s"] for part in ("forward", "backward", "data", "sync", "optimizer")
+        ]
+        assert min(parts[:2]) > 0 and sum(parts) <= record["step_s"] * 1.01
     assert (end["kind"], end["step"], end["metrics"]) == ("eval", 4, {"accuracy": 0.25})
 
 
-def test_what_is_no_number_is_null(run_dir):
+def test_nan_and_infinity_are_recorded_as_null(run_dir):
     muster.record(loss=math.nan, lr=math.inf)
     muster.record(metrics={"f1": math.nan})
     lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    step, end = (json.loads(one, parse_constant=pytest.fail) for one in lines)
+    step, end = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert (step["loss"], step["lr"], end["metrics"]) == (None, None, {"f1": None})
 
 
-def test_numbers_of_its_own_will_do(run_dir):
+def test_step_without_a_number_follows_the_last(run_dir):
     muster.record(loss=1.5, samples=64)
     muster.record(7, loss=1.25)
     muster.record(loss=1.0)
-    found = [(one["step"], one["loss"]) for one in records(run_dir, 0)]
-    assert found == [(1, 1.5), (7, 1.25), (8, 1.0)]
+    steps = [(record["step"], record["loss"]) for record in records(run_dir, 0)]
+    assert steps == [(1, 1.5), (7, 1.25), (8, 1.0)]
 
 
-def test_what_it_needs(monkeypatch, run_dir):
+def test_record_without_a_loss_or_run_folder_is_refused(monkeypatch, run_dir):
     with pytest.raises(muster.UsageError, match="either loss"):
         muster.record(3)
     monkeypatch.delenv("MUSTER_RUN_DIR")
@@ -71,16 +73,16 @@ def test_what_it_needs(monkeypatch, run_dir):
         ({"metrics": {"f1": None}}, "metrics['f1'] is None; it must be a number"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_given(run_dir, given, problem):
+def test_invalid_arguments_of_record_are_refused(run_dir, given, problem):
     with pytest.raises(muster.UsageError, match=re.escape(f"muster.record: {problem}")):
         muster.record(**given)
     assert not (run_dir / "metrics").exists()
 
 
-def test_a_loss_that_is_still_in_the_graph_is_recorded(run_dir, recwarn):
+def test_loss_with_a_graph_is_recorded(run_dir, recwarn):
     muster.record(loss=nn.Linear(1, 1)(torch.ones(1, 1)).sum(), lr=torch.tensor(0.5))
     assert records(run_dir, 0)[0]["lr"] == 0.5
-    assert not [one for one in recwarn if "requires_grad" in str(one.message)]
+    assert not [warning for warning in recwarn if "requires_grad" in str(warning.message)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_equal_losses_on_all_ranks_are_named_once(tmp_path, loss, is_named):
     ended = run_program(tmp_path, text, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
     assert [code for code, *_ in ended] == [0, 0], ended
     found = [
-        re.findall(r"program.py:5: UserWarning: muster.record: (.*?):", one) for *_, one in ended
+        re.findall(r"program.py:5: UserWarning: muster.record: (.*?):", line) for *_, line in ended
     ]
     message = "in 3 steps all 2 ranks had the same loss, last 0.3333333333333333"
     assert found == [[message] if is_named else [], []]

@@ -51,7 +51,7 @@ def exact(value):
     return type(value), value
 
 
-def test_a_state_comes_back_with_its_types(tmp_path):
+def test_resumed_state_has_its_types(tmp_path):
     with muster.checkpoints(tmp_path, own=Own(STATE), other=Own({"b": 1})) as first:
         assert first.resume() == 0
         first.save(3)
@@ -87,7 +87,7 @@ def trained(folder, stop=None):
     return begun, losses
 
 
-def test_a_training_goes_on_bit_for_bit(tmp_path):
+def test_training_resumes_bit_for_bit(tmp_path):
     _, whole = trained(tmp_path / "whole")
     trained(tmp_path / "two", stop=7)
     begun, rest = trained(tmp_path / "two")
@@ -95,7 +95,7 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
     assert rest == whole[begun:]
 
 
-def test_a_step_that_is_recorded_has_one_small_collective(tmp_path, monkeypatch):
+def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path / "run"))
     recorder, rows = sys.modules[muster.record.__module__], []
     saved_objects = sys.modules[muster.checkpoints.__module__]
@@ -133,7 +133,7 @@ with muster.init(device="cpu") as run:
 """
 
 
-def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_path):
+def test_stop_request_of_one_rank_stops_all_with_the_loss(tmp_path):
     for codes, printed in (([75, 75], ""), ([0, 0], "3 8\n")):
         run_dir = str(tmp_path / "run")
         ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
@@ -157,7 +157,7 @@ with muster.init(device="cpu") as run:
 """
 
 
-def test_a_record_needs_no_checkpoints_that_still_exist_on_all_ranks(tmp_path):
+def test_checkpoints_deleted_on_one_rank_do_not_break_record(tmp_path):
     run_dir = str(tmp_path / "run")
     ended = run_program(tmp_path, COLLECTED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
     assert [code for code, *_ in ended] == [0, 0], [err[-2000:] for *_, err in ended]
@@ -178,13 +178,13 @@ def test_a_record_needs_no_checkpoints_that_still_exist_on_all_ranks(tmp_path):
          "the state of own[a] holds a tensor of torch.qint8"),
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_by_its_key(tmp_path, state, problem):
+def test_unsupported_state_is_refused_by_its_key(tmp_path, state, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         muster.checkpoints(tmp_path, own=Own(state)).save(1)
     assert not list(tmp_path.glob("step_*"))
 
 
-def test_other_objects_are_refused(tmp_path):
+def test_resume_with_other_objects_is_refused(tmp_path):
     muster.checkpoints(tmp_path, model=Own({"a": 1})).save(1)
     with pytest.raises(muster.UsageError, match="it holds model; here are net"):
         muster.checkpoints(tmp_path, net=Own()).resume()
@@ -205,12 +205,12 @@ def test_other_objects_are_refused(tmp_path):
           for every in ("100", "1.5 steps", "3 epochs", "-1 min", "nan min", "inf steps", 100)),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_where_it_is_given(tmp_path, options, problem):
+def test_invalid_arguments_of_checkpoints_are_refused(tmp_path, options, problem):
     with pytest.raises(muster.UsageError, match=re.escape(f"muster.checkpoints: {problem}")):
         muster.checkpoints(tmp_path, **options)
 
 
-def test_the_number_of_a_step_is_a_whole_one(tmp_path):
+def test_fractional_step_number_is_refused(tmp_path):
     checkpoints = muster.checkpoints(tmp_path, every="1 steps", own=Own())
     for call in (checkpoints.save, checkpoints.after_step):
         with pytest.raises(muster.UsageError, match=r"step is 1\.5; it must be a whole number"):
@@ -236,7 +236,7 @@ def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp
     assert "warning: step 1: no checkpoint in" in capsys.readouterr().err
 
 
-def test_number_that_begins_again_in_each_epoch_is_refused(tmp_path):
+def test_step_number_that_restarts_each_epoch_is_refused(tmp_path):
     with muster.checkpoints(tmp_path, every="1 steps", own=Own()) as checkpoints:
         checkpoints.after_step(1)
         checkpoints.after_step(2)
@@ -246,7 +246,7 @@ def test_number_that_begins_again_in_each_epoch_is_refused(tmp_path):
         checkpoints.save(2)  # of the same step
 
 
-def test_number_that_begins_again_after_a_resume_is_refused(tmp_path):
+def test_step_number_that_restarts_after_a_resume_is_refused(tmp_path):
     muster.checkpoints(tmp_path, own=Own()).save(4)
     checkpoints = muster.checkpoints(tmp_path, own=Own())
     assert checkpoints.resume() == 4
@@ -276,7 +276,7 @@ def test_trainings_with_names_have_folders_of_their_own(tmp_path, monkeypatch):
     assert again == {"a": 1}
 
 
-def test_second_training_in_a_given_folder_is_told_what_it_goes_on_from(tmp_path, capsys):
+def test_second_training_in_a_given_folder_is_warned(tmp_path, capsys):
     """As in a loop over folds, which would go on from the fold before it."""
     for start, words in ((0, ""), (5, f"goes on from step 5 in {tmp_path}, where an earlier call")):
         with muster.checkpoints(tmp_path, own=Own({"a": 1})) as checkpoints:
@@ -285,7 +285,7 @@ def test_second_training_in_a_given_folder_is_told_what_it_goes_on_from(tmp_path
             checkpoints.save(5)
 
 
-def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
+def test_checkpoints_without_a_folder_are_refused(monkeypatch, tmp_path):
     monkeypatch.delenv("MUSTER_CHECKPOINTS", raising=False)
     with pytest.raises(muster.UsageError, match="MUSTER_CHECKPOINTS is not set"):
         muster.checkpoints(own=Own())
@@ -294,7 +294,7 @@ def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
         muster.checkpoints(tmp_path / "file" / "below", own=Own())
 
 
-def test_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
+def test_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, capsys):
     saved = muster.checkpoints(tmp_path, own=Own({"a": torch.ones(1)}))
     saved.save(1)
     saved.save(2)

@@ -23,7 +23,7 @@ def traced(tmp_path_factory):
     return folder / "traced", out
 
 
-def test_each_rank_leaves_a_trace_with_named_phases(traced):
+def test_profile_has_a_trace_of_each_rank_with_named_phases(traced):
     """And every file of its folder is one that a run folder is known to have."""
     run_dir = traced[0]
     assert unnamed(run_dir) == []
@@ -57,7 +57,7 @@ def test_console_summary_and_report_have_the_same_seconds(traced):
     assert sum(summary[f"{phase}_s"] for phase in PHASES) == pytest.approx(summary["step_s"])
 
 
-def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):
+def test_run_shorter_than_the_profile_leaves_a_shorter_trace(tmp_path):
     flags = ["--task", "synthetic", "--max-steps", "4", "--profile", "--logs-dir", str(tmp_path)]
     code, _, err = submit(*flags, "--run-id", "short")
     assert code == 0, err

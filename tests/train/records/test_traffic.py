@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.launch.submit import wait_until
 from train.records import traffic
-from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
+from train.records.traffic import Meter, Sampler, crossing, difference_note, on_the_wire
 from train.sync.ranks import CollectiveLedger
 
 OPERATIONS = [
@@ -24,10 +24,10 @@ FOUR = ["a", "b", "c", "d"]
     st.integers(0, 10**9),
     st.lists(st.integers(1, 3), min_size=1, max_size=6),
 )
-def test_what_is_sent_is_received(operation, nbytes, workers):
+def test_sent_bytes_equal_received_bytes(operation, nbytes, workers):
     hosts = [f"node{node}" for node, count in enumerate(workers) for _ in range(count)]
     flows = [crossing(operation, nbytes, hosts, host) for host in sorted(set(hosts))]
-    assert sum(one for one, _ in flows) == pytest.approx(sum(other for _, other in flows))
+    assert sum(flow for flow, _ in flows) == pytest.approx(sum(other for _, other in flows))
     if len(workers) == 1:
         assert flows == [(0, 0)]
 
@@ -47,33 +47,33 @@ def test_what_is_sent_is_received(operation, nbytes, workers):
         ("all_to_all", "aabb", (100, 100), (100, 100)),
     ],
 )
-def test_four_workers_on_four_hosts_or_two(operation, hosts, first, last):
+def test_bytes_between_hosts_of_four_workers(operation, hosts, first, last):
     assert crossing(operation, 100, hosts, hosts[0]) == pytest.approx(first)
     assert crossing(operation, 100, hosts, hosts[-1]) == pytest.approx(last)
 
 
-def test_an_operation_of_ones_own_is_said_to_be_unknown():
+def test_unknown_operation_is_noted():
     with pytest.raises(ValueError, match="what 'gossip' makes a host send is not known"):
         crossing("gossip", 1, FOUR, "a")
 
 
-def test_headers_make_a_twentieth_on_ethernet_and_nothing_on_a_virtual_link():
+def test_headers_add_a_twentieth_on_ethernet_and_nothing_on_a_virtual_link():
     assert on_the_wire(1e6, 0, 1514) == pytest.approx(1.0456e6, rel=1e-3)
     assert on_the_wire(1e6, 0, 65536) == pytest.approx(1.001e6, rel=1e-4)
     assert on_the_wire(0, 1e6, 1514) == pytest.approx(0.0228e6, rel=1e-2)
 
 
-def test_other_traffic_is_noticed_where_the_load_is_large_enough_to_tell():
-    assert doubt((100e6, 100e6), (103_000_000, 101_000_000)) == ""
-    assert doubt((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
+def test_other_traffic_is_noted_only_beside_large_transfers():
+    assert difference_note((100e6, 100e6), (103_000_000, 101_000_000)) == ""
+    assert difference_note((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
         "1.50 times as many bytes r"
     )
-    assert doubt((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
-    assert doubt((100e6, 0), (60_000_000, 0)).endswith("took another interface")
-    assert doubt((1e6, 1e6), (9_000_000, 9_000_000)) == ""
+    assert difference_note((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
+    assert difference_note((100e6, 0), (60_000_000, 0)).endswith("took another interface")
+    assert difference_note((1e6, 1e6), (9_000_000, 9_000_000)) == ""
 
 
-def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
+def test_meter_counts_bytes_since_its_start(tmp_path, monkeypatch):
     counted = [(0, 0)]
     monkeypatch.setattr(traffic, "_counters", lambda interface: counted[-1])
     ledger = CollectiveLedger()
@@ -96,7 +96,7 @@ def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
     again.close()
 
 
-def test_samples_are_rates_of_a_real_interface(tmp_path):
+def test_sampler_writes_rates_of_a_real_interface(tmp_path):
     interface = "lo" if "lo" in psutil.net_if_stats() else next(iter(psutil.net_if_stats()))
     sampler = Sampler(interface, tmp_path / "host.csv", every_s=0.02)
     assert wait_until(lambda: (tmp_path / "host.csv").read_text().count("\n") > 2)

@@ -22,8 +22,9 @@ class Compressor(BucketHook):
 
     F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014.
 
-    What is left out of one step's gradient is added to the next one, so it arrives late but is not
-    lost. It is remembered by parameter name, since DDP rebuilds its buckets after the first pass.
+    What is left out of one step's gradient is added to the next step's. So it arrives late but is
+    not lost. It is remembered by parameter name, since DDP rebuilds its buckets after the first
+    pass.
 
     Large embeddings have few used rows: these are averaged without compression.
     """
@@ -38,7 +39,7 @@ class Compressor(BucketHook):
         self._next: dict[str, Tensor] = {}  # to be remembered once this bucket has become the mean
 
     def compress(self, gradients: Named) -> None:
-        """Make `gradients` about their mean over ranks, in place, with the same bits on all.
+        """Replace `gradients` by about their mean over ranks, in place: the same bits on all ranks.
 
         They are dense, of one dtype, and each has its parameter's shape. All ranks call it with the
         same names, in the background thread. Pass what is left out to `keep_error`.
@@ -53,7 +54,11 @@ class Compressor(BucketHook):
         for rows in bucket.rows:
             if rows.moved.numel():
                 self.thread.ranks.all_reduce(rows.moved.div_(self.ranks.world_size))
-        named = {self._names[param]: one for param, one in bucket.gradients.items() if one.numel()}
+        named = {
+            self._names[param]: gradient
+            for param, gradient in bucket.gradients.items()
+            if gradient.numel()
+        }
         if named:
             self.average_named(named)
         return bucket.put_back()
@@ -69,25 +74,30 @@ class Compressor(BucketHook):
         if all(bool(gradient.isfinite().all()) for gradient in named.values()):
             self._remembered.update(self._next)
 
-    def keep(self, what: str, name: str, tensor: Tensor) -> None:
-        """Remember `tensor` until this parameter's next gradient."""
-        self._next[self._key(what, name)] = tensor
+    def keep(self, kind: str, name: str, tensor: Tensor) -> None:
+        """Remember `tensor` until this parameter's next gradient; `kind` is one of `REMEMBERED`.
 
-    def recall(self, what: str, name: str, like: Tensor) -> Tensor | None:
-        """What was remembered, if it has the shape of `like`."""
-        found = self._remembered.get(self._key(what, name))
-        return None if found is None or found.shape != like.shape else found.to(like)
+        It is dropped if the bucket's mean has NaN or infinite values.
+        """
+        self._next[self._key(kind, name)] = tensor
+
+    def recall(self, kind: str, name: str, like: Tensor) -> Tensor | None:
+        """The tensor that `keep` remembered, with the dtype of `like`; None if shapes differ."""
+        remembered = self._remembered.get(self._key(kind, name))
+        if remembered is None or remembered.shape != like.shape:
+            return None
+        return remembered.to(like)
 
     def with_error(self, gradients: Named) -> list[Tensor]:
         """Each gradient plus what earlier steps have left out of it."""
-        found = []
+        corrected = []
         for name, gradient in gradients.items():
             error = self.recall("error", name, gradient) if name in self._used else None
-            found.append(gradient if error is None else gradient + error)
-        return found
+            corrected.append(gradient if error is None else gradient + error)
+        return corrected
 
     def keep_error(self, gradients: Named, flat: Tensor) -> None:
-        """Remember `flat`, what was left out of what `with_error` returned, for the next step."""
+        """Remember `flat` (n,), what was left out of the result of `with_error`."""
         parts = flat.split([gradient.numel() for gradient in gradients.values()])
         for (name, gradient), part in zip(gradients.items(), parts, strict=True):
             error = part.view(gradient.shape)
@@ -98,23 +108,25 @@ class Compressor(BucketHook):
         return dict(self._remembered)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`, without what another way to compress has remembered.
+        """Continue from `state`, without what another compressor has remembered.
 
         Raises:
             UsageError: it is so old that errors were stored by bucket number.
         """
-        way = self.options.compress
+        compressor = self.options.compress
         known = own_plugins("compression")
         keys = [name.split("/") for name in state]
-        if any(one[0] in known and one[1] not in REMEMBERED for one in keys):
+        if any(key[0] in known and key[1] not in REMEMBERED for key in keys):
             raise UsageError(
-                f"the checkpoint keeps what --compress {way} had left out bucket by bucket, as "
-                "older versions did; give --reset-optimizer to begin with nothing"
+                f"the checkpoint keeps what --compress {compressor} had left out bucket by bucket, "
+                "as older versions did; give --reset-optimizer to begin with nothing"
             )
-        self._remembered = {name: one for name, one in state.items() if name.startswith(f"{way}/")}
+        self._remembered = {
+            name: tensor for name, tensor in state.items() if name.startswith(f"{compressor}/")
+        }
 
-    def _key(self, what: str, name: str) -> str:
-        return f"{self.options.compress}/{what}/{name}"
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self.options.compress}/{kind}/{name}"
 
 
 class Cast(BucketHook):

@@ -10,6 +10,8 @@ from .base import Cast
 
 
 class Bf16(Cast):
+    """One all_reduce of a bucket (n,) in half the bytes."""
+
     dtype = torch.bfloat16
 
 

@@ -22,19 +22,20 @@ SCALE = torch.float32
 
 
 class Int8(Compressor):
-    """One all_to_all and one all_gather of a bucket (n,), which is padded to (world_size, part)."""
+    """A bucket (n,) has one all_to_all and one all_gather; it is padded to (world_size, part)."""
 
     def compress(self, gradients: Named) -> None:
-        flat, ranks = flatten(self.with_error(gradients)), self.ranks.world_size
+        flat = flatten(self.with_error(gradients))
+        ranks = self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that each rank averages
         # (n,) padded with zeros, as (ranks, part): row r goes to rank r
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
         error = padded - dequantise(sent, flat.dtype)
-        came = torch.empty_like(sent)  # this rank's part, from each rank
+        received = torch.empty_like(sent)  # this rank's part, from each rank
         self.thread.ranks.note("all_to_all", sent)
-        dist.all_to_all_single(came, sent, group=self.thread.ranks.group)
-        mean = dequantise(came, flat.dtype).sum(0) / ranks  # (part,)
+        dist.all_to_all_single(received, sent, group=self.thread.ranks.group)
+        mean = dequantise(received, flat.dtype).sum(0) / ranks  # (part,)
         row = quantise(mean[None])
         # This rank also remembers the error of rounding the mean, as if its own gradient lacked it.
         error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])

@@ -18,46 +18,52 @@ class PowerSgd(Compressor):
     """Vectors, and matrices not much larger than their factors, are sent uncompressed.
 
     A tensor of more dimensions becomes a matrix: its first dimension by all others. A bucket has
-    two all_reduces of factors, (rows, rank) and (columns, rank), and one of what is sent as it is.
+    two all_reduces of factors, (rows, rank) and (columns, rank), and one of uncompressed gradients.
     """
 
     def compress(self, gradients: Named) -> None:
         rank = self.options.compress_rank
-        large = {name: one for name, one in gradients.items() if is_worth_it(one, rank)}
-        plain = [one for name, one in gradients.items() if name not in large]
+        large = {
+            name: gradient
+            for name, gradient in gradients.items()
+            if should_compress(gradient, rank)
+        }
+        plain = [gradient for name, gradient in gradients.items() if name not in large]
         if plain:
             self._mean(plain)
         if large:
             self._average_matrices(large)
 
     def _average_matrices(self, gradients: Named) -> None:
-        matrices = [one.reshape(len(one), -1) for one in self.with_error(gradients)]
-        rights = [self._last_right(*one) for one in zip(gradients, matrices, strict=True)]
+        matrices = [tensor.reshape(len(tensor), -1) for tensor in self.with_error(gradients)]
+        rights = [self._last_right(*pair) for pair in zip(gradients, matrices, strict=True)]
         # a matrix (rows, columns) is approximately left (rows, rank) @ right (columns, rank).T
         lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
         self._mean(lefts)
         lefts = [torch.linalg.qr(left).Q for left in lefts]
         rights = [matrix.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
         self._mean(rights)
-        near = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
-        self.keep_error(gradients, flatten(matrices) - flatten(near))
-        for (name, gradient), one, right in zip(gradients.items(), near, rights, strict=True):
-            gradient.copy_(one.view(gradient.shape))
+        approximations = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
+        self.keep_error(gradients, flatten(matrices) - flatten(approximations))
+        of_each = zip(gradients.items(), approximations, rights, strict=True)
+        for (name, gradient), approximation, right in of_each:
+            gradient.copy_(approximation.view(gradient.shape))
             self.keep("right", name, right)
 
     def _last_right(self, name: str, matrix: Tensor) -> Tensor:
         """The right factor (columns, rank) of the last step; random numbers at first."""
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # alike on all ranks
         noise = torch.randn(matrix.shape[1], self.options.compress_rank, generator=generator)
-        last = self.recall("right", name, like := noise.to(matrix))
-        return last if last is not None and last.any() else like
+        initial = noise.to(matrix)
+        last = self.recall("right", name, initial)
+        return last if last is not None and last.any() else initial
 
     def _mean(self, factors: Sequence[Tensor]) -> None:
         flat = flatten(factors) / self.ranks.world_size
         unflatten(self.thread.ranks.all_reduce(flat), factors)
 
 
-def is_worth_it(gradient: Tensor, rank: int) -> bool:
+def should_compress(gradient: Tensor, rank: int) -> bool:
     """Whether the two factors have at most half as many values as the gradient."""
     return (
         gradient.ndim > 1 and 2 * rank * (len(gradient) + gradient[0].numel()) <= gradient.numel()

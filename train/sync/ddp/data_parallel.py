@@ -157,9 +157,11 @@ def _no_mode(mode: str) -> Iterator[str]:
 def option_problems(options: SyncOptions) -> Iterator[str]:
     """A line for every option that a mode or a compressor cannot use."""
     if options.compress not in ("none", *plugins.own_plugins("compression")):
-        known = ", ".join(["none", *plugins.plugin_names("compression")])
-        known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
-        yield f"compress is {options.compress!r}; {known}"
+        names = ["none", *plugins.plugin_names("compression")]  # also those of other packages
+        if options.compress not in names:
+            known = ", ".join(names)
+            known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
+            yield f"compress is {options.compress!r}; {known}"
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
     yield from whole_number("compress_rank", options.compress_rank, 1)

@@ -1,8 +1,9 @@
 """Hugging Face Accelerate prepares model and optimizer; samples and arithmetic stay the trainer's.
 
 The data loader and the scheduler are not given to Accelerate. It would divide batches among ranks
-that the plan has already divided, and step the scheduler once per process. What it does for
---precision is torch's autocast and GradScaler, which the trainer uses in every mode.
+that the plan has already divided, and step the scheduler once per process. Nor
+does Accelerate learn of --precision: the trainer itself uses torch's autocast and GradScaler, in
+every mode.
 """
 
 import os
@@ -36,7 +37,7 @@ class Accelerate(DdpSync):
 
 
 def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
-    """Set the variables that Accelerate reads, which are missing if workers start by hand."""
+    """Set the variables that Accelerate reads, that are missing if workers start by hand."""
     if on_gpu:  # this worker's GPU; Accelerate would take the one of its local rank
         os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
         # Otherwise it gives DDP device_ids=[LOCAL_RANK]. That device does not exist if a worker

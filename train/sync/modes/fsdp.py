@@ -6,11 +6,11 @@ state is split as well. All ranks gather a layer when it is used, forward and ba
 afterwards. Its gradients are reduced to the ranks' parts at once. An evaluation runs the same
 model, so no rank ever holds more than in training. It is saved and loaded one parameter at a time.
 
-What is not torch's own here:
+These parts are not torch's:
 
 - The collectives. gloo's reduce_scatter is an all_reduce and sends twice as much. And each of them
   is counted for the step's record.
-- The norm of all gradients: `PartedSync.norm`, one number from each rank.
+- The norm of all gradients: `ShardedSync.norm`, one number from each rank.
 - Saving. `torch.distributed.checkpoint.state_dict` makes a step of an optimizer that has no state
   yet, gives all values at once and only to rank 0, and broadcasts them to load. Here every file
   system has a rank that writes, and each rank reads its own part from the file.
@@ -34,7 +34,7 @@ from muster.errors import UsageError
 
 from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single, waits
 from ..sharding.layers import repeated_layers
-from ..sharding.parts import NUMBERS, PartedSync
+from ..sharding.parts import NUMBERS, ShardedSync
 
 
 class Gather:
@@ -70,10 +70,10 @@ class ReduceScatter(Gather):
         reduced(received.view(-1, len(output_tensor)), dim=0, out=output_tensor)
 
 
-class Fsdp(PartedSync):
+class Fsdp(ShardedSync):
     """Every rank sends and receives 2 to 3 (N-1)/N of the parameters' bytes for each micro-batch.
 
-    Every rank must run the same ones of the model's repeated layers, in the same order.
+    Every rank must run the same repeated layers of the model, in the same order.
     """
 
     same_passes = True  # each pass gathers the layers
@@ -85,7 +85,9 @@ class Fsdp(PartedSync):
             UsageError: torch cannot split its parameters; the message says why.
         """
         super().wrap(model)
-        types = {own.dtype: name for name, own in model.named_parameters() if own.requires_grad}
+        types = {
+            param.dtype: name for name, param in model.named_parameters() if param.requires_grad
+        }
         if len(types) > 1:
             names = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in types.items())
             raise UsageError(
@@ -107,11 +109,11 @@ class Fsdp(PartedSync):
             if hasattr(unit, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
                 unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
         self._params = list(model.parameters())
-        model.register_forward_hook(self._free)
+        model.register_forward_hook(self._free_rest)
         return model
 
     def _split(self, module: nn.Module, mesh: DeviceMesh) -> FSDPModule:
-        """Split `module`, which frees its whole parameters; watch which get a gradient."""
+        """Split the parameters of `module`; record in `_used` which of them get a gradient."""
         for param in module.parameters():
             if not isinstance(param, DTensor):
                 param.data = param.data.contiguous()  # fully_shard requires it
@@ -126,8 +128,8 @@ class Fsdp(PartedSync):
         unit.reshard()
         return unit
 
-    def _free(self, *_: Any) -> None:
-        """Free what the model has beside its layers; in training the backward pass does that."""
+    def _free_rest(self, *_: Any) -> None:
+        """Free the parameters outside of layers; in training the backward pass does that."""
         if not torch.is_grad_enabled():
             self._units[-1].reshard()
 
@@ -205,19 +207,19 @@ class Fsdp(PartedSync):
         }
 
     def _gathered(self, tensor: Tensor) -> Tensor:
-        """All values of a tensor that is split; collective."""
+        """All values of a tensor that is split. Every rank must call it: one all_gather."""
         self.ranks.note("all_gather", _local(tensor))
-        whole: Tensor = waits.during(tensor.detach().full_tensor)  # type: ignore[attr-defined]
-        return whole
+        values: Tensor = waits.during(tensor.detach().full_tensor)  # type: ignore[attr-defined]
+        return values
 
-    def _part_of(self, whole: Tensor, param: nn.Parameter) -> Tensor:
-        """This rank's rows of `whole`, which has the shape of `param`."""
+    def _part_of(self, values: Tensor, param: nn.Parameter) -> Tensor:
+        """This rank's rows of `values`, which has the shape of `param`."""
         begin = self.ranks.rank * -(-len(param) // self.ranks.world_size)
-        return whole[begin : begin + len(_local(param))]
+        return values[begin : begin + len(_local(param))]
 
-    def _split_like(self, param: nn.Parameter, whole: Tensor) -> DTensor:
+    def _split_like(self, param: nn.Parameter, values: Tensor) -> DTensor:
         assert isinstance(param, DTensor)
-        part = self._part_of(whole, param).clone(memory_format=torch.contiguous_format)
+        part = self._part_of(values, param).clone(memory_format=torch.contiguous_format)
         return DTensor.from_local(
             part, param.device_mesh, param.placements,
             run_check=False, shape=param.shape, stride=param.stride(),

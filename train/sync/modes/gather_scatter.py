@@ -32,11 +32,11 @@ from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
 ROOT = 0
-AT_ONCE = 2  # gathered pieces in the root's memory: one comes in, one is averaged
+PIECES_AT_ONCE = 2  # gathered pieces in the root's memory: one comes in, one is averaged
 
 
 class GatherScatterHook(BucketHook):
-    """Rank 0 receives and sends N-1 times the gradients' bytes; other ranks once each way."""
+    """Rank 0 receives and sends N-1 times the gradients' bytes; each other rank 1 time."""
 
     default_mb = 1.0
 
@@ -45,19 +45,21 @@ class GatherScatterHook(BucketHook):
         self._piece_bytes = self.options.bucket_bytes(self.default_mb)
         threads = (BackgroundThread(self.ranks, self.options, self.device) for _ in range(3))
         self._up, self._down, self._end = threads
-        self._room = Semaphore(AT_ONCE)
+        self._room = Semaphore(PIECES_AT_ONCE)
 
     def start(self, flat: Tensor) -> Future[Tensor]:
         for operation in ("gather", "scatter"):
             self.ranks.ledger.gradient(operation, flat)
-        up, down, ended = self._up.ranks.group, self._down.ranks.group, list[Future[Any]]()
+        up = self._up.ranks.group
+        down = self._down.ranks.group
+        ended = list[Future[Any]]()
         values = self._piece_bytes // flat.itemsize
         for piece in flat.split(max(values, 1)) if values else [flat]:
             if self.ranks.rank == ROOT:
                 gathered = self._up.submit(self._gather, piece, up)
                 scattered = self._down.submit(self._scatter, piece, gathered, down)
                 ended.append(self._end.promise(lambda work=scattered: work.result().wait()))
-            else:  # into the same memory, since the root scatters after it has gathered all
+            else:  # both use the memory of `piece`: the root scatters it after it has gathered all
                 works = [
                     dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True),
                     dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True),

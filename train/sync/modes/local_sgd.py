@@ -1,7 +1,10 @@
 """Train each rank alone for --sync-every steps, then step towards the average of all parameters.
 
-With --outer-lr 1 and no momentum the result is the average itself: local SGD (Stich 2019). With 0.7
-and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
+With --outer-lr 1 and no momentum the result is the average itself: local SGD. With 0.7 and Nesterov
+momentum 0.9 it is DiLoCo.
+
+S. Stich, "Local SGD converges fast and communicates little", ICLR 2019; A. Douillard et al.,
+"DiLoCo: Distributed low-communication training of language models", 2023.
 """
 
 from collections.abc import Mapping
@@ -19,8 +22,8 @@ from ..ranks import Ranks, flatten, groups, unflatten
 class LocalSgd(GradSync):
     """Between two averages replicas differ: each rank has its own gradients, norm and optimizer.
 
-    The loss of a rank with n of M samples is scaled by n W / M, as in all modes. With an average
-    after every step of plain SGD it therefore equals the exact modes, whatever the split.
+    The loss of a rank with n of M samples is scaled by n W / M, as in all modes. So plain SGD
+    with an average after every step equals the exact modes, whatever the split.
     """
 
     is_exact = False
@@ -30,8 +33,10 @@ class LocalSgd(GradSync):
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
         self._agreed = [param.detach().clone() for param in _trained(model)]  # at the last average
-        lr, momentum = self.options.outer_lr, self.options.outer_momentum
-        self._outer = SGD(self._agreed, lr=lr, momentum=momentum, nesterov=momentum > 0)
+        momentum = self.options.outer_momentum
+        self._outer = SGD(
+            self._agreed, lr=self.options.outer_lr, momentum=momentum, nesterov=momentum > 0
+        )
         return model
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
@@ -39,7 +44,8 @@ class LocalSgd(GradSync):
         return optimizer
 
     def updated(self, model: nn.Module) -> None:
-        self._steps, self._is_settled = self._steps + 1, False
+        self._steps += 1
+        self._is_settled = False
         if self._steps == self.options.sync_every:
             self._round(model, replace(self.ranks, carries_gradients=True))
 
@@ -54,7 +60,10 @@ class LocalSgd(GradSync):
 
     @torch.no_grad()
     def _round(self, model: nn.Module, ranks: Ranks) -> None:
-        """Replace parameters by what the outer optimizer makes of their average."""
+        """Average the parameters, and let the outer optimizer step towards the average.
+
+        Every rank must call it: one all_reduce for each group of parameters.
+        """
         trained = _trained(model)
         self._average(trained, ranks)
         for agreed, param in zip(self._agreed, trained, strict=True):
@@ -70,7 +79,9 @@ class LocalSgd(GradSync):
             unflatten(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
-        """All numbers in the optimizer's state, the same count on every rank.
+        """All tensors of the optimizer's state, equally many on every rank.
+
+        Every rank must call it: one all_reduce of counts.
 
         A rank that never used a parameter has no state for it yet; there the state starts as zeros.
         """
@@ -92,10 +103,15 @@ class LocalSgd(GradSync):
         After `make_replicas_equal` the model holds all else.
         """
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
-        return {f"outer momentum/{at}": one for at, one in enumerate(states) if one is not None}
+        return {
+            f"outer momentum/{number}": momentum
+            for number, momentum in enumerate(states)
+            if momentum is not None
+        }
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        self._steps, self._is_settled = 0, True
+        self._steps = 0
+        self._is_settled = True
         for number, (agreed, param) in enumerate(zip(self._agreed, _trained(model), strict=True)):
             agreed.copy_(param.detach())
             momentum = state.get(f"outer momentum/{number}")

@@ -1,7 +1,7 @@
-"""Parameters side by side, of whose values each rank has a row: `flat` is (ranks, row).
+"""Parameters side by side, whose values are divided among the ranks: `flat` is (ranks, row).
 
-Their gradients go to the ranks that own the parts, while further gradients are computed. After the
-optimizer's step all ranks get all parts. `flat` is padded with zeros to full rows.
+Each rank owns one row. Their gradients go to the owners while further gradients are computed. After
+the optimizer's step all ranks get all rows. `flat` is padded with zeros to full rows.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..ranks import Ranks, all_gather_single, waits
-from .parts import Share, in_memory
+from .parts import Shard, in_memory_order
 
 
-class Bucket:
-    """A bucket; after `give`, this rank's parts have gradients and the parameters have none."""
+class ShardedBucket:
+    """Parameters whose gradients are reduced together, and whose values are gathered together.
 
-    had: Sequence[bool]  # for each parameter: whether this rank had a gradient
+    After `set_gradients`, this rank's shards have gradients and the parameters have none.
+    """
+
+    had_gradient: Sequence[bool]  # on this rank, for each parameter
     work: dist.Work  # the running collective
     _flat: Tensor  # only while something is sent
 
@@ -32,29 +35,33 @@ class Bucket:
             if param.stride() != torch.empty_like(param, device="meta").stride():
                 # It is a view with gaps of a larger tensor: give it its own memory.
                 param.data = param.data.clone(memory_format=torch.contiguous_format)
-        self._values = [in_memory(param.detach(), param) for param in params]  # each (n,)
+        self._values = [in_memory_order(param.detach(), param) for param in params]  # each (n,)
         ends = list(accumulate(map(len, self._values)))
-        self._size, self._row = ends[-1], -(-ends[-1] // ranks.world_size)
+        self._size = ends[-1]
+        self._row = -(-self._size // ranks.world_size)
         self._is_even = len(params) == 1 and self._size == self._row * ranks.world_size
-        self.shares = [
-            Share(param, ranks, self._row, end - len(values))
+        self.shards = [
+            Shard(param, ranks, self._row, end - len(values))
             for param, values, end in zip(params, self._values, ends, strict=True)
         ]
         self.nbytes = self._row * ranks.world_size * params[0].itemsize
 
     def _rows(self, values: Sequence[Tensor]) -> Tensor:
-        """A bucket for `values`; a single tensor that divides evenly is used in place."""
-        form = self._ranks.world_size, self._row
-        return values[0].view(form) if self._is_even else values[0].new_zeros(form)
+        """Memory (ranks, row) for `values`; one tensor that divides evenly is used in place."""
+        shape = self._ranks.world_size, self._row
+        return values[0].view(shape) if self._is_even else values[0].new_zeros(shape)
 
     @torch.no_grad()
     def reduce(self) -> Tensor:
-        """Begin to send every rank its row of the gradients; return what this rank sends."""
-        found = [param.grad for param in self.params]
-        self.had = [gradient is not None for gradient in found]
+        """Begin to send every rank its row of the gradients; return what this rank sends.
+
+        Its shape is (ranks, row). One all_to_all, which `wait` ends.
+        """
+        gradients = [param.grad for param in self.params]
+        self.had_gradient = [gradient is not None for gradient in gradients]
         values = [
-            torch.zeros_like(own) if gradient is None else in_memory(gradient, share.form)
-            for own, gradient, share in zip(self._values, found, self.shares, strict=True)
+            torch.zeros_like(data) if gradient is None else in_memory_order(gradient, shard.layout)
+            for data, gradient, shard in zip(self._values, gradients, self.shards, strict=True)
         ]
         self._flat = self._rows(values)
         if not self._is_even:
@@ -62,46 +69,50 @@ class Bucket:
         for param in self.params:
             param.grad = None
         self._ranks.ledger.gradient("all_to_all", self._flat)
-        self._came = torch.empty_like(self._flat)  # this rank's row, from each rank
+        self._received = torch.empty_like(self._flat)  # this rank's row, from each rank
         # gloo's reduce_scatter is an all_reduce and sends twice as much.
         self.work = dist.all_to_all_single(
-            self._came.view(-1), self._flat.view(-1), group=self._group, async_op=True
+            self._received.view(-1), self._flat.view(-1), group=self._group, async_op=True
         )
         return self._flat
 
     @torch.no_grad()
     def wait(self) -> None:
-        """Wait for the gradients: free what was sent, and average what was received."""
+        """Wait for the gradients of all ranks; average them and free the sent ones."""
         waits.during(self.work.wait)
-        self._mean = self._came.mean(dim=0)
-        del self._flat, self._came
+        self._mean = self._received.mean(dim=0)
+        del self._flat, self._received
 
-    def give(self, wanted: Sequence[bool]) -> None:
-        """Give the parts their gradients, each if it is `wanted`."""
-        lengths = [len(share.part) for share in self.shares]
-        of_each = self._mean[: sum(lengths)].split(lengths)
-        for share, mean, is_wanted in zip(self.shares, of_each, wanted, strict=True):
-            share.part.grad = mean if is_wanted else None
+    def set_gradients(self, used: Sequence[bool]) -> None:
+        """Give each shard its mean gradient; None if no rank has `used` its parameter."""
+        lengths = [len(shard.part) for shard in self.shards]
+        means = self._mean[: sum(lengths)].split(lengths)
+        for shard, mean, is_used in zip(self.shards, means, used, strict=True):
+            shard.part.grad = mean if is_used else None
         self.missing = set(self.params)
         del self._mean
 
     @torch.no_grad()
     def gather(self) -> Tensor:
-        """Begin to send this rank's updated row to all ranks; return that row."""
-        parts = [share.part.detach() for share in self.shares]
+        """Begin to send this rank's updated row to all ranks; return that row.
+
+        One all_gather, which `finish` ends.
+        """
+        parts = [shard.part.detach() for shard in self.shards]
         self._flat = self._rows(self._values)  # if even, the parts are in place
-        own = self._flat[self._ranks.rank]
+        row = self._flat[self._ranks.rank]
         if not self._is_even:
-            torch.cat(parts, out=own[: sum(map(len, parts))])
-        self._ranks.ledger.gradient("all_gather", own)
-        self.work = all_gather_single(self._flat.view(-1), own, group=self._group, async_op=True)
-        return own
+            torch.cat(parts, out=row[: sum(map(len, parts))])
+        self._ranks.ledger.gradient("all_gather", row)
+        self.work = all_gather_single(self._flat.view(-1), row, group=self._group, async_op=True)
+        return row
 
     @torch.no_grad()
     def finish(self) -> None:
         """Wait until the parameters are whole."""
         waits.during(self.work.wait)
         if not self._is_even:
-            received = self._flat.view(-1)[: self._size].split([len(one) for one in self._values])
+            lengths = [len(values) for values in self._values]
+            received = self._flat.view(-1)[: self._size].split(lengths)
             torch._foreach_copy_(self._values, list(received))
         del self._flat

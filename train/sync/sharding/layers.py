@@ -15,7 +15,7 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
     return [
         layer
         for layer in repeated(model)
-        if (own := _holders(layer)) and all(holders[param] == own[param] for param in own)
+        if (inside := _holders(layer)) and all(holders[param] == inside[param] for param in inside)
     ]
 
 

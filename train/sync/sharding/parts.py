@@ -1,8 +1,8 @@
 """Each rank has a part of every parameter; its optimizer updates that part.
 
-`Share` is how zero1 cuts. Values are counted in the order in which they lie in memory. Parameters
-lie one after the other, and `row` values of that are each rank's; the last ones may have fewer, or
-none:
+zero1 divides parameters with `Shard`. Values are counted in the order in which they lie in memory.
+Parameters lie one after the other. Each rank has `row` values of them; the last ranks may have
+fewer, or none:
 
     a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
     of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
@@ -28,7 +28,7 @@ BY_VALUE = (
 NUMBERS = ("step", "mu_product")  # states that they store once per parameter
 
 
-class Share:
+class Shard:
     """The part of one parameter whose optimizer state this rank holds: `part` (values,)."""
 
     def __init__(self, param: nn.Parameter, ranks: Ranks, row: int, begin: int = 0) -> None:
@@ -37,40 +37,43 @@ class Share:
         `part` shares its memory with `param`, so an optimizer's step on it changes that.
         """
         self._ranks = ranks
-        self.form = torch.empty_like(param, device="meta")
+        self.layout = torch.empty_like(param, device="meta")
         size = param.numel()
         ends = [min(max(end * row - begin, 0), size) for end in range(ranks.world_size + 1)]
         self._lengths = [after - before for before, after in pairwise(ends)]  # for each rank
-        self.own = slice(ends[ranks.rank], ends[ranks.rank + 1])
+        self.range = slice(ends[ranks.rank], ends[ranks.rank + 1])
         values = self.part_of(param.detach())
         self.part = nn.Parameter(values, requires_grad=param.requires_grad)
 
     def part_of(self, tensor: Tensor) -> Tensor:
         """This rank's values (values,) of a tensor of the parameter's shape."""
-        return in_memory(tensor, self.form)[self.own]
+        return in_memory_order(tensor, self.layout)[self.range]
 
-    def whole(self, part: Tensor) -> Tensor:
-        """Gather the `part` (values,) of each rank into the parameter's shape. Collective."""
+    def gathered(self, part: Tensor) -> Tensor:
+        """The `part` (values,) of every rank, in the parameter's shape.
+
+        Every rank must call it: one all_gather of the largest part.
+        """
         row = part.new_zeros(max(self._lengths))
         row[: len(part)] = part.detach()
         rows = self._ranks.all_gather(row)
-        parts = [own[:length] for own, length in zip(rows, self._lengths, strict=True)]
-        return torch.cat(parts).as_strided(self.form.size(), self.form.stride())
+        parts = [values[:length] for values, length in zip(rows, self._lengths, strict=True)]
+        return torch.cat(parts).as_strided(self.layout.size(), self.layout.stride())
 
 
-def in_memory(tensor: Tensor, form: Tensor) -> Tensor:
-    """All values of `tensor` (of the shape of `form`), in the memory order of `form`: (n,).
+def in_memory_order(tensor: Tensor, layout: Tensor) -> Tensor:
+    """All values of `tensor` (of the shape of `layout`), in the memory order of `layout`: (n,).
 
     It is a view if they are already in that order.
     """
     if tensor.is_sparse:
         tensor = tensor.to_dense()
-    if tensor.stride() != form.stride():
-        tensor = torch.empty_like(form, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    if tensor.stride() != layout.stride():
+        tensor = torch.empty_like(layout, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
-class PartedSync(GradSync):
+class ShardedSync(GradSync):
     """A mode that gives each rank a part of each parameter, its gradient and its state.
 
     A rank has a part of each parameter, even without a value, so that all optimizers have the same
@@ -97,6 +100,6 @@ class PartedSync(GradSync):
 
     @torch.no_grad()
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Add up the squares of the ranks' norms: an all_reduce of one number."""
-        own = super().norm(gradients).to(self._device)
-        return self.ranks.all_reduce(own.double().square()).sqrt().to(own.dtype)
+        """The norm over all ranks' parts: one all_reduce of one number, the sum of squares."""
+        local = super().norm(gradients).to(self._device)
+        return self.ranks.all_reduce(local.double().square()).sqrt().to(local.dtype)

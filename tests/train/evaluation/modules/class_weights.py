@@ -2,4 +2,4 @@
 
 
 def weighted(numbers):
-    return sum(at * number for at, number in enumerate(numbers))
+    return sum(index * number for index, number in enumerate(numbers))

@@ -8,7 +8,7 @@ import numpy as np
 class Distances(evaluate.Metric):
     def _info(self):
         forms = (datasets.Sequence(datasets.Value("float64")), datasets.Value("float64"))
-        features = [datasets.Features({"predictions": one, "references": one}) for one in forms]
+        features = [datasets.Features({"predictions": form, "references": form}) for form in forms]
         return evaluate.MetricInfo(description="", citation="", features=features)
 
     def _compute(self, predictions, references):

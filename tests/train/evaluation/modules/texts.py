@@ -14,5 +14,5 @@ class Texts(evaluate.Metric):
     def _compute(self, predictions, references, sources, lower=False):
         change = str.lower if lower else str
         pairs = zip(predictions, references, strict=True)
-        found = [change(text) in map(change, rights) for text, rights in pairs]
-        return {"found": found, "sources": "|".join(sources), "name": self.config_name}
+        matches = [change(text) in map(change, rights) for text, rights in pairs]
+        return {"matches": matches, "sources": "|".join(sources), "name": self.config_name}

@@ -1,4 +1,4 @@
-"""Workers average made-up gradients in every way, and check that all hold the same bits."""
+"""Workers average random gradients with every compressor, and check that all have the same bits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from train.sync.ddp.data_parallel import HookChoice
 from train.sync.ddp.hooks import BucketHook
 from train.sync.ranks import Ranks, flatten, unflatten
 
-WAYS = plugins.names("train.sync.compression")
+COMPRESSORS = plugins.names("train.sync.compression")
 STEPS = 12
 RANK = 2
 SHAPES = [(40, 30), (7,), (16, 3, 3, 8), (2, 2), (1200,)]  # PowerSGD takes the first and third
@@ -31,8 +31,8 @@ class Holder(nn.Module):
 NAMES = [name for name, _ in Holder().named_parameters()]
 
 
-def make(way: str, ranks: Ranks, **flags: Any) -> BucketHook:
-    options = SyncOptions(compress=way, **{"compress_rank": RANK, **flags})
+def make(compressor: str, ranks: Ranks, **flags: Any) -> BucketHook:
+    options = SyncOptions(compress=compressor, **{"compress_rank": RANK, **flags})
     kind = HookChoice.of(None, options).hook_class
     assert kind is not None
     return kind(Holder(), ranks, options)
@@ -41,9 +41,9 @@ def make(way: str, ranks: Ranks, **flags: Any) -> BucketHook:
 def gradients(ranks: Ranks, step: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """Of this rank: noise around what all ranks see, as gradients are."""
     shared = torch.Generator().manual_seed(1)
-    own = torch.Generator().manual_seed(1000 * (step + 1) + ranks.rank)
+    local = torch.Generator().manual_seed(1000 * (step + 1) + ranks.rank)
     return [
-        (torch.randn(shape, generator=shared) + torch.randn(shape, generator=own)).to(dtype)
+        (torch.randn(shape, generator=shared) + torch.randn(shape, generator=local)).to(dtype)
         for shape in SHAPES
     ]
 
@@ -54,108 +54,119 @@ def exact_mean(tensor: Tensor) -> Tensor:
     return total / dist.get_world_size()
 
 
-def averaged(made: BucketHook, given: list[Tensor], names: Sequence[str] = NAMES) -> Tensor:
-    """What becomes of `given`, gradients of `names`; all ranks have it bit for bit."""
-    if isinstance(made, Compressor):
-        made.average_named(dict(zip(names, given, strict=True)))
+def averaged(hook: BucketHook, tensors: list[Tensor], names: Sequence[str] = NAMES) -> Tensor:
+    """The averages of `tensors`, gradients of `names`; all ranks have the same bits."""
+    if isinstance(hook, Compressor):
+        hook.average_named(dict(zip(names, tensors, strict=True)))
     else:
-        unflatten(made.start(flatten(given)).wait(), given)
-    flat = flatten(given)
-    rows = made.ranks.all_gather(flat)
-    # as bytes: what is no number does not equal itself
+        unflatten(hook.start(flatten(tensors)).wait(), tensors)
+    flat = flatten(tensors)
+    rows = hook.ranks.all_gather(flat)
+    # compared as bytes, since NaN does not equal itself
     same = rows.view(torch.uint8) == flat.view(torch.uint8)
-    assert same.all(), f"{made.options.compress}: ranks differ"
+    assert same.all(), f"{hook.options.compress}: ranks differ"
     return flat
 
 
-def held_back(made: BucketHook) -> Tensor:
-    """What ranks remember, as the mean that it will once become."""
-    state = made.state()
+def remembered(hook: BucketHook) -> Tensor:
+    """The mean of what ranks remember."""
+    state = hook.state()
     errors = [
-        state.get(f"{made.options.compress}/error/{name}", torch.zeros(shape, dtype=torch.float64))
+        state.get(f"{hook.options.compress}/error/{name}", torch.zeros(shape, dtype=torch.float64))
         for name, shape in zip(NAMES, SHAPES, strict=True)
     ]
     return exact_mean(flatten(errors))
 
 
-def over_steps(way: str, ranks: Ranks, of: str = "") -> dict[str, Tensor]:
-    """Sums over steps: of what came out, of the true means, and of what is still held back.
+def sums_over_steps(compressor: str, ranks: Ranks, case: str = "") -> dict[str, Tensor]:
+    """Sums over steps: of the results, of the true means, and of what is still remembered.
 
-    `of` "unused": DDP throws away what comes of a parameter that no rank has used; the first is
+    `case` "unused": DDP discards the result of a parameter that no rank has used; the first is
     used in every third step, the last of them on the first rank alone. "other buckets": they change
     after the first step, as DDP's do.
     """
-    made = make(way, ranks)
-    got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
+    hook = make(compressor, ranks)
+    total = exact = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
     firsts = []
     for step in range(STEPS):
-        given = gradients(ranks, step)
-        if thrown_away := of == "unused" and step % 3 > 0:
-            given[0].zero_()
-        if of == "unused" and ranks.rank:
-            given[-1].zero_()
-        true = exact_mean(flatten(given))
-        if of == "other buckets" and step:
-            averaged(made, given[3:], NAMES[3:])
-            averaged(made, given[2::-1], NAMES[2::-1])
+        tensors = gradients(ranks, step)
+        if thrown_away := case == "unused" and step % 3 > 0:
+            tensors[0].zero_()
+        if case == "unused" and ranks.rank:
+            tensors[-1].zero_()
+        mean = exact_mean(flatten(tensors))
+        if case == "other buckets" and step:
+            averaged(hook, tensors[3:], NAMES[3:])
+            averaged(hook, tensors[2::-1], NAMES[2::-1])
         else:
-            averaged(made, given)
+            averaged(hook, tensors)
         if thrown_away:
-            given[0].zero_()
-        firsts.append(torch.stack([flatten(given), true]))
-        got, want = got + flatten(given), want + true
-    return {"got": got, "want": want, "held back": held_back(made), "first": firsts[0]}
+            tensors[0].zero_()
+        firsts.append(torch.stack([flatten(tensors), mean]))
+        total = total + flatten(tensors)
+        exact = exact + mean
+    return {
+        "averaged": total,
+        "exact": exact,
+        "remembered": remembered(hook),
+        "first step": firsts[0],
+    }
 
 
-def after_an_overflow(way: str, ranks: Ranks) -> bool:
-    """Whether the steps after one without numbers are as if that had not been."""
-    one, other = make(way, ranks), make(way, ranks)
-    for made in (one, other):
-        averaged(made, gradients(ranks, 0))
+def after_an_overflow(compressor: str, ranks: Ranks) -> bool:
+    """Whether the steps after one with infinite values are as if it had not been."""
+    hook = make(compressor, ranks)
+    other = make(compressor, ranks)
+    for each in (hook, other):
+        averaged(each, gradients(ranks, 0))
     broken = gradients(ranks, 1)
     if ranks.rank == 0:
-        broken[0][0, 0], broken[-1][-1] = torch.inf, -torch.inf
-    averaged(one, broken)
+        broken[0][0, 0] = torch.inf
+        broken[-1][-1] = -torch.inf
+    averaged(hook, broken)
     return all(
-        torch.equal(averaged(one, gradients(ranks, step)), averaged(other, gradients(ranks, step)))
+        torch.equal(averaged(hook, gradients(ranks, step)), averaged(other, gradients(ranks, step)))
         for step in (2, 3)
     )
 
 
-def moved(way: str, ranks: Ranks) -> dict[str, int]:
+def moved(compressor: str, ranks: Ranks) -> dict[str, int]:
     """Bytes handed over by operation, for one step in float32."""
     ranks.ledger.gradients.clear()
-    averaged(make(way, ranks), gradients(ranks, 0, torch.float32))
+    averaged(make(compressor, ranks), gradients(ranks, 0, torch.float32))
     return dict(ranks.ledger.gradients)
 
 
 def low_rank(ranks: Ranks) -> None:
     """Matrices whose mean has the rank that PowerSGD sends are averaged exactly."""
-    own = torch.Generator().manual_seed(7)
-    left = torch.randn(40, RANK, generator=own, dtype=torch.float64)
-    right = torch.randn(RANK, 30, generator=own, dtype=torch.float64) * (1 + ranks.rank)
-    given = [left @ right]
-    true = exact_mean(flatten(given))
-    got = averaged(make("powersgd", ranks), given, NAMES[:1])
-    torch.testing.assert_close(got, true, rtol=1e-9, atol=1e-9)
+    generator = torch.Generator().manual_seed(7)
+    left = torch.randn(40, RANK, generator=generator, dtype=torch.float64)
+    right = torch.randn(RANK, 30, generator=generator, dtype=torch.float64) * (1 + ranks.rank)
+    tensors = [left @ right]
+    exact = exact_mean(flatten(tensors))
+    average = averaged(make("powersgd", ranks), tensors, NAMES[:1])
+    torch.testing.assert_close(average, exact, rtol=1e-9, atol=1e-9)
 
 
-def with_nan(way: str, ranks: Ranks) -> bool:
-    """Whether a single rank's lack of a number is seen by all."""
-    given = gradients(ranks, 0, torch.float32)
+def with_nan(compressor: str, ranks: Ranks) -> bool:
+    """Whether the NaN of a single rank reaches all."""
+    tensors = gradients(ranks, 0, torch.float32)
     if ranks.rank == ranks.world_size - 1:
-        given[0][3, 3] = torch.nan
-    return bool(averaged(make(way, ranks), given).isnan().any())
+        tensors[0][3, 3] = torch.nan
+    return bool(averaged(make(compressor, ranks), tensors).isnan().any())
 
 
 def work(ranks: Ranks) -> dict[str, Any]:
     low_rank(ranks)
     return {
-        way: {
-            **{of: over_steps(way, ranks, of) for of in ("", "unused", "other buckets")},
-            "moved": moved(way, ranks),
-            "nan": with_nan(way, ranks),
-            "overflow": after_an_overflow(way, ranks),
+        compressor: {
+            **{
+                case: sums_over_steps(compressor, ranks, case)
+                for case in ("", "unused", "other buckets")
+            },
+            "moved": moved(compressor, ranks),
+            "nan": with_nan(compressor, ranks),
+            "overflow": after_an_overflow(compressor, ranks),
         }
-        for way in WAYS
+        for compressor in COMPRESSORS
     }

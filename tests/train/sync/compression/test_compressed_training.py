@@ -1,4 +1,4 @@
-"""A training that compresses learns as well, and goes on from a checkpoint."""
+"""A training that compresses learns as well, and resumes from a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,8 @@ EXACT = "all_reduce none"
 CUT = 11
 CASES = [
     ("all_reduce", "none"),
-    *(("all_reduce", way) for way in plugins.names("train.sync.compression")),
-    *((mode, way) for mode in ("ddp", "accelerate") for way in ("bf16", "powersgd")),
+    *(("all_reduce", compressor) for compressor in plugins.names("train.sync.compression")),
+    *((mode, compressor) for mode in ("ddp", "accelerate") for compressor in ("bf16", "powersgd")),
 ]
 BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=3, batch_size=64, device="cpu", split="3,1",
@@ -28,22 +28,24 @@ BASE = TrainConfig(
 
 
 def losses(trainer: Trainer) -> list[float]:
-    return [one.loss for one in trainer.history.steps]
+    return [record.loss for record in trainer.history.steps]
 
 
-def goes_on(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
-    """A whole run: one that is cut goes on to its losses and its bits, the same on all ranks."""
+def assert_resumes(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
+    """A whole run; one that is cut and resumed has its losses and its bits, on all ranks."""
     whole = train(ranks, config, disk / "whole")
     assert_same_bits(ranks, whole, what)
     train(ranks, replace(config, max_steps=CUT, checkpoint_every=str(CUT)), disk / "cut")
-    found = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
-    assert losses(found) == losses(whole)[CUT:], f"{what}: not the same losses"
-    assert bits(found) == bits(whole), f"{what}: not the same bits"
+    resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+    assert losses(resumed) == losses(whole)[CUT:], f"{what}: not the same losses"
+    assert bits(resumed) == bits(whole), f"{what}: not the same bits"
     return whole
 
 
-def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
-    whole = goes_on(ranks, replace(BASE, sync=mode, compress=way), disk, f"{mode} {way}")
+def case(ranks: Ranks, mode: str, compressor: str, disk: Path) -> dict[str, Any]:
+    whole = assert_resumes(
+        ranks, replace(BASE, sync=mode, compress=compressor), disk, f"{mode} {compressor}"
+    )
     return {
         "accuracy": whole.history.evaluations[-1].metrics["accuracy"],
         "losses": losses(whole),
@@ -53,19 +55,26 @@ def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
 def work(ranks: Ranks, folder: str) -> dict[str, Any]:
     """Each rank has a disk of its own, of which only rank 0's holds checkpoints."""
     disk = Path(folder) / f"disk{ranks.rank}"
-    return {f"{mode} {way}": case(ranks, mode, way, disk / f"{mode}-{way}") for mode, way in CASES}
+    return {
+        f"{mode} {compressor}": case(ranks, mode, compressor, disk / f"{mode}-{compressor}")
+        for mode, compressor in CASES
+    }
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """The workers hold that ranks have the same bits, and that a resumed run is the whole one."""
-    folder = tmp_path_factory.mktemp("found")
+def results(tmp_path_factory):
+    """The workers check that ranks have the same bits, and that a resumed run is the whole one."""
+    folder = tmp_path_factory.mktemp("results")
     return results_of(work, 2, folder, str(folder), timeout_s=840)[0]
 
 
 @pytest.mark.parametrize("case", [" ".join(case) for case in CASES[1:]])
-def test_it_learns_what_the_exact_gradients_learn(found, case):
-    assert found[EXACT]["accuracy"] > 0.98
-    assert found[case]["accuracy"] > found[EXACT]["accuracy"] - 0.02
-    gaps = [abs(a - b) for a, b in zip(found[case]["losses"], found[EXACT]["losses"], strict=True)]
-    assert max(gaps) > 0 and found[case]["losses"][0] == pytest.approx(found[EXACT]["losses"][0])
+def test_compressed_training_learns_as_well_as_the_exact_one(results, case):
+    assert results[EXACT]["accuracy"] > 0.98
+    assert results[case]["accuracy"] > results[EXACT]["accuracy"] - 0.02
+    gaps = [
+        abs(a - b) for a, b in zip(results[case]["losses"], results[EXACT]["losses"], strict=True)
+    ]
+    assert max(gaps) > 0 and results[case]["losses"][0] == pytest.approx(
+        results[EXACT]["losses"][0]
+    )

@@ -1,4 +1,4 @@
-"""What every way to compress keeps of the mean, and that nothing is lost for good."""
+"""Each compressor's result is near the mean, and what it leaves out is sent later."""
 
 import pytest
 import torch
@@ -12,40 +12,41 @@ from train.sync.base import SyncOptions
 from train.sync.compression.int8 import Int8
 from train.sync.ranks import Ranks
 
-WAYS = plugins.names("train.sync.compression")
+COMPRESSORS = plugins.names("train.sync.compression")
 REMEMBERING = ["int8", "powersgd"]
 RANKS = 3
 VALUES = 40 * 30 + 7 + 16 * 72 + 4 + 1200
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """The workers hold that all ranks have the same bits, and what is the exact mean."""
-    return results_of(compression_worker.work, RANKS, tmp_path_factory.mktemp("found"))[0]
+def results(tmp_path_factory):
+    """The workers check that all ranks have the same bits, and compute the exact mean."""
+    return results_of(compression_worker.work, RANKS, tmp_path_factory.mktemp("results"))[0]
 
 
-@pytest.mark.parametrize("of", ["", "unused", "other buckets"])
-@pytest.mark.parametrize("way", REMEMBERING)
-def test_over_steps_all_comes_out_but_what_is_still_held_back(found, way, of):
-    """Exactly so: the sum of what came out and of the memory is the sum of the true means.
+@pytest.mark.parametrize("case", ["", "unused", "other buckets"])
+@pytest.mark.parametrize("compressor", REMEMBERING)
+def test_sum_of_compressed_steps_and_remembered_errors_is_the_exact_sum(results, compressor, case):
+    """The sum of the results and of what is remembered is the sum of the true means.
 
-    The memory does not grow: of several steps it has a smaller part than of one.
+    What is remembered does not grow: after several steps it is a smaller part than after one.
     """
-    one = found[way][of]
-    torch.testing.assert_close(one["got"] + one["held back"], one["want"], rtol=0, atol=1e-6)
-    assert one["held back"].norm() > 1e-3
-    once, want = found[way][""]["first"]
-    of_one = (once - want).norm() / want.norm()
-    assert of or one["held back"].norm() / one["want"].norm() < 0.8 * of_one
+    sums = results[compressor][case]
+    total = sums["averaged"] + sums["remembered"]
+    torch.testing.assert_close(total, sums["exact"], rtol=0, atol=1e-6)
+    assert sums["remembered"].norm() > 1e-3
+    averaged, exact = results[compressor][""]["first step"]
+    first_error = (averaged - exact).norm() / exact.norm()
+    assert case or sums["remembered"].norm() / sums["exact"].norm() < 0.8 * first_error
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_step_without_numbers_is_seen_by_all_and_forgotten(found, way):
-    assert found[way]["nan"] and found[way]["overflow"]
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_nan_or_infinite_gradient_reaches_all_ranks_and_is_not_remembered(results, compressor):
+    assert results[compressor]["nan"] and results[compressor]["overflow"]
 
 
 @pytest.mark.parametrize(
-    ("way", "moved"),
+    ("compressor", "moved"),
     [
         ("fp16", {"all_reduce": 2 * VALUES}),
         ("bf16", {"all_reduce": 2 * VALUES}),
@@ -55,23 +56,25 @@ def test_a_step_without_numbers_is_seen_by_all_and_forgotten(found, way):
         ("powersgd", {"all_reduce": 4 * (7 + 4 + 1200 + 2 * (40 + 30 + 16 + 72))}),
     ],
 )
-def test_the_account_has_the_bytes_that_were_handed_over(found, way, moved):
-    assert found[way]["moved"] == moved
+def test_ledger_counts_the_bytes_of_each_compressor(results, compressor, moved):
+    assert results[compressor]["moved"] == moved
 
 
-def test_every_way_has_its_line_in_these_tests():
-    assert sorted(["fp16", "bf16", *REMEMBERING]) == WAYS
+def test_every_compressor_is_tested_here():
+    assert sorted(["fp16", "bf16", *REMEMBERING]) == COMPRESSORS
 
 
 def test_errors_of_a_removed_compressor_are_dropped(alone):
-    made = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
+    compressor = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
     of_int8 = {"int8/error/weight": torch.ones(2, 2)}
-    made.restore(of_int8 | {"topk/error/weight": torch.ones(2, 2), "topk/0/error": torch.ones(6)})
-    assert made.state().keys() == of_int8.keys()
+    compressor.restore(
+        of_int8 | {"topk/error/weight": torch.ones(2, 2), "topk/0/error": torch.ones(6)}
+    )
+    assert compressor.state().keys() == of_int8.keys()
 
 
 @pytest.mark.parametrize("key", ["int8/0/error", "int8/3/error of the mean", "powersgd/step"])
-def test_what_was_kept_by_bucket_is_refused_by_name(key, alone):
-    made = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
+def test_errors_stored_by_bucket_are_refused(key, alone):
+    compressor = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
     with pytest.raises(UsageError, match="older versions did; give --reset-optimizer"):
-        made.restore({key: torch.zeros(3)})
+        compressor.restore({key: torch.zeros(3)})

@@ -1,4 +1,4 @@
-"""What is told of a step's communication is that step's, of torch's DDP and of a mode of ours."""
+"""A step's seconds of communication are that step's, with torch's DDP and with all_reduce."""
 
 import threading
 
@@ -18,28 +18,28 @@ SLOW, SLOW_S, STEPS = 2, 3.0, 5
 
 
 @pytest.mark.parametrize("kind", [DdpSync, AllReduce])
-def test_seconds_of_communication_are_those_of_the_step_itself(kind, alone):
-    """And those that the step has waited for it."""
+def test_slow_collective_counts_in_the_seconds_of_its_own_step(kind, alone):
+    """In `comm_s`, and in the seconds that the step has waited for others."""
     sync = kind(Ranks(), SyncOptions(sparse_rows=False))
     model = DistributedDataParallel(nn.Linear(2, 2), gradient_as_bucket_view=True)
     sync.wrapped(model)
     timer = StepTimer(model)
-    found: list[float] = []
+    comm: list[float] = []
     waited: list[float] = []
 
     def send(flat: torch.Tensor) -> Future[torch.Tensor]:
         sent: Future[torch.Tensor] = Future()
-        slow_s = SLOW_S if len(found) == SLOW else 0
+        slow_s = SLOW_S if len(comm) == SLOW else 0
         threading.Timer(slow_s, sent.set_result, [flat]).start()
         return sent
 
     sync._hook.start = send
     if sync.hook_choice.hook_class is None:
         model.register_comm_hook(None, lambda state, bucket: send(bucket.buffer()))
-    while len(found) < STEPS:
+    while len(comm) < STEPS:
         sync.backward(model(torch.ones(1, 2)).sum())
         waited.append(timer.end_step().seconds()["sync"])
         sync.sync(model, sync.used(model))
-        found.append(sync.comm_s)
-    for seconds in (found, waited):
+        comm.append(sync.comm_s)
+    for seconds in (comm, waited):
         assert seconds[SLOW] == max(seconds) >= 0.9 * SLOW_S

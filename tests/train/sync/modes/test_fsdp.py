@@ -57,24 +57,24 @@ class Deep(synthetic.Synthetic):
 
 
 def growths(ranks: Ranks, mode: str, folder: str) -> dict[str, Any]:
-    """By how many bytes each of these parts of a run needed more than was held before it."""
+    """How many bytes each of these parts of a run needed beyond those held before it."""
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)  # what is freed goes back to the system
     config = replace(
         CONFIG, sync=mode, max_steps=2, batch_size=8, evaluate="end", checkpoint_every="1",
         eval_samples=9, eval_batch_size=4,
     )  # fmt: skip
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patching:
         for owner, name in PARTS_OF_A_RUN:
-            patching.setattr(owner, name, measured(getattr(owner, name), name, found))
+            patching.setattr(owner, name, measured(getattr(owner, name), name, results))
         task = Deep(config)
         trainer, _ = run(config, Path(folder, mode), task=task, ranks=ranks)
         again = replace(config, resume=str(Path(folder, mode)), max_steps=3)
         run(again, Path(folder, f"{mode}-again{ranks.rank}"), task=task, ranks=ranks)
-    found["metrics"] = trainer.history.evaluations[-1].metrics
+    results["metrics"] = trainer.history.evaluations[-1].metrics
     if mode == "fsdp":
-        found |= saved_whole(trainer)
-    return found
+        results |= saved_whole(trainer)
+    return results
 
 
 def saved_whole(trainer: Trainer) -> dict[str, Any]:
@@ -92,11 +92,11 @@ def saved_whole(trainer: Trainer) -> dict[str, Any]:
     return {"whole": most[0], "saved": list(values), "kind": kind, "is_same": is_same}
 
 
-def measured(call: Callable[..., Any], name: str, found: dict[str, int]) -> Callable[..., Any]:
-    def wrapper(*given: Any, **named: Any) -> Any:
+def measured(call: Callable[..., Any], name: str, results: dict[str, int]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with peak() as most:
-            result = call(*given, **named)
-        found[name] = max(most[0], found.get(name, 0))
+            result = call(*args, **kwargs)
+        results[name] = max(most[0], results.get(name, 0))
         return result
 
     return wrapper
@@ -111,7 +111,7 @@ def of_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
     }
 
 
-def test_splitting_the_model_takes_a_few_layers(of_modes):
+def test_fsdp_splits_the_model_in_the_memory_of_a_few_layers(of_modes):
     assert max(rank["wrap"] for rank in of_modes["fsdp"]) < FEW_LAYERS
 
 
@@ -120,16 +120,16 @@ def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(of_modes):
 
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_a_rank_that_does_not_write_gathers_one_parameter_at_a_time(of_modes, mode):
+def test_saving_gathers_one_parameter_at_a_time_on_a_rank_that_does_not_write(of_modes, mode):
     assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 16, with two means each
 
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_resume_reads_one_parameter_at_a_time_beside_the_own_state(of_modes, mode):
+def test_resume_reads_one_parameter_at_a_time(of_modes, mode):
     assert max(rank["restore"] for rank in of_modes[mode]) < STATE_BYTES + FEW_LAYERS
 
 
-def test_rank_0_alone_has_the_whole_model_to_save_it(of_modes):
+def test_fsdp_gives_the_whole_model_to_rank_0_alone(of_modes):
     first, second = of_modes["fsdp"]
     assert second["whole"] < FEW_LAYERS
     assert (first["kind"], first["saved"], first["is_same"]) == (
@@ -140,14 +140,14 @@ def test_rank_0_alone_has_the_whole_model_to_save_it(of_modes):
     assert second["saved"] == []
 
 
-def test_evaluation_counts_each_sample_once_where_a_rank_has_fewer_batches(of_modes):
+def test_evaluation_with_fewer_batches_on_a_rank_counts_each_sample_once(of_modes):
     """Of nine samples, in batches of four, rank 0 has two batches and rank 1 has one."""
-    found = of_modes["fsdp"][0]["metrics"]
-    assert found == pytest.approx(of_modes["zero1"][0]["metrics"], abs=1e-6)
-    assert found == of_modes["fsdp"][1]["metrics"]
+    metrics = of_modes["fsdp"][0]["metrics"]
+    assert metrics == pytest.approx(of_modes["zero1"][0]["metrics"], abs=1e-6)
+    assert metrics == of_modes["fsdp"][1]["metrics"]
 
 
-def test_a_parameter_without_a_dimension_is_named(alone):
+def test_fsdp_refuses_a_scalar_parameter_by_name(alone):
     model = nn.Linear(3, 3)
     model.scale = nn.Parameter(torch.ones(()))
     reason = "support scalar parameters. Change scale to a 1D"
@@ -155,7 +155,7 @@ def test_a_parameter_without_a_dimension_is_named(alone):
         Fsdp(Ranks(), SyncOptions()).wrap(model)
 
 
-def test_tied_frozen_and_locked_parts_are_split_in_place(alone):
+def test_fsdp_splits_tied_frozen_and_uncopyable_parts_in_place(alone):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
     model[1].weight = model[0].weight
     model[0].bias.requires_grad_(False)

@@ -8,14 +8,14 @@ from torch import nn
 
 from train.sync.base import MIB, SyncOptions
 from train.sync.modes import gather_scatter
-from train.sync.modes.gather_scatter import AT_ONCE, GatherScatterHook
+from train.sync.modes.gather_scatter import PIECES_AT_ONCE, GatherScatterHook
 from train.sync.ranks import Ranks
 
 RANKS, FAR_S = 3, 60
 
 
 class Network:
-    """What the root asks for, in order; every rank has what the root has, plus its number."""
+    """The root's collectives, in order; rank r has the root's values plus 3 r."""
 
     def __init__(self) -> None:
         self.gathered: list[int] = []
@@ -34,7 +34,7 @@ class Network:
 
     def scatter(self, tensor, every, **_):
         assert self.may_scatter.wait(FAR_S)
-        assert len(every) == RANKS and all(one is tensor for one in every)
+        assert len(every) == RANKS and all(part is tensor for part in every)
         self.scattered.append(int(tensor.flatten()[0]))
         return self
 
@@ -62,33 +62,34 @@ def root(network, alone):
     return GatherScatterHook(nn.Linear(1, 1), Ranks(rank=0, world_size=RANKS), options)
 
 
-def test_buckets_become_their_means_in_order_and_larger_ones_come_in_pieces(network, root):
+def test_buckets_are_averaged_in_order_and_large_ones_in_pieces(network, root):
     pieces = torch.tensor([100.0] * 5 + [200.0] * 5)
     buckets = [torch.zeros(4), pieces, torch.full((2,), 300.0)]
     before = [bucket.clone() for bucket in buckets]
-    for one, bucket in zip([root.start(bucket) for bucket in buckets], buckets, strict=True):
-        assert one.wait() is bucket
+    started = [root.start(bucket) for bucket in buckets]
+    for future, bucket in zip(started, buckets, strict=True):
+        assert future.wait() is bucket
     # the mean of x, x + 3 and x + 6 is x + 3
     assert network.gathered == [0, 100, 200, 300] and network.scattered == [3, 103, 203, 303]
     torch.testing.assert_close(buckets, [bucket + 3 for bucket in before])
     assert root.ranks.ledger.gradients.total() == 2 * sum(bucket.nbytes for bucket in buckets)
 
 
-def test_the_next_bucket_comes_in_while_the_mean_of_one_is_sent_and_no_further_one(network, root):
+def test_root_gathers_the_next_piece_while_it_scatters_and_no_further_one(network, root):
     network.may_scatter.clear()
     started = [root.start(torch.full((5,), 100.0 * number)) for number in range(4)]
-    network.wait_for(AT_ONCE + 1)  # the mean of the first has made room
+    network.wait_for(PIECES_AT_ONCE + 1)  # the mean of the first has made room
     while root._room._value:  # the fourth has none yet
-        network.wait_for(AT_ONCE + 1)
+        network.wait_for(PIECES_AT_ONCE + 1)
     assert network.gathered == [0, 100, 200] and network.scattered == []
     network.may_scatter.set()
-    for one in started:
-        one.wait()
+    for future in started:
+        future.wait()
     assert network.gathered == [0, 100, 200, 300] and network.scattered == [3, 103, 203, 303]
 
 
 @pytest.mark.parametrize("lost", ["scatter", "gather"])
-def test_a_peer_that_is_lost_is_told_to_who_waits(lost, root, monkeypatch):
+def test_lost_peer_raises_in_the_wait_for_its_bucket(lost, root, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("connection closed by peer")
 

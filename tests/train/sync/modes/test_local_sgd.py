@@ -12,7 +12,7 @@ from tests.train.matrix_tasks import Patchy
 from tests.train.matrix_worker import assert_same_bits
 from tests.train.on_ranks import trainer_of
 from tests.train.retained import train
-from tests.train.sync.compression.test_compressed_training import CUT, goes_on, losses
+from tests.train.sync.compression.test_compressed_training import CUT, assert_resumes, losses
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
@@ -32,7 +32,7 @@ def every_step(ranks: Ranks, disk: Path) -> None:
     )  # fmt: skip
     local = train(ranks, plain, disk / "local")
     exact = train(ranks, replace(plain, sync="all_reduce"), disk / "exact")
-    params = (list(one.model.parameters()) for one in (local, exact))
+    params = (list(trainer.model.parameters()) for trainer in (local, exact))
     torch.testing.assert_close(*params, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(losses(local), losses(exact), rtol=1e-12, atol=1e-12)
 
@@ -51,7 +51,7 @@ def rounds(ranks: Ranks, disk: Path) -> dict[str, Any]:
     trainer = train(ranks, config, disk)
     assert_same_bits(ranks, trainer, "rounds")
     return {
-        "payload": [one.payload_bytes for one in trainer.history.steps],
+        "payload": [record.payload_bytes for record in trainer.history.steps],
         "model": sum(param.nbytes for param in trainer.model.parameters()),
     }
 
@@ -61,28 +61,28 @@ def work(ranks: Ranks, folder: str) -> dict[str, Any]:
     disk = Path(folder) / f"disk{ranks.rank}"
     every_step(ranks, disk / "every")
     patchy(ranks)
-    found: dict[str, Any] = {"rounds": rounds(ranks, disk)}
+    results: dict[str, Any] = {"rounds": rounds(ranks, disk)}
     for name, config in (("local SGD", BASE), ("DiLoCo", replace(BASE, **DILOCO))):
         # With the same checkpoints, since making one is a round out of turn. Not two of them:
         # where the disk is still busy with one, the next comes later.
         often = {"checkpoint_every": str(CUT), "max_steps": 2 * CUT - 1, "batch_size": 256}
-        goes_on(ranks, replace(config, **often), disk / name, name)
+        assert_resumes(ranks, replace(config, **often), disk / name, name)
         trained = train(ranks, replace(config, split="even", epochs=12), disk / f"even-{name}")
-        found[name] = trained.history.evaluations[-1].metrics["accuracy"]
-    return found
+        results[name] = trained.history.evaluations[-1].metrics["accuracy"]
+    return results
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """The workers hold that ranks have the same bits, and that a run equals what it should."""
+def results(tmp_path_factory):
+    """The workers check that ranks have the same bits, and that a run equals what it should."""
     folder = tmp_path_factory.mktemp("found")
     return results_of(work, 3, folder, str(folder), timeout_s=840)[0]
 
 
-def test_it_learns(found):
-    assert found["local SGD"] > 0.95 and found["DiLoCo"] > 0.95
+def test_local_sgd_and_diloco_learn(results):
+    assert results["local SGD"] > 0.95 and results["DiLoCo"] > 0.95
 
 
-def test_only_a_round_hands_something_over_and_that_is_the_model_once(found):
-    rounds = found["rounds"]
+def test_only_a_round_sends_bytes_and_it_sends_the_model_once(results):
+    rounds = results["rounds"]
     assert rounds["payload"] == [rounds["model"] * (step % 4 == 0) for step in range(1, 21)]

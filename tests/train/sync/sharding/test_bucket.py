@@ -1,6 +1,7 @@
-"""A bucket's gradients go to the ranks whose parts they are, and the parts to all ranks.
+"""A sharded bucket sends gradients to the shards' ranks, and updated shards to all ranks.
 
-A gradient is missing on all ranks, one on some, one lies otherwise in memory, one is sparse.
+One gradient is missing on all ranks and one on some; one has another order in memory, and one is
+sparse.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
-from train.sync.sharding.bucket import Bucket
+from train.sync.sharding.bucket import ShardedBucket
 
 NEVER, RARE, SPARSE = 3, 4, 5  # of the values
 
@@ -34,36 +35,40 @@ def values() -> list[Tensor]:
 def gradients_of(rank: int) -> list[Tensor | None]:
     """In another order of memory than the parameters."""
     torch.manual_seed(1 + rank)
-    shapes = [one.shape[::-1] for one in values()]
-    found: list[Any] = [torch.randn(one).permute([*range(len(one))][::-1]) for one in shapes]
-    found[NEVER], found[SPARSE] = None, found[SPARSE].to_sparse()
-    found[RARE] = found[RARE] if rank == 0 else None
-    return found
+    shapes = [tensor.shape[::-1] for tensor in values()]
+    gradients: list[Any] = [
+        torch.randn(shape).permute([*range(len(shape))][::-1]) for shape in shapes
+    ]
+    gradients[NEVER] = None
+    gradients[SPARSE] = gradients[SPARSE].to_sparse()
+    gradients[RARE] = gradients[RARE] if rank == 0 else None
+    return gradients
 
 
 def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
     """Parts get the means of their gradients; stepped, they are the whole on every rank again."""
-    bucket = Bucket([nn.Parameter(one) for one in values()], ranks, group)
+    bucket = ShardedBucket([nn.Parameter(tensor) for tensor in values()], ranks, group)
     every = [gradients_of(rank) for rank in range(ranks.world_size)]
-    assert sum(len(share.part) for share in bucket.shares) <= -(-230 // ranks.world_size)
-    for share, whole, param in zip(bucket.shares, values(), bucket.params, strict=True):
-        assert torch.equal(share.whole(share.part), whole)
-        assert share.whole(share.part).stride() == param.stride()
+    assert sum(len(shard.part) for shard in bucket.shards) <= -(-230 // ranks.world_size)
+    for shard, whole, param in zip(bucket.shards, values(), bucket.params, strict=True):
+        assert torch.equal(shard.gathered(shard.part), whole)
+        assert shard.gathered(shard.part).stride() == param.stride()
     for param, gradient in zip(bucket.params, every[ranks.rank], strict=True):
         param.grad = gradient
     bucket.reduce()
-    assert bucket.had == [one is not None for one in every[ranks.rank]]
+    assert bucket.had_gradient == [gradient is not None for gradient in every[ranks.rank]]
     assert all(param.grad is None for param in bucket.params)
     bucket.wait()
-    bucket.give([at != NEVER for at in range(len(every[0]))])
-    assert bucket.shares[NEVER].part.grad is None
+    bucket.set_gradients([index != NEVER for index in range(len(every[0]))])
+    assert bucket.shards[NEVER].part.grad is None
     stepped = values()
-    for at, share in enumerate(bucket.shares):
-        if share.part.grad is not None:
-            own = [torch.zeros(share.form.shape) if one[at] is None else one[at] for one in every]
-            stepped[at] = torch.stack([one.to_dense() for one in own]).mean(0)
-            torch.testing.assert_close(share.whole(share.part.grad), stepped[at])
-            share.part.data.copy_(share.part.grad)
+    for index, shard in enumerate(bucket.shards):
+        if shard.part.grad is not None:
+            zeros = torch.zeros(shard.layout.shape)
+            gradients = [zeros if row[index] is None else row[index] for row in every]
+            stepped[index] = torch.stack([tensor.to_dense() for tensor in gradients]).mean(0)
+            torch.testing.assert_close(shard.gathered(shard.part.grad), stepped[index])
+            shard.part.data.copy_(shard.part.grad)
     bucket.gather()
     bucket.finish()
     torch.testing.assert_close([param.detach() for param in bucket.params], stepped)
@@ -72,14 +77,14 @@ def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
 def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
     """A gradient that divides evenly is sent from where it is, and its parameter gathered so."""
     param = nn.Parameter(torch.zeros(4 * ranks.world_size, 6))
-    bucket = Bucket([param], ranks, group)
+    bucket = ShardedBucket([param], ranks, group)
     param.grad = torch.randn_like(param)
     address = param.grad.data_ptr()
     assert bucket.reduce().data_ptr() == address
     bucket.wait()
-    bucket.give([True])
-    bucket.shares[0].part.data.fill_(ranks.rank)
-    assert bucket.gather().data_ptr() == bucket.shares[0].part.data_ptr()
+    bucket.set_gradients([True])
+    bucket.shards[0].part.data.fill_(ranks.rank)
+    assert bucket.gather().data_ptr() == bucket.shards[0].part.data_ptr()
     bucket.finish()
     assert torch.equal(param[::4, 0], torch.arange(ranks.world_size).float())
 
@@ -91,5 +96,5 @@ def work(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_ranks_get_the_means_of_their_parts_and_tell_all_what_becomes_of_them(count, tmp_path):
+def test_bucket_reduces_gradients_to_the_mean_and_gathers_updated_shards(count, tmp_path):
     results_of(work, count, tmp_path)

@@ -1,4 +1,4 @@
-"""Of a model's layers those are gathered by themselves that nothing outside has a part of."""
+"""Repeated layers of a model are found, except those that share a parameter with others."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ class Network(nn.Module):
         self.head = nn.Linear(3, 3)
 
 
-def test_each_layer_of_a_list_is_one_but_what_others_hold_is_none():
+def test_repeated_layers_leave_out_a_layer_with_a_shared_parameter():
     network = Network()
     first, second, third = network.layers
     assert repeated_layers(network) == [first, second, third]
@@ -22,12 +22,12 @@ def test_each_layer_of_a_list_is_one_but_what_others_hold_is_none():
     assert repeated_layers(network) == []
 
 
-def test_a_list_within_a_layer_belongs_to_it():
+def test_nested_list_belongs_to_its_layer():
     network = nn.Sequential(Network(), nn.ModuleList([Network(), Network()]))
     assert repeated_layers(network) == [*network[0].layers, *network[1]]
 
 
-def test_a_list_of_one_or_of_several_kinds_is_no_repetition():
+def test_list_of_one_layer_or_of_mixed_classes_is_not_repeated():
     alone = nn.ModuleList([nn.Linear(3, 3)])
     mixed = nn.ModuleList([nn.Linear(3, 3), nn.Tanh()])
     assert repeated_layers(nn.Sequential(alone, mixed)) == []
