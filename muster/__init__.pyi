@@ -343,7 +343,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         trace: TracebackType | None,
     ) -> None: ...
 
-class Alone(nn.Module):
+class SingleProcess(nn.Module):
     """The methods of DDP that a script calls, for a single process without a group."""
 
     module: Any
@@ -644,7 +644,7 @@ def sync(
     synced_batchnorm: bool = False,
     timeout_s: float = 1800.0,
     **ddp_options: Any,
-) -> DistributedDataParallel | Alone:
+) -> DistributedDataParallel | SingleProcess:
     """Return `DistributedDataParallel(model, **ddp_options)`, which averages gradients by `mode`.
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with

@@ -20,7 +20,7 @@ _MODULES = {
     "Ranks": "train.sync.ranks",
     "SyncOptions": "train.sync.base",
     "flatten": "train.sync.ranks",
-    "spread": "train.sync.ranks",
+    "unflatten": "train.sync.ranks",
     "summed": "train.sync.ddp.hooks",
 }
 __all__ = [*_MODULES]  # noqa: PLE0604

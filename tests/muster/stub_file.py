@@ -49,7 +49,7 @@ CLASSES = {
     "train/checkpoints/object_states.py": {"Stateful": {}, "Collected": {}},
     "train/program/saved_objects.py": {"Checkpoints": {"folder": "Path", "step": "int"}},
     "train/sync/ddp/data_parallel.py": {
-        "Alone": {"module": "Any", "require_backward_grad_sync": "bool"},
+        "SingleProcess": {"module": "Any", "require_backward_grad_sync": "bool"},
     },
 }  # fmt: skip
 INTERNAL = {
@@ -60,7 +60,12 @@ INTERNAL = {
     },
     "Checkpoints": {"requests", "resume_from", "make"},
 }  # fmt: skip
-MADE_BY_US = {"Steps", "Batches", "Checkpoints", "Alone"}  # what is given to __init__ is ours
+MADE_BY_US = {
+    "Steps",
+    "Batches",
+    "Checkpoints",
+    "SingleProcess",
+}  # what is given to __init__ is ours
 SHOWN = {"__init__", "__len__", "__iter__", "__enter__", "__exit__", "__str__"}
 
 

@@ -38,7 +38,7 @@ except muster.RunFailed as error:
     reveal_type(error.rank)
 """
 REVEALED = [
-    "torch.nn.parallel.DistributedDataParallel | Alone",
+    "torch.nn.parallel.DistributedDataParallel | SingleProcess",
     "torch.nn.Module | Any",
     "int",
     "int",

@@ -27,7 +27,7 @@ class SyncedModel:
         self._forgets = forgets
 
     def own_tensors(self) -> Tensors:
-        self._sync.settle(self._model)
+        self._sync.make_replicas_equal(self._model)
         return self._sync.state()
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:

@@ -55,7 +55,7 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
             raise
         saves = config.save_model and config.epochs > 0
         model, is_first = trainer.state.model, ranks.rank == 0
-        with trainer.grad_sync.whole(model) if saves else nullcontext():
+        with trainer.grad_sync.full_parameters(model) if saves else nullcontext():
             if is_first:
                 _write_results(trainer, history, run_dir, saves=saves)
         trainer.manager.require()

@@ -295,7 +295,7 @@ class Trainer:
         config = self.config
         wanted = config.evaluate == when or config.epochs == 0
         if wanted or when == "end":
-            self.grad_sync.settle(self.model)
+            self.grad_sync.make_replicas_equal(self.model)
         if not wanted or config.evaluate == "never":
             return {}
         # the number of epochs, the one that ends now included

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import DEFAULT_MB, GradSync
-from .ranks import Ranks, dense_gradient, flatten, groups, spread, waits
+from .ranks import Ranks, dense_gradient, flatten, groups, unflatten, waits
 
 
 class AfterBackward(GradSync):
@@ -42,6 +42,6 @@ class AfterBackward(GradSync):
         for group in groups(gradients, self.options.bucket_bytes(DEFAULT_MB)):
             flat, before = flatten(group), len(self.ranks.ledger.step)
             waits.during(self.average, flat, self.ranks)
-            spread(flat, group)
+            unflatten(flat, group)
             if len(group) == 1:
                 self.ranks.ledger.of_parameter(before, names[id(group[0])], group[0])

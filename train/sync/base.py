@@ -106,10 +106,10 @@ class GradSync:
     def finished(self) -> None:
         """Called when the device has finished the step, for modes that time it by device events."""
 
-    def settle(self, model: nn.Module) -> None:
+    def make_replicas_equal(self, model: nn.Module) -> None:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""
 
-    def whole(self, model: nn.Module) -> AbstractContextManager[None]:
+    def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
         """A context in which rank 0 can save `model`, the one `wrap` was given. Collective.
 
         A mode that splits parameters gives rank 0 the whole ones here, on its CPU; other ranks get

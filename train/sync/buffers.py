@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .batchnorm import synced_layers
-from .ranks import Ranks, flatten, spread
+from .ranks import Ranks, flatten, unflatten
 
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
@@ -94,7 +94,7 @@ class Buffers:
             own = [one.numbers() for one in changed]
             flat = flatten(own)
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
-            spread(self._ranks.all_reduce(flat), own)
+            unflatten(self._ranks.all_reduce(flat), own)
             for one, mean in zip(changed, own, strict=True):
                 one.take(mean)
         seen = zip(self.watched, found, strict=True)

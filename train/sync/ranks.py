@@ -5,7 +5,7 @@ Each process counts what it sends: a step's gradients one by one, everything by 
 Each process also adds up the seconds for which it waits for others: `waits`.
 
 A collective has a fixed cost beside its bytes. One for each of a model's hundreds of parameters
-would be slow, so tensors are joined in one (`groups`, `flatten`, `spread`).
+would be slow, so tensors are joined in one (`groups`, `flatten`, `unflatten`).
 """
 
 import os
@@ -33,7 +33,7 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 BROADCAST_BYTES = 4 * 2**20  # connections accepted at a time
-LITTLE = 1 / 8  # share of a group below which a tensor is not worth a collective
+SMALL_TENSOR_SHARE = 1 / 8  # share of a group below which a tensor is not worth a collective
 
 
 class Moment(NamedTuple):
@@ -184,7 +184,7 @@ class Ranks:
             flat = flatten(group)
             self._wait(dist.broadcast, flat, group=self.group, group_src=0)
             self.note("broadcast", flat)
-            spread(flat, group)
+            unflatten(flat, group)
 
     def _wait(self, collective: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         if self.in_background:
@@ -256,7 +256,11 @@ def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
     for at, tensor in enumerate(tensors):
         if 2 * tensor.nbytes >= limit_bytes:
             found.append([at])
-            begun = {kind: one for kind, one in begun.items() if one[1] < LITTLE * limit_bytes}
+            begun = {
+                kind: one
+                for kind, one in begun.items()
+                if one[1] < SMALL_TENSOR_SHARE * limit_bytes
+            }
             continue
         group, used = begun.get(tensor.dtype, (None, 0))
         if group is None or used + tensor.nbytes > limit_bytes:
@@ -273,7 +277,7 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copy the values of `flat`, as `flatten` has arranged them, into `tensors`."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):

@@ -13,7 +13,7 @@ from tests.train.sync import batchnorm_worker as worker
 from tests.train.workers import results_of
 from train.batches.plan import BatchPlan, MicroBatch
 from train.sync import batchnorm
-from train.sync.ddp.data_parallel import Alone
+from train.sync.ddp.data_parallel import SingleProcess
 
 SIZES = {"dataset_size": 8, "batch_size": 8, "seed": 0}
 LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of the gradient
@@ -112,7 +112,7 @@ def test_a_batch_of_dummies_or_of_nothing_leaves_no_trace(shape, dummies, alone)
 
 
 def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
-    model = Alone(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
+    model = SingleProcess(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
     (layer,) = batchnorm.synced_layers(model)
     for weight, error in ((0.0, None), (1.0, None), (0.0, ZeroDivisionError)):
         with pytest.raises(error) if error else nullcontext(), MicroBatch((0,), weight).on(model):
@@ -137,12 +137,12 @@ def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
 def test_micro_batches_that_each_rank_cuts_by_itself_are_refused(given, named, alone):
     """Losses depended on the number of ranks, or ranks waited for passes that others do not run."""
     plan = BatchPlan(**{"weights": (1.0, 1.0), "accumulation": 1, **given}, **SIZES)
-    model = Alone(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
+    model = SingleProcess(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
     for rank in range(len(plan.weights)):
         micro = next(plan.epoch(0, rank)).micro_batches[0]
         with pytest.raises(UsageError, match=named) if named else nullcontext(), micro.on(model):
             pass
-        with micro.on(Alone(nn.BatchNorm1d(3))):
+        with micro.on(SingleProcess(nn.BatchNorm1d(3))):
             pass
 
 

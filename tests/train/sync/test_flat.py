@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.sync.ranks import flatten, groups, spread
+from train.sync.ranks import flatten, groups, unflatten
 
 
 def test_small_ones_go_together_and_large_ones_alone():
@@ -43,5 +43,5 @@ def test_what_was_flattened_is_spread_again():
     tensors = [torch.arange(6.0).view(3, 2).t(), torch.tensor(7.0), torch.zeros(0)]
     flat = flatten(tensors)
     assert flat.tolist() == [0, 2, 4, 1, 3, 5, 7]
-    spread(2 * flat, tensors)
+    unflatten(2 * flat, tensors)
     assert tensors[0].tolist() == [[0, 4, 8], [2, 6, 10]] and tensors[1] == 14

@@ -11,7 +11,7 @@ from torch import nn
 import muster
 from tests.train.workers import results_of
 from train.sync.base import SyncOptions
-from train.sync.ddp.data_parallel import SyncedDataParallel, Way
+from train.sync.ddp.data_parallel import HookChoice, SyncedDataParallel
 from train.sync.modes.all_reduce import AllReduceHook
 from train.sync.ranks import Ranks, backend_of
 
@@ -32,11 +32,11 @@ def group_of_one(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 def test_buckets_and_rows_are_those_of_gloo_however_the_group_was_made(group_of_one):
-    way = Way.of(AllReduceHook, SyncOptions())
+    hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
     words = nn.Embedding(3000, 96)
     for group in (None, dist.new_group([0]), dist.new_group([0], backend="gloo")):
-        assert way.buckets(CPU, group) == {"bucket_cap_mb": 4.0}
-        made = SyncedDataParallel(words, way, process_group=group)
+        assert hook_choice.bucket_options(CPU, group) == {"bucket_cap_mb": 4.0}
+        made = SyncedDataParallel(words, hook_choice, process_group=group)
         assert made.hook._by_rows == {words.weight}
         assert backend_of(CPU, Ranks(group=group).own_group(10)) == "gloo"
 
@@ -49,8 +49,10 @@ def test_the_group_of_the_model_counts_not_the_default_group():
         own = dist.new_group([0], backend="gloo")
         dist.distributed_c10d._world.pg_backend_config[default] = "cuda:nccl"
         assert backend_of(CPU) == "" and backend_of(torch.device("cuda")) == "nccl"
-        way = Way.of(AllReduceHook, SyncOptions())
-        assert way.buckets(CPU) == {} and way.buckets(CPU, own) == {"bucket_cap_mb": 4.0}
+        hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
+        assert hook_choice.bucket_options(CPU) == {} and hook_choice.bucket_options(CPU, own) == {
+            "bucket_cap_mb": 4.0
+        }
         assert Ranks(group=own).device == CPU
         assert backend_of(CPU, Ranks(group=own).own_group(10)) == "gloo"
     finally:

@@ -10,7 +10,7 @@ from torch.futures import Future
 from muster.errors import UsageError
 
 from ..base import DEFAULT_MB
-from ..ddp.hooks import Bucket, BucketHook, Lane, summed
+from ..ddp.hooks import BackgroundThread, Bucket, BucketHook, summed
 from ..plugins import own_plugins
 
 Named = Mapping[str, Tensor]  # gradients by the names of their parameters
@@ -34,7 +34,7 @@ class Compressor(BucketHook):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._names = {param: name for name, param in given[0].named_parameters()}
-        self.lane = Lane(self.ranks, self.options, self.device)
+        self.thread = BackgroundThread(self.ranks, self.options, self.device)
         self._remembered: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}  # to be remembered once this bucket has become the mean
 
@@ -42,18 +42,18 @@ class Compressor(BucketHook):
         """Replace `gradients` by about their mean over ranks, in place: the same bits on all ranks.
 
         They are dense, of one dtype, and each has its parameter's shape. All ranks call it with the
-        same names, in the lane's thread. Pass what is left out to `keep_error`.
+        same names, in the background thread. Pass what is left out to `keep_error`.
         """
         raise NotImplementedError
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
-        _ = self.lane.ranks  # Creates the group in this thread, not in the lane's.
-        return self.lane.promise(self._average_bucket, bucket)
+        _ = self.thread.ranks  # Creates the group in this thread, not in the background one.
+        return self.thread.promise(self._average_bucket, bucket)
 
     def _average_bucket(self, bucket: Bucket) -> Tensor:
         for rows in bucket.rows:
             if rows.moved.numel():
-                self.lane.ranks.all_reduce(rows.moved.div_(self.ranks.world_size))
+                self.thread.ranks.all_reduce(rows.moved.div_(self.ranks.world_size))
         named = {
             self._names[param]: gradient
             for param, gradient in bucket.gradients.items()

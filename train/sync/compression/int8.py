@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from ..ranks import flatten, spread
+from ..ranks import flatten, unflatten
 from .base import Compressor, Named
 
 CHUNK = 1024  # values that share a scale
@@ -33,15 +33,15 @@ class Int8(Compressor):
         sent = quantise(padded)
         error = padded - dequantise(sent, flat.dtype)
         received = torch.empty_like(sent)  # this rank's part, from each rank
-        self.lane.ranks.note("all_to_all", sent)
-        dist.all_to_all_single(received, sent, group=self.lane.ranks.group)
+        self.thread.ranks.note("all_to_all", sent)
+        dist.all_to_all_single(received, sent, group=self.thread.ranks.group)
         mean = dequantise(received, flat.dtype).sum(0) / ranks  # (part,)
         row = quantise(mean[None])
         # This rank also remembers the error of rounding the mean, as if its own gradient lacked it.
         error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])
         self.keep_error(gradients, error.view(-1)[: len(flat)])
-        means = dequantise(self.lane.ranks.all_gather(row[0]), flat.dtype)
-        spread(means.view(-1)[: len(flat)], list(gradients.values()))
+        means = dequantise(self.thread.ranks.all_gather(row[0]), flat.dtype)
+        unflatten(means.view(-1)[: len(flat)], list(gradients.values()))
 
 
 def quantise(rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..ranks import flatten, spread
+from ..ranks import flatten, unflatten
 from .base import Compressor, Named
 
 
@@ -60,7 +60,7 @@ class PowerSgd(Compressor):
 
     def _mean(self, factors: Sequence[Tensor]) -> None:
         flat = flatten(factors) / self.ranks.world_size
-        spread(self.lane.ranks.all_reduce(flat), factors)
+        unflatten(self.thread.ranks.all_reduce(flat), factors)
 
 
 def should_compress(gradient: Tensor, rank: int) -> bool:

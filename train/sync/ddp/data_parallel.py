@@ -50,7 +50,7 @@ def sync(
     synced_batchnorm: bool = False,
     timeout_s: float = 1800.0,
     **ddp_options: Any,
-) -> "DistributedDataParallel | Alone":
+) -> "DistributedDataParallel | SingleProcess":
     """Return `DistributedDataParallel(model, **ddp_options)`, which averages gradients by `mode`.
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
@@ -97,21 +97,21 @@ def sync(
             f"muster.sync: mode 'single' is for one process, but world_size is {ranks.world_size}"
         )
     if not dist.is_initialized():
-        return Alone(model)
+        return SingleProcess(model)
     if ranks.world_size > 1 and ranks.rank == 0 and (line := drift.note(model)):
         warnings.warn(f"muster.sync: {line}", stacklevel=2)
     if synced_batchnorm and ranks.world_size > 1:
         model = batchnorm.convert(model, timeout_s, ranks)
-    way = Way(None, options)
+    hook_choice = HookChoice(None, options)
     if ranks.world_size > 1:
-        way = Way.of(plugins.load_plugin("modes", mode).hook_class, options)
-        way = way.on(device_of(model), group)
-    ddp_options = way.buckets(device_of(model), group) | ddp_options
-    if way.kind is None:
+        hook_choice = HookChoice.of(plugins.load_plugin("modes", mode).hook_class, options)
+        hook_choice = hook_choice.for_device(device_of(model), group)
+    ddp_options = hook_choice.bucket_options(device_of(model), group) | ddp_options
+    if hook_choice.hook_class is None:
         plain = DistributedDataParallel(model, **ddp_options)
         _wrappers[model] = weakref.ref(plain)
         return plain
-    return SyncedDataParallel(model, way, **ddp_options)
+    return SyncedDataParallel(model, hook_choice, **ddp_options)
 
 
 def group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
@@ -168,45 +168,47 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
     yield from number("timeout_s", options.timeout_s, above=0)
 
 
-class Way(NamedTuple):
-    """How DDP sends its gradients."""
+class HookChoice(NamedTuple):
+    """The hook with which DDP sends its gradients, and its options."""
 
-    kind: type[BucketHook] | None  # None: DDP's own way
+    hook_class: type[BucketHook] | None  # None: DDP has no hook
     options: SyncOptions
 
     @classmethod
-    def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
+    def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "HookChoice":
         """Choose the hook of the compressor if one is asked for, else that of the mode."""
         if options.compress != "none":
             of_mode = plugins.load_plugin("compression", options.compress)
         return cls(of_mode, options)
 
-    def on(self, device: torch.device, group: dist.ProcessGroup | None = None) -> "Way":
+    def for_device(
+        self, device: torch.device, group: dist.ProcessGroup | None = None
+    ) -> "HookChoice":
         """The same without a hook, where this adds nothing: NCCL sends neither rows nor 4 MiB."""
-        adds_nothing = self.kind is not None and self.kind.is_as_ddp
+        adds_nothing = self.hook_class is not None and self.hook_class.is_as_ddp
         if adds_nothing and backend_of(device, group) == "nccl":
-            return self._replace(kind=None)
+            return self._replace(hook_class=None)
         return self
 
-    def buckets(
+    def bucket_options(
         self, device: torch.device, group: dist.ProcessGroup | None = None
     ) -> dict[str, float]:
         """DDP's option for the bucket size, of a model on `device`; needs a process group."""
         size = self.options.bucket_mb
-        if size is None and self.kind is not None and backend_of(device, group) == "gloo":
-            size = self.kind.default_mb
+        if size is None and self.hook_class is not None and backend_of(device, group) == "gloo":
+            size = self.hook_class.default_mb
         return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
     def register(
         self, model: DistributedDataParallel, ledger: CollectiveLedger | None = None
     ) -> BucketHook:
-        """Register a hook with the new `model` and return it; it does nothing if `kind` is None."""
+        """Register a hook with the new `model` and return it; without a class it does nothing."""
         group, ledger = model.process_group, ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
-        hook = (self.kind or BucketHook)(model.module, ranks, self.options)
+        hook = (self.hook_class or BucketHook)(model.module, ranks, self.options)
         hook.joins_of = weakref.ref(model)  # weak, since DDP holds the hook where nothing looks
         _wrappers[model.module] = weakref.ref(model)
-        if self.kind is not None:
+        if self.hook_class is not None:
             model.register_comm_hook(None, hook.average)
         return hook
 
@@ -217,9 +219,10 @@ class SyncedDataParallel(DistributedDataParallel):
     A hook holds process groups, which can be neither copied nor pickled, so a copy makes new ones.
     """
 
-    def __init__(self, model: nn.Module, way: Way, **options: Any) -> None:
+    def __init__(self, model: nn.Module, hook_choice: HookChoice, **options: Any) -> None:
         super().__init__(model, **options)
-        self._way, self.hook = way, way.register(self)
+        self._hook_choice = hook_choice
+        self.hook = hook_choice.register(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**reducer.without_hooks(super().__getstate__()), "hook": self.hook.state()}
@@ -227,7 +230,7 @@ class SyncedDataParallel(DistributedDataParallel):
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("hook")
         super().__setstate__(state)
-        self.hook = self._way.register(self)
+        self.hook = self._hook_choice.register(self)
         self.hook.restore(remembered)
 
 
@@ -245,7 +248,7 @@ def hook_of(model: DistributedDataParallel) -> BucketHook | None:
     return next((one for one in owners if isinstance(one, BucketHook)), None)
 
 
-class Alone(nn.Module):
+class SingleProcess(nn.Module):
     """The methods of DDP that a script calls, for a single process without a group."""
 
     def __init__(self, module: nn.Module) -> None:

@@ -26,7 +26,7 @@ from muster.errors import UsageError, refuse
 
 from .. import plugins
 from ..base import SyncOptions
-from .data_parallel import VIEWS, Way, device_of, group_of, option_problems
+from .data_parallel import VIEWS, HookChoice, device_of, group_of, option_problems
 
 
 def sync_ddp(
@@ -69,12 +69,12 @@ def sync_ddp(
         compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
-    way = Way.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
+    hook_choice = HookChoice.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
     accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
     if hasattr(accelerator, "ddp_handler"):
-        _of_accelerate(accelerator, way)
+        _of_accelerate(accelerator, hook_choice)
     elif hasattr(framework, "configure_ddp"):
-        _of_lightning(framework, way)
+        _of_lightning(framework, hook_choice)
     else:
         raise UsageError(
             f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
@@ -83,7 +83,7 @@ def sync_ddp(
     return framework
 
 
-def _of_accelerate(accelerator: Any, way: Way) -> None:
+def _of_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
     if _has_prepared_models(accelerator):
         raise UsageError(
             "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
@@ -95,10 +95,11 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
         )
 
     def options() -> dict[str, Any]:
-        return way.on(accelerator.device).buckets(accelerator.device) | VIEWS
+        device = accelerator.device
+        return {**hook_choice.for_device(device).bucket_options(device), **VIEWS}
 
     def register(model: DistributedDataParallel) -> None:
-        way.on(device_of(model), model.process_group).register(model)
+        hook_choice.for_device(device_of(model), model.process_group).register(model)
 
     hand_over(accelerator, options, register)
 
@@ -117,7 +118,7 @@ def hand_over(accelerator: Any, options: Any, register: Any) -> None:
     accelerator.ddp_handler = Handler(**vars(given))
 
 
-def _of_lightning(strategy: Any, way: Way) -> None:
+def _of_lightning(strategy: Any, hook_choice: HookChoice) -> None:
     ddp_options, comm_hook = _given_to_strategy(strategy)
     if comm_hook is not None:
         raise UsageError(
@@ -129,8 +130,8 @@ def _of_lightning(strategy: Any, way: Way) -> None:
     def configure_ddp() -> None:
         group = group_of(ddp_options)
         device = device_of(strategy.model)
-        chosen = way.on(device, group)
-        ddp_options.update(**chosen.buckets(device, group), **VIEWS)
+        chosen = hook_choice.for_device(device, group)
+        ddp_options.update(**chosen.bucket_options(device, group), **VIEWS)
         configure()
         chosen.register(strategy.model)
 

@@ -3,7 +3,8 @@
 Every rank's DDP calls the hook for its buckets in the same order, whichever becomes ready first. So
 what a hook sends and waits for comes in the same order on all ranks. A future's callback runs
 whenever the future is done, so a callback computes but neither sends nor waits. Work that must send
-again after it has received something runs in a `Lane`: a thread with a process group of its own.
+again after it has received something runs in a `BackgroundThread`, which has a process group of its
+own.
 
 DDP rebuilds its buckets after the first pass. So a hook looks parameters up in the bucket it is
 given and remembers none.
@@ -32,11 +33,13 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ..base import SyncOptions
-from ..ranks import Ranks, backend_of, flatten, spread
+from ..ranks import Ranks, backend_of, flatten, unflatten
 from . import reducer
 
 LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
-WORTH = 0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
+MOST_ROWS_SHARE = (
+    0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
+)
 
 
 class Bucket(NamedTuple):
@@ -87,7 +90,7 @@ class BucketHook:
 
         def put_back(done: Future[Tensor]) -> Tensor:
             if len(moving) > 1:
-                spread(done.value(), moving)
+                unflatten(done.value(), moving)
             return bucket.put_back()
 
         return self.start(flat).then(put_back)
@@ -162,7 +165,7 @@ def marked() -> torch.cuda.Event:
     return event
 
 
-class Lane:
+class BackgroundThread:
     """A thread with a group other than DDP's; it runs submitted work in order, as on every rank.
 
     The group is created at the first use, which all ranks reach together.
@@ -180,7 +183,7 @@ class Lane:
 
     @cached_property
     def ranks(self) -> Ranks:
-        """The hook's ranks, in this lane's group."""
+        """The hook's ranks, in this thread's group."""
         group = self._ranks.own_group(self._timeout_s)
         return replace(self._ranks, group=group, carries_gradients=True, in_background=True)
 
@@ -227,7 +230,7 @@ class Rows:
         """`union` is uint8 (rows,), not 0 for each row that any rank has used."""
         self._gradient = gradient
         self._rows = union.nonzero().flatten()
-        is_whole = len(self._rows) > WORTH * len(union)
+        is_whole = len(self._rows) > MOST_ROWS_SHARE * len(union)
         self.moved = gradient if is_whole else gradient.index_select(0, self._rows)
 
     def give_back(self) -> None:

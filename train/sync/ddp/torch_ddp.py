@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..base import GradSync, SyncOptions
 from ..ranks import Ranks
 from . import reducer
-from .data_parallel import VIEWS, Way, hook_of
+from .data_parallel import VIEWS, HookChoice, hook_of
 from .hooks import BucketHook, marked
 
 MS = 1e3
@@ -33,13 +33,13 @@ class DdpSync(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self.way = Way.of(self.hook_class, options)
+        self.hook_choice = HookChoice.of(self.hook_class, options)
         self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
         self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        options: dict[str, Any] = {**self.way.buckets(device), **VIEWS}
+        options: dict[str, Any] = {**self.hook_choice.bucket_options(device), **VIEWS}
         if device.type == "cuda":
             options["device_ids"] = [device]
         self.wrapped(wrapped := DistributedDataParallel(model, **options))
@@ -55,7 +55,7 @@ class DdpSync(GradSync):
             self.ranks.note("broadcast", tensor)
         if not params[0].is_cuda:
             reducer.log_each_step(model)
-        self._hook = self.way.register(model, self.ranks.ledger)
+        self._hook = self.hook_choice.register(model, self.ranks.ledger)
         # what it waits for in each backward pass
         self._params = [param for param in params if param.requires_grad]
         self._fix_buckets(model)
@@ -70,7 +70,7 @@ class DdpSync(GradSync):
         if any(getattr(module, "sparse", False) for module in model.modules()):
             return  # DDP refuses a pass without the gradient of a sparse embedding
         fix_buckets(model, self._hook, self._params[::-1])
-        for param in self._params if self.way.kind is None else ():
+        for param in self._params if self.hook_choice.hook_class is None else ():
             self.ranks.note("all_reduce", param)
 
     def _reached(self, param: nn.Parameter) -> None:
@@ -98,7 +98,7 @@ class DdpSync(GradSync):
             self._mean = marked()
         logged = reducer.logged(self._ddp)
         self._set_seconds(*reducer.logged_seconds(logged))
-        if self.way.kind is None:
+        if self.hook_choice.hook_class is None:
             for collective in reducer.collectives(self._ddp, logged):
                 self.ranks.ledger.add(collective)
 

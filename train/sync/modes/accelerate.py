@@ -26,7 +26,7 @@ class Accelerate(DdpSync):
         device = next(model.parameters()).device
         _set_environment(self.ranks, device.type == "cuda")
         self._accelerator = Accelerator(cpu=device.type != "cuda", mixed_precision="no")
-        options = {**self.way.buckets(device), **VIEWS}
+        options = {**self.hook_choice.bucket_options(device), **VIEWS}
         hand_over(self._accelerator, lambda: options, self.wrapped)
         prepared: nn.Module = self._accelerator.prepare_model(model)
         return prepared

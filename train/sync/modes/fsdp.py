@@ -156,7 +156,7 @@ class Fsdp(ShardedSync):
         return super().norm([_local(gradient).view(-1) for gradient in gradients])
 
     @contextmanager
-    def whole(self, model: nn.Module) -> Iterator[None]:
+    def full_parameters(self, model: nn.Module) -> Iterator[None]:
         values = {
             param: nn.Parameter(tensor.cpu(), requires_grad=param.requires_grad)
             for param, tensor in self.values(model)

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
-from ..ddp.hooks import BucketHook, Lane
+from ..ddp.hooks import BackgroundThread, BucketHook
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
@@ -43,8 +43,8 @@ class GatherScatterHook(BucketHook):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._piece_bytes = self.options.bucket_bytes(self.default_mb)
-        lanes = (Lane(self.ranks, self.options, self.device) for _ in range(3))
-        self._up, self._down, self._end = lanes
+        threads = (BackgroundThread(self.ranks, self.options, self.device) for _ in range(3))
+        self._up, self._down, self._end = threads
         self._room = Semaphore(PIECES_AT_ONCE)
 
     def start(self, flat: Tensor) -> Future[Tensor]:

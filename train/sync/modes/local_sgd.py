@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from ..base import DEFAULT_MB, GradSync
-from ..ranks import Ranks, flatten, groups, spread
+from ..ranks import Ranks, flatten, groups, unflatten
 
 
 class LocalSgd(GradSync):
@@ -50,7 +50,7 @@ class LocalSgd(GradSync):
             self._round(model, replace(self.ranks, carries_gradients=True))
 
     @torch.no_grad()
-    def settle(self, model: nn.Module) -> None:
+    def make_replicas_equal(self, model: nn.Module) -> None:
         if self._is_settled:
             return
         if self._steps:
@@ -76,7 +76,7 @@ class LocalSgd(GradSync):
     def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
         size = self.options.bucket_bytes(DEFAULT_MB)
         for group in groups([tensor.detach() for tensor in tensors], size):
-            spread(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
+            unflatten(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All tensors of the optimizer's state, equally many on every rank.
@@ -98,7 +98,10 @@ class LocalSgd(GradSync):
         return [state[key] for state in states for key in sorted(state)]
 
     def state(self) -> dict[str, Tensor]:
-        """The outer momentum, the same on every rank; after `settle` the model holds all else."""
+        """The outer momentum, the same on every rank.
+
+        After `make_replicas_equal` the model holds all else.
+        """
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
         return {
             f"outer momentum/{number}": momentum

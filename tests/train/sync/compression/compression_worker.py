@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from configs import plugins
 from train.sync.base import SyncOptions
 from train.sync.compression.base import Compressor
-from train.sync.ddp.data_parallel import Way
+from train.sync.ddp.data_parallel import HookChoice
 from train.sync.ddp.hooks import BucketHook
-from train.sync.ranks import Ranks, flatten, spread
+from train.sync.ranks import Ranks, flatten, unflatten
 
 COMPRESSORS = plugins.names("train.sync.compression")
 STEPS = 12
@@ -33,7 +33,7 @@ NAMES = [name for name, _ in Holder().named_parameters()]
 
 def make(compressor: str, ranks: Ranks, **flags: Any) -> BucketHook:
     options = SyncOptions(compress=compressor, **{"compress_rank": RANK, **flags})
-    kind = Way.of(None, options).kind
+    kind = HookChoice.of(None, options).hook_class
     assert kind is not None
     return kind(Holder(), ranks, options)
 
@@ -59,7 +59,7 @@ def averaged(hook: BucketHook, tensors: list[Tensor], names: Sequence[str] = NAM
     if isinstance(hook, Compressor):
         hook.average_named(dict(zip(names, tensors, strict=True)))
     else:
-        spread(hook.start(flatten(tensors)).wait(), tensors)
+        unflatten(hook.start(flatten(tensors)).wait(), tensors)
     flat = flatten(tensors)
     rows = hook.ranks.all_gather(flat)
     # compared as bytes, since NaN does not equal itself

@@ -81,7 +81,7 @@ def saved_whole(trainer: Trainer) -> dict[str, Any]:
     """What rank 0 can save, and what that takes on this rank."""
     model = trainer.state.model
     split = dict(model.named_parameters())
-    with peak() as most, trainer.grad_sync.whole(model):
+    with peak() as most, trainer.grad_sync.full_parameters(model):
         values = {} if trainer.ranks.rank else {**model.state_dict()}
         kind = type(model).__name__
     assert dict(model.named_parameters()) == split
