@@ -80,7 +80,8 @@ test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, e
 
 soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (2 h)
 	@SOAK_EXAMPLES=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m fuzz --ignore=tests/cluster $(ARGS)
-	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py $(ARGS)
+	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py \
+		tests/train/program/test_killed_program.py $(ARGS)
 	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
