@@ -3,7 +3,7 @@
 The program is a shell's loop: it starts at once, and knows nothing of the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,18 +69,29 @@ def agents(run: Run) -> dict[str, int]:
 def restarted(run: Run, hit) -> dict[str, int]:
     """The agents of the attempt that follows a fault, once it is at work."""
     before = len(run_files.attempt_folders(run.run_dir))
+    earlier_files = {path.stat().st_ino for path in run.outputs()}
     hit(run)
-    return working(run, before + 1)
+    return working(run, before + 1, earlier_files=earlier_files)
 
 
-def working(run: Run, earlier: int, nodes: int = 4) -> dict[str, int]:
-    """The agents of an attempt after so many `earlier` ones, once each rank has printed."""
+def working(
+    run: Run, earlier: int, nodes: int = 4, earlier_files: Collection[int] = ()
+) -> dict[str, int]:
+    """The agents of an attempt after so many `earlier` ones, once each rank has printed.
+
+    `earlier_files` are the inodes of what was printed before it: these files are put aside one
+    after the other, and some may still be in their place.
+    """
 
     def works() -> bool:
         if len(run_files.attempt_folders(run.run_dir)) < earlier:
             return False
-        files = run.outputs()
-        return len(files) == nodes == len(agents(run)) and all(one.stat().st_size for one in files)
+        try:
+            files = [path.stat() for path in run.outputs()]
+        except FileNotFoundError:  # it is just put aside
+            return False
+        is_new = all(file.st_size and file.st_ino not in earlier_files for file in files)
+        return is_new and len(files) == nodes == len(agents(run))
 
     assert wait_until(lambda: works() or run.is_over()) and not run.is_over(), run.printed()
     return agents(run)
@@ -135,13 +146,14 @@ def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held
 def test_a_node_that_returns_within_the_wait_takes_part(begin, nodes):
     run = begin(recoveries.WAYS["ssh"], "--nodes", nodes, "--max-restarts", "1")
     first = agents(run)
+    earlier_files = {path.stat().st_ino for path in run.outputs()}
     try:
         link("down")(run)
         cut_connection(run)
         assert wait_until(lambda: asks_again(run) or run.is_over()), run.printed()
     finally:
         link("up")(run)
-    second = working(run, 1)
+    second = working(run, 1, earlier_files=earlier_files)
     assert {node for node in first if first[node] != second[node]} == {"node2"}
     assert "going on without it" not in run.printed()
 
