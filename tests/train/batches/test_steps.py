@@ -66,7 +66,7 @@ def test_over_the_ranks_each_sample_counts_once_and_weights_make_the_mean(
     assert sorted(seen) == list(range(size))
 
 
-def test_it_goes_on_after_the_step_that_was_handed_out_last(of_rank):
+def test_resumed_steps_begin_after_the_last_step(of_rank):
     whole = [one.micro_batches for one in muster.steps(10, batch_size=3, seed=5, epochs=3)]
     first = muster.steps(10, batch_size=3, seed=5, epochs=3)
     for step in first:
@@ -81,7 +81,7 @@ def test_it_goes_on_after_the_step_that_was_handed_out_last(of_rank):
     assert got == [one[0].indices for one in whole[5:]]
 
 
-def test_other_samples_are_not_gone_on_with():
+def test_resume_with_another_dataset_is_refused():
     state = muster.steps(10, batch_size=3).state_dict()
     with pytest.raises(muster.UsageError, match="batch_size is 4, but was 3") as refused:
         muster.steps(11, batch_size=4).load_state_dict(state)
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_refused_where_accelerate_takes_steps_ahead(tmp_path):
         checkpoints.after_step(1)
 
 
-def test_what_cannot_be_read_ahead_says_so():
+def test_batches_of_split_auto_are_refused():
     steps = muster.steps(10, batch_size=3)
     next(iter(steps.batches()))
     with pytest.raises(muster.UsageError, match="resume first"):

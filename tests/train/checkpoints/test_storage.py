@@ -172,7 +172,7 @@ def test_odd_manifest_is_skipped(tmp_path, changed):
     assert (step, len(notes)) == (1, 1)
 
 
-def test_odd_run_number_counts_as_that_of_the_last_run(tmp_path):
+def test_malformed_run_number_counts_as_the_last_run(tmp_path):
     write(tmp_path, 1, 2)
     sign(tmp_path / "step_00000002", run=1e999)
     assert fallback(tmp_path) == (2, [])

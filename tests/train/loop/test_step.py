@@ -39,7 +39,7 @@ def test_gradients_are_clipped_as_torch_does_and_else_not_touched(limit):
     assert (model.weight.grad._version > version) == (0 < limit <= 5.0000005)
 
 
-def test_a_norm_that_is_no_number_reaches_every_gradient():
+def test_nan_norm_makes_every_gradient_nan():
     model = nn.Linear(2, 1)
     model.weight.grad = torch.tensor([[math.nan, 1.0]])
     model.bias.grad = torch.ones(1)

@@ -122,7 +122,7 @@ def test_the_schedule_warms_up_and_decays_over_its_horizon():
 
 
 @pytest.mark.parametrize(("max_steps", "warmup_steps"), [(None, 16), (4, 4), (4, 5)])
-def test_a_run_names_a_warm_up_that_is_longer_at_its_start(tmp_path, max_steps, warmup_steps):
+def test_warm_up_longer_than_the_run_is_named(tmp_path, max_steps, warmup_steps):
     config = replace(retained.CONFIG, max_steps=max_steps, warmup_steps=warmup_steps)
     _, lines = retained.run(config, tmp_path)
     message = (

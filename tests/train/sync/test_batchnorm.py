@@ -45,7 +45,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_it_does_what_torch_does(kind, alone):
+def test_synced_batchnorm_equals_torchs(kind, alone):
     plain, shape = PLAIN[kind]
     plain = copy.deepcopy(plain).double()
     for parameter in plain.parameters():
@@ -98,7 +98,7 @@ def test_float32_statistics_far_from_zero_keep_their_digits():
 
 @pytest.mark.parametrize("dummies", [0, 2])
 @pytest.mark.parametrize("shape", [(3,), (3, 5), (3, 4, 4)])
-def test_a_batch_of_dummies_or_of_nothing_leaves_no_trace(shape, dummies, alone):
+def test_empty_batch_does_not_change_statistics(shape, dummies, alone):
     kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
     layer = batchnorm.convert(kind(3), timeout_s=10)
     before = copy.deepcopy(layer.state_dict())
@@ -111,7 +111,7 @@ def test_a_batch_of_dummies_or_of_nothing_leaves_no_trace(shape, dummies, alone)
     assert not layer.weight.grad.any() and not layer.bias.grad.any()
 
 
-def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
+def test_empty_micro_batch_does_not_disable_later_ones(alone):
     model = SingleProcess(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
     (layer,) = batchnorm.synced_layers(model)
     for weight, error in ((0.0, None), (1.0, None), (0.0, ZeroDivisionError)):
@@ -146,7 +146,7 @@ def test_micro_batches_that_each_rank_cuts_by_itself_are_refused(given, named, a
             pass
 
 
-def test_copies_and_pickles_normalise_as_well(alone):
+def test_copied_or_pickled_batchnorm_is_synced(alone):
     model = batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10)
     values = torch.randn(4, 3)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -154,7 +154,7 @@ def test_copies_and_pickles_normalise_as_well(alone):
         torch.testing.assert_close(other(values), copy.deepcopy(model)(values))
 
 
-def test_what_does_more_than_normalise_is_left_alone(alone):
+def test_subclass_of_batchnorm_is_not_converted(alone):
     class Activated(nn.BatchNorm1d):
         def forward(self, input):
             return super().forward(input).relu()

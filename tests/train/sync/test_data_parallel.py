@@ -23,13 +23,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("mode", [*worker.MODES, "comes to something"])
 @pytest.mark.parametrize("name", worker.LOOPS)
-def test_a_loop_does_with_it_what_it_does_with_ddp(name, mode, found):
+def test_muster_sync_in_a_loop_equals_ddp(name, mode, found):
     assert [rank[f"{name} {mode}"] for rank in found] == ["", ""]
 
 
 @pytest.mark.skipif(not worker.HAS_ACCELERATE, reason="Accelerate is not installed")
 @pytest.mark.parametrize("name", worker.OF_FRAMEWORKS)
-def test_a_framework_has_the_gradients_of_ddp_as_it_comes(name, found):
+def test_muster_sync_in_a_framework_equals_ddp(name, found):
     assert [rank[f"{name} sync_ddp"] for rank in found] == ["", ""]
 
 
@@ -57,7 +57,7 @@ def test_without_a_group_several_ranks_are_refused(monkeypatch):
         (("ddp",), {"compress": "bf16", "mixed_precision": object()}, "torch.autocast"),
     ],
 )
-def test_what_ddp_takes_otherwise_is_refused_by_name(words, options, message):
+def test_options_of_ddp_that_are_not_supported_are_refused(words, options, message):
     with pytest.raises(muster.UsageError) as refused:
         muster.sync(torch.nn.Linear(2, 1), *words, **options)
     assert message in str(refused.value)

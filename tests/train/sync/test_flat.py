@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from train.sync.ranks import flatten, groups, unflatten
 
 
-def test_small_ones_go_together_and_large_ones_alone():
+def test_small_tensors_share_a_group_and_large_ones_do_not():
     single, double = torch.float32, torch.float64
     sizes = [(10, single), (5, double), (9, single), (4, double), (12, single), (15, single)]
     sizes += [(400, double)]
@@ -18,7 +18,7 @@ def test_small_ones_go_together_and_large_ones_alone():
     assert groups([], 100) == []
 
 
-def test_what_is_ready_does_not_wait_for_what_comes_after_a_large_one():
+def test_complete_group_is_not_delayed_by_a_large_tensor():
     def found(*sizes):
         return [[t.numel() for t in g] for g in groups([torch.zeros(n) for n in sizes], 100 * 4)]
 
@@ -39,7 +39,7 @@ def test_every_tensor_is_in_one_group_and_groups_come_as_they_are_complete(sizes
         assert len(group) == 1 or (sum(nbytes) <= limit and max(nbytes) < limit / 2)
 
 
-def test_what_was_flattened_is_spread_again():
+def test_flattened_tensors_are_restored():
     tensors = [torch.arange(6.0).view(3, 2).t(), torch.tensor(7.0), torch.zeros(0)]
     flat = flatten(tensors)
     assert flat.tolist() == [0, 2, 4, 1, 3, 5, 7]

@@ -25,7 +25,7 @@ def each(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcomes]:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_mode_trains_it_as_single_does(kind, ranks, each):
+def test_model_kind_trains_in_every_mode_as_in_single(kind, ranks, each):
     wrong, alone = [], each[1][0]
     for case in worker.cases(ranks):
         if case.task != kind or worker.raises(case):
@@ -41,9 +41,7 @@ def test_every_mode_trains_it_as_single_does(kind, ranks, each):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_what_sends_in_the_backward_pass_refuses_reentrant_checkpointing_of_a_shared_layer(
-    ranks, each
-):
+def test_reentrant_checkpointing_of_a_shared_layer_is_refused(ranks, each):
     refused = [case for case in worker.cases(ranks) if worker.raises(case)]
     modes = [case.mode for case in refused]
     assert modes == ["gather_scatter", "all_reduce", "ddp", "accelerate", "zero1"]
@@ -75,12 +73,12 @@ def test_fsdp_names_parameters_of_several_types(each):
     )
 
 
-def test_a_gradient_that_is_no_number_on_one_rank_ends_all_alike(each):
+def test_nan_gradient_on_one_rank_ends_every_rank(each):
     (refusal,) = {rank["broken"] for rank in each[3]}
     assert refusal.startswith("step 3: the gradient's norm is nan on rank 1;")
 
 
-def test_each_kind_has_learned_something(each):
+def test_loss_of_each_model_kind_falls(each):
     """A case that is not trained at all would equal its reference as well."""
     for name, one in each[1][0].items():
         assert one["losses"].isfinite().all() and one["losses"][0] != one["losses"][-1], name

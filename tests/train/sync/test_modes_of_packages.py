@@ -20,7 +20,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_a_mode_with_a_hook_is_taken_and_another_is_the_trainers():
+def test_mode_of_a_package_needs_a_hook_in_muster_sync():
     model = torch.nn.Linear(2, 1)
     assert muster.sync(model, "ring").module is model
     with pytest.raises(muster.UsageError, match="mode 'loop' has no hook for DDP"):
@@ -29,6 +29,6 @@ def test_a_mode_with_a_hook_is_taken_and_another_is_the_trainers():
         muster.sync(model, "rung")
 
 
-def test_the_trainer_has_both():
+def test_trainer_accepts_modes_of_packages_with_and_without_hook():
     assert {"loop", "ring", "zero1"} <= {*plugins.plugin_names("modes")}
     assert isinstance(plugins.build("loop", Ranks(0, 1), base.SyncOptions()), base.GradSync)

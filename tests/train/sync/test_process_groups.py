@@ -41,7 +41,7 @@ def test_buckets_and_rows_are_those_of_gloo_however_the_group_was_made(group_of_
         assert backend_of(CPU, Ranks(group=group).own_group(10)) == "gloo"
 
 
-def test_the_group_of_the_model_counts_not_the_default_group():
+def test_group_of_the_model_is_used_not_the_default_group():
     """The default group's backend, such as NCCL, may send no tensors of the CPU."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     default = dist.group.WORLD

@@ -39,7 +39,7 @@ def test_touched_rows_are_those_with_any_number_but_zero(dtype, rows, width):
     assert touched(gradient).bool().tolist() == [one != "none" for one in rows]
 
 
-def test_a_gradient_in_the_middle_of_a_bucket_is_looked_at():
+def test_gradient_within_a_bucket_is_searched_for_used_rows():
     """It may begin where no number of eight bytes does."""
     bucket = torch.zeros(1 + 4 * 2)
     bucket[3] = 1.0

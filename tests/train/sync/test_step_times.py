@@ -56,7 +56,7 @@ class TwoSeconds(nn.Linear):
         return super().forward(points)
 
 
-def test_what_a_pass_computes_before_the_model_is_no_waiting(clock):
+def test_computing_before_the_model_is_not_waiting(clock):
     """A generator's backward pass goes through the discriminator first."""
     discriminator = nn.Linear(2, 1)
     timer = StepTimer(discriminator)
@@ -107,7 +107,7 @@ def test_passes_without_gradients_are_no_passes_of_a_step(clock):
     assert timer.end_step().seconds()["forward"] == 0
 
 
-def test_what_a_backward_pass_computes_again_is_part_of_it(clock):
+def test_recomputation_of_checkpointing_counts_as_backward(clock):
     model = TwoSeconds(clock)
     timer = StepTimer(model)
     points = torch.ones(1, 2, requires_grad=True)

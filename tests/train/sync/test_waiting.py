@@ -151,7 +151,7 @@ def test_phases_add_up_to_the_step_in_every_mode(measured):
         assert (sync_s + computing_s - step_s).abs().max() < 1e-6, name
 
 
-def test_seconds_within_each_other_are_waited_for_once(monkeypatch):
+def test_nested_waits_are_counted_once(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     before = waits.seconds
     waits.during(lambda: waits.during(time.perf_counter))

@@ -30,7 +30,7 @@ def test_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, options):
 
 
 @pytest.mark.parametrize("options", [{"compress": "bf16"}, {"mode": "gather_scatter"}])
-def test_what_ddp_does_not_do_needs_a_hook_on_nccl(backend, options):
+def test_options_that_ddp_lacks_need_a_hook_on_nccl(backend, options):
     assert type(sync(nn.Linear(2, 1), **options)) is SyncedDataParallel
 
 

@@ -49,7 +49,7 @@ def test_static_graph_keeps_its_own_buckets(alone):
     assert not reducer.can_cut_buckets(made(chain(), static_graph=True))
 
 
-def test_a_pass_ends_though_its_loss_uses_few_parameters(alone):
+def test_backward_pass_with_unused_parameters_ends(alone):
     model = made(nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]))
     used, unused = model.module
     unused.bias.requires_grad = False  # since DDP was made
@@ -82,7 +82,7 @@ def test_bytes_and_seconds_of_each_step_are_in_the_log(alone):
     assert len(sent) > 1
 
 
-def test_a_hook_is_known_and_a_copy_has_none(alone):
+def test_communication_hook_is_detected_and_not_copied(alone):
     model = made(chain())
     assert reducer.hooks_of(model) == []
 
@@ -97,7 +97,7 @@ def test_a_hook_is_known_and_a_copy_has_none(alone):
     model(torch.ones(1, 1)).sum().backward()
 
 
-def test_it_is_known_by_how_many_ranks_a_join_divides(alone):
+def test_divisor_of_join_is_known(alone):
     model = made(chain())
     assert not reducer.divides_by_joined(model)
     with model.join():
