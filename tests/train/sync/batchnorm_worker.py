@@ -23,15 +23,15 @@ MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 def cases(ranks: int) -> list[Case]:
     """The cases at one number of ranks; where a task has its name, they have that of BatchNorm."""
-    found = [Case("local", "fp64", "all_reduce", 25.0, "even", 1, 0.0)]
-    for at, mode in enumerate(MODES):
+    matrix = [Case("local", "fp64", "all_reduce", 25.0, "even", 1, 0.0)]
+    for index, mode in enumerate(MODES):
         # DDP's buckets are sent as soon as they are there
         size, splits = 0.0 if mode == "ddp" else 25.0, SPLITS[ranks]
-        found += [Case("synced", "fp64", mode, size, split, 1, 0.0) for split in splits]
-        found.append(replace(found[at % 3 - 3], precision="fp32"))
-        if (at + ranks) % 2:
-            found.append(replace(found[-1], precision="fp64", accumulation=2))
-    return found
+        matrix += [Case("synced", "fp64", mode, size, split, 1, 0.0) for split in splits]
+        matrix.append(replace(matrix[index % 3 - 3], precision="fp32"))
+        if (index + ranks) % 2:
+            matrix.append(replace(matrix[-1], precision="fp64", accumulation=2))
+    return matrix
 
 
 def reference(case: Case) -> Case:
@@ -89,8 +89,8 @@ class PictureTask(Mlp):
         return SmallVgg()
 
     def collate(self, samples: Sequence[int]) -> Batch:
-        at = torch.tensor(samples)
-        return {"points": self.samples.points[at], "labels": self.samples.labels[at]}
+        indices = torch.tensor(samples)
+        return {"points": self.samples.points[indices], "labels": self.samples.labels[indices]}
 
 
 def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
@@ -99,13 +99,15 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     more = {"batchnorm": case.task, "warmup_steps": 0}
     history, model, trainer = train(case, ranks, PictureTask, steps, **more)
     assert_same_bits(ranks, trainer, case.name)
-    found = result([step.loss for step in history.steps], params_of(trainer))
-    return {**found, "buffers": flat(list(model.buffers()))}
+    numbers = result([step.loss for step in history.steps], params_of(trainer))
+    return {**numbers, "buffers": flat(list(model.buffers()))}
 
 
 def work(ranks: Ranks) -> dict[str, dict[str, Tensor]]:
     every = cases(ranks.world_size)
-    found = {case.name: outcome(case, ranks) for case in every}
+    outcomes = {case.name: outcome(case, ranks) for case in every}
     if ranks.rank == 0:
-        found |= {case.name: outcome(case, Ranks()) for case in {reference(one) for one in every}}
-    return found
+        outcomes |= {
+            case.name: outcome(case, Ranks()) for case in {reference(case) for case in every}
+        }
+    return outcomes
