@@ -20,8 +20,8 @@ def a_copy_goes_on_with_what_was_left_out() -> None:
     list(trained(model))
     other = copy.deepcopy(model)
     assert model.hook.state().keys() == other.hook.state().keys()
-    for one, two in zip(trained(model), trained(other), strict=True):
-        assert torch.equal(one, two)
+    for tensor, twin in zip(trained(model), trained(other), strict=True):
+        assert torch.equal(tensor, twin)
 
 
 def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
@@ -31,9 +31,9 @@ def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
             plain = DistributedDataParallel(make())
             model = wrap(make(), compress=way)
             for step in range(3):  # DDP makes other buckets after the first
-                for one in (plain, model):
-                    one.zero_grad()
-                    one(inputs(step)).square().mean().backward()
+                for module in (plain, model):
+                    module.zero_grad()
+                    module(inputs(step)).square().mean().backward()
                 for param, want in zip(model.parameters(), plain.parameters(), strict=True):
                     assert (param.grad - want.grad).norm() <= limit * want.grad.norm() + 1e-9, way
 
@@ -41,8 +41,8 @@ def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
 def models_of_all_forms_are_compressed() -> None:
     for way in ("bf16", "int8", "powersgd"):
         model = muster.sync(Forms(), compress=way, bucket_mb=0)
-        for one in trained(model):
-            assert one.isfinite().all()
+        for tensor in trained(model):
+            assert tensor.isfinite().all()
 
 
 def inputs_may_be_uneven() -> None:
@@ -52,9 +52,9 @@ def inputs_may_be_uneven() -> None:
         alone.load_state_dict(model.module.state_dict())
         with model.join(divide_by_initial_world_size=False):
             for step in range(1 + dist.get_rank()):
-                for one in (alone, model):
-                    one.zero_grad()
-                    one(inputs(step)).square().mean().backward()
+                for module in (alone, model):
+                    module.zero_grad()
+                    module(inputs(step)).square().mean().backward()
         if dist.get_rank() == 1:
             for param, want in zip(model.parameters(), alone.parameters(), strict=True):
                 assert (param.grad - want.grad).norm() <= limit * want.grad.norm(), way
