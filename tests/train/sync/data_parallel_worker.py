@@ -53,8 +53,8 @@ def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:
     numbers: list[Any] = []
     try:
         numbers.extend(
-            one.detach().clone() if isinstance(one, torch.Tensor) else one
-            for one in loop(wrap) or ()
+            value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for value in loop(wrap) or ()
         )
     except Exception as error:  # noqa: BLE001 (it is compared)
         named = str(error).splitlines()[0].replace("SyncedDataParallel", "DistributedDataParallel")
@@ -66,30 +66,30 @@ def difference(found: list[Any], wanted: list[Any]) -> str:
     """What is not the same; "" for nothing."""
     if len(found) != len(wanted):
         return f"{len(found)} results ({found[-1:]}), not {len(wanted)} ({wanted[-1:]})"
-    for at, (one, want) in enumerate(zip(found, wanted, strict=True)):
-        if isinstance(want, torch.Tensor) and isinstance(one, torch.Tensor):
+    for index, (value, want) in enumerate(zip(found, wanted, strict=True)):
+        if isinstance(want, torch.Tensor) and isinstance(value, torch.Tensor):
             limit = 1e-6 if want.dtype == torch.float32 else 1e-12
             try:
-                torch.testing.assert_close(one, want, rtol=limit, atol=limit)
+                torch.testing.assert_close(value, want, rtol=limit, atol=limit)
             except AssertionError as error:
-                return f"result {at}: {error}"
-        elif one != want:
-            return f"result {at}: {one}, not {want}"
+                return f"result {index}: {error}"
+        elif value != want:
+            return f"result {index}: {value}, not {want}"
     return ""
 
 
 def side_by_side() -> dict[str, str]:
-    found = {}
+    gaps = {}
     for name, loop in LOOPS.items():
         wanted = outcome(loop, DistributedDataParallel)
         for mode in MODES:
             wrap = partial(muster.sync, mode=mode)
-            found[f"{name} {mode}"] = difference(outcome(loop, wrap), wanted)
+            gaps[f"{name} {mode}"] = difference(outcome(loop, wrap), wanted)
         for given in OPTIONS if HAS_ACCELERATE and name in OF_FRAMEWORKS else ():
             done = outcome(loop, partial(by_accelerate, **given))
-            found[f"{name} sync_ddp"] = found.get(f"{name} sync_ddp") or difference(done, wanted)
-        found[f"{name} comes to something"] = "" if wanted else "nothing to compare"
-    return found
+            gaps[f"{name} sync_ddp"] = gaps.get(f"{name} sync_ddp") or difference(done, wanted)
+        gaps[f"{name} comes to something"] = "" if wanted else "nothing to compare"
+    return gaps
 
 
 def by_accelerate(model: nn.Module, **options: Any) -> nn.Module:
@@ -128,13 +128,13 @@ def only_rows_in_use_travel() -> None:
     model = muster.sync(Words())
     for _ in trained(model, steps=2):
         pass
-    sent = sum(one.nbytes for one in model.hook.ranks.ledger.step)  # of the last pass alone
+    sent = sum(entry.nbytes for entry in model.hook.ranks.ledger.step)  # of the last pass alone
     assert 0 < sent < 0.1 * model.module.words.weight.nbytes
     whole = muster.sync(Words(), sparse_rows=False)
     for _ in trained(whole, steps=2):
         pass
-    nbytes = sum(one.nbytes for one in whole.parameters())
-    assert sum(one.nbytes for one in whole.hook.ranks.ledger.step) == nbytes
+    nbytes = sum(param.nbytes for param in whole.parameters())
+    assert sum(entry.nbytes for entry in whole.hook.ranks.ledger.step) == nbytes
 
 
 def records_have_what_was_sent() -> None:
@@ -147,8 +147,8 @@ def records_have_what_was_sent() -> None:
             model(inputs(step)).square().mean().backward()
             taken = timer_of(model).end_step().seconds()
             sent = sent_by(model)
-            nbytes = sum(one.nbytes for one in model.parameters())
-            assert sum(one.nbytes for one in sent) == nbytes * (1 + (mode == "gather_scatter"))
+            nbytes = sum(param.nbytes for param in model.parameters())
+            assert sum(entry.nbytes for entry in sent) == nbytes * (1 + (mode == "gather_scatter"))
             if step:
                 assert min(taken["forward"], taken["backward"], taken["sync_in_passes"]) > 0
 
@@ -210,8 +210,8 @@ def errors_reach_the_backward_pass() -> None:
     """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
     for them, so this comes last."""
     model, midway = muster.sync(net(), compress="int8"), muster.sync(net())
-    for one in (model, midway):
-        list(trained(one))
+    for module in (model, midway):
+        list(trained(module))
     is_first = dist.get_rank() == 0
     if is_first:
         model.hook.compress = lambda named: 1 / 0
@@ -228,7 +228,7 @@ def errors_reach_the_backward_pass() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
-    found = side_by_side()
+    gaps = side_by_side()
     it_is_ddp()
     a_hook_of_the_users_goes_where_there_is_none()
     only_rows_in_use_travel()
@@ -238,7 +238,7 @@ def main() -> None:
     refusals()
     if HAS_ACCELERATE:
         refusals_of_frameworks()
-    Path(sys.argv[1], f"rank_{dist.get_rank()}.json").write_text(json.dumps(found))
+    Path(sys.argv[1], f"rank_{dist.get_rank()}.json").write_text(json.dumps(gaps))
     errors_reach_the_backward_pass()
 
 
