@@ -34,15 +34,15 @@ OF_ANY_TYPE = ("all_reduce", "gather_scatter", "ddp", "accelerate", "zero1", "lo
 
 def cases(world_size: int) -> list[Case]:
     """At one rank, the references. Those that raise come last: nothing is sent after them."""
-    found = []
+    matrix = []
     for kind, (mode, bucket_mb) in itertools.product(KINDS, MODES):
         splits = WITHOUT_SAMPLES if kind == WITH_BUFFERS else SPLITS
         if (kind, mode) != ("changing", "fsdp"):
             split = splits.get(world_size, "even")
-            found.append(Case(kind, "fp64", mode, bucket_mb, split, 1, 0.05))
+            matrix.append(Case(kind, "fp64", mode, bucket_mb, split, 1, 0.05))
     if world_size == 1:
-        return list(dict.fromkeys(case.reference for case in found))
-    return sorted(found, key=raises)
+        return list(dict.fromkeys(case.reference for case in matrix))
+    return sorted(matrix, key=raises)
 
 
 def raises(case: Case) -> bool:
@@ -73,8 +73,8 @@ def assert_constants_stay(ranks: Ranks, state: dict[str, torch.Tensor]) -> None:
     for name in ("mask", "frequencies", "turns"):
         assert torch.equal(state.pop(name), getattr(plain, name)), name
     assert state["steps"] == STEPS
-    own = flat(list(state.values()))
-    assert (ranks.all_gather(own) == own).all()
+    values = flat(list(state.values()))
+    assert (ranks.all_gather(values) == values).all()
 
 
 def result(trainer: Trainer) -> dict[str, Any]:
@@ -111,12 +111,12 @@ def sums_of_a_step(mode: str, ranks: Ranks) -> float:
 
 def work(ranks: Ranks) -> Mapping[str, Any]:
     small_limits()
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     if ranks.world_size == 1:
-        found["halves"] = halves("single", ranks)
+        outcomes["halves"] = halves("single", ranks)
     if ranks.world_size == 3:
-        found["broken"] = error_of("local_sgd", ranks, Broken)
-        found["halves|fsdp"] = error_of("fsdp", ranks, Halves)
-        found |= {f"halves|{mode}": halves(mode, ranks) for mode in OF_ANY_TYPE}
-        found |= {f"sums|{mode}": sums_of_a_step(mode, ranks) for mode in ("all_reduce", "ddp")}
-    return found | {case.name: outcome(case, ranks) for case in cases(ranks.world_size)}
+        outcomes["broken"] = error_of("local_sgd", ranks, Broken)
+        outcomes["halves|fsdp"] = error_of("fsdp", ranks, Halves)
+        outcomes |= {f"halves|{mode}": halves(mode, ranks) for mode in OF_ANY_TYPE}
+        outcomes |= {f"sums|{mode}": sums_of_a_step(mode, ranks) for mode in ("all_reduce", "ddp")}
+    return outcomes | {case.name: outcome(case, ranks) for case in cases(ranks.world_size)}
