@@ -21,10 +21,10 @@ LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of 
 
 @pytest.mark.parametrize("ranks", [3, 2])
 def test_a_network_with_batchnorm_equals_one_process(ranks, tmp_path):
-    found = results_of(worker.work, ranks, tmp_path)[0]
+    outcomes = results_of(worker.work, ranks, tmp_path)[0]
     wrong = []
     for case in worker.cases(ranks):
-        want, got = found[worker.reference(case).name], found[case.name]
+        want, got = outcomes[worker.reference(case).name], outcomes[case.name]
         gap = max((want[name] - got[name]).abs().max().item() for name in want)
         if case.task == "local":  # each rank its own statistics: another training
             assert gap > 1e-2
@@ -57,13 +57,13 @@ def test_synced_batchnorm_equals_torchs(kind, alone):
             plain.eval(), synced.eval()
         values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
         twin = values.detach().clone().requires_grad_()
-        wanted, found = plain(values), synced(twin)
+        wanted, normed = plain(values), synced(twin)
         weights = torch.randn(shape, dtype=torch.float64)
         (wanted * weights).sum().backward()
-        (found * weights).sum().backward()
+        (normed * weights).sum().backward()
         every = [
-            [output, given.grad, *(one.grad for one in layer.parameters()), layer.state_dict()]
-            for output, given, layer in ((found, twin, synced), (wanted, values, plain))
+            [output, given.grad, *(param.grad for param in layer.parameters()), layer.state_dict()]
+            for output, given, layer in ((normed, twin, synced), (wanted, values, plain))
         ]
         torch.testing.assert_close(*every, rtol=0, atol=1e-13)
 
@@ -74,11 +74,11 @@ def test_reduced_precision_keeps_full_precision_statistics(alone):
     synced = batchnorm.convert(copy.deepcopy(plain), timeout_s=10)
     values = (torch.randn(8, 3, 4, 4) + 5).bfloat16().requires_grad_()
     twin = values.detach().clone().requires_grad_()
-    wanted, found = plain(values), synced(twin)
+    wanted, normed = plain(values), synced(twin)
     (wanted.float() ** 3).sum().backward()
-    (found.float() ** 3).sum().backward()
-    assert found.dtype == twin.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(found, wanted)
+    (normed.float() ** 3).sum().backward()
+    assert normed.dtype == twin.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(normed, wanted)
     torch.testing.assert_close(twin.grad, values.grad, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(synced.running_var, plain.running_var)
 
@@ -104,9 +104,9 @@ def test_empty_batch_does_not_change_statistics(shape, dummies, alone):
     before = copy.deepcopy(layer.state_dict())
     batchnorm.count_samples([layer], not dummies)
     values = torch.full((dummies, *shape), 1e30, requires_grad=True)
-    found = layer(values)
-    (found.sum() * 0.0).backward()
-    assert found.shape == values.grad.shape == (dummies, *shape)
+    normed = layer(values)
+    (normed.sum() * 0.0).backward()
+    assert normed.shape == values.grad.shape == (dummies, *shape)
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
     assert not layer.weight.grad.any() and not layer.bias.grad.any()
 
