@@ -36,14 +36,14 @@ def noted(ranks, folder):
     model(torch.tensor([ranks.rank, 2])).sum().backward()
     config = replace(CONFIG, sync="ddp", max_steps=2)
     _, lines = run(config, Path(folder, "run"), task=Embedded(config), ranks=ranks)
-    own = [str(one.message) for one in caught if __file__ == one.filename]
+    notes = [str(warning.message) for warning in caught if __file__ == warning.filename]
     weight = model.module[0].weight.detach().flatten()
-    return own, lines, bool((ranks.all_gather(weight) == weight).all())
+    return notes, lines, bool((ranks.all_gather(weight) == weight).all())
 
 
 def test_embedding_with_max_norm_is_named_in_the_trainer_and_the_library(tmp_path):
-    (own, lines, is_equal), (other, _, _) = results_of(noted, 2, tmp_path, str(tmp_path))
-    assert len(own) == 1 and own[0].startswith(f"muster.sync: {WORDS}")
+    (notes, lines, is_equal), (other, _, _) = results_of(noted, 2, tmp_path, str(tmp_path))
+    assert len(notes) == 1 and notes[0].startswith(f"muster.sync: {WORDS}")
     assert other == []  # rank 0 speaks for all
     assert any(line.startswith(WORDS) for line in lines)
     assert not is_equal  # else there is nothing to say any more
