@@ -12,8 +12,8 @@ def test_small_tensors_share_a_group_and_large_ones_do_not():
     sizes = [(10, single), (5, double), (9, single), (4, double), (12, single), (15, single)]
     sizes += [(400, double)]
     tensors = [torch.zeros(size, dtype=kind) for size, kind in sizes]
-    found = [[t.numel() for t in group] for group in groups(tensors, 120)]
-    assert found == [[10, 9], [5, 4], [12], [15], [400]]  # 12 is too many, 15 half of the limit
+    lengths = [[t.numel() for t in group] for group in groups(tensors, 120)]
+    assert lengths == [[10, 9], [5, 4], [12], [15], [400]]  # 12 is too many, 15 half of the limit
     assert [len(group) for group in groups(tensors, 0)] == [1] * 7
     assert groups([], 100) == []
 
@@ -29,13 +29,13 @@ def test_complete_group_is_not_delayed_by_a_large_tensor():
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 400))
 def test_every_tensor_is_in_one_group_and_groups_come_as_they_are_complete(sizes, limit):
     tensors = [torch.zeros(size) for size in sizes]
-    place = {id(tensor): at for at, tensor in enumerate(tensors)}
-    found = [[place[id(one)] for one in group] for group in groups(tensors, limit)]
-    assert sorted(at for group in found for at in group) == list(range(len(sizes)))
-    assert all(group == sorted(group) for group in found)
-    assert [group[-1] for group in found] == sorted(group[-1] for group in found)
-    for group in found:
-        nbytes = [tensors[at].nbytes for at in group]
+    place = {id(tensor): index for index, tensor in enumerate(tensors)}
+    index_groups = [[place[id(tensor)] for tensor in group] for group in groups(tensors, limit)]
+    assert sorted(index for group in index_groups for index in group) == list(range(len(sizes)))
+    assert all(group == sorted(group) for group in index_groups)
+    assert [group[-1] for group in index_groups] == sorted(group[-1] for group in index_groups)
+    for group in index_groups:
+        nbytes = [tensors[index].nbytes for index in group]
         assert len(group) == 1 or (sum(nbytes) <= limit and max(nbytes) < limit / 2)
 
 
