@@ -46,8 +46,8 @@ def test_reentrant_checkpointing_of_a_shared_layer_is_refused(ranks, each):
     modes = [case.mode for case in refused]
     assert modes == ["gather_scatter", "all_reduce", "ddp", "accelerate", "zero1"]
     for case in refused:
-        own = "checkpoint with use_reentrant=False" if case.mode == "zero1" else "ready only once"
-        assert own in each[ranks][0][case.name]["error"], case.name
+        text = "checkpoint with use_reentrant=False" if case.mode == "zero1" else "ready only once"
+        assert text in each[ranks][0][case.name]["error"], case.name
 
 
 @pytest.mark.parametrize("mode", worker.OF_ANY_TYPE)
@@ -80,5 +80,7 @@ def test_nan_gradient_on_one_rank_ends_every_rank(each):
 
 def test_loss_of_each_model_kind_falls(each):
     """A case that is not trained at all would equal its reference as well."""
-    for name, one in each[1][0].items():
-        assert one["losses"].isfinite().all() and one["losses"][0] != one["losses"][-1], name
+    for name, outcome in each[1][0].items():
+        assert (
+            outcome["losses"].isfinite().all() and outcome["losses"][0] != outcome["losses"][-1]
+        ), name
