@@ -46,15 +46,15 @@ def test_group_of_the_model_is_used_not_the_default_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     default = dist.group.WORLD
     try:
-        own = dist.new_group([0], backend="gloo")
+        gloo = dist.new_group([0], backend="gloo")
         dist.distributed_c10d._world.pg_backend_config[default] = "cuda:nccl"
         assert backend_of(CPU) == "" and backend_of(torch.device("cuda")) == "nccl"
         hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
-        assert hook_choice.bucket_options(CPU) == {} and hook_choice.bucket_options(CPU, own) == {
+        assert hook_choice.bucket_options(CPU) == {} and hook_choice.bucket_options(CPU, gloo) == {
             "bucket_cap_mb": 4.0
         }
-        assert Ranks(group=own).device == CPU
-        assert backend_of(CPU, Ranks(group=own).own_group(10)) == "gloo"
+        assert Ranks(group=gloo).device == CPU
+        assert backend_of(CPU, Ranks(group=gloo).own_group(10)) == "gloo"
     finally:
         dist.destroy_process_group()
 
@@ -78,15 +78,15 @@ def work(ranks: Ranks) -> list[list[float]]:
     if ranks.rank == 2:
         dist.new_group([2], use_local_synchronization=True)
     some = dist.new_group([0, 2])
-    found = [[gradient(way, None).item() for way in WAYS]]
+    gradients = [[gradient(way, None).item() for way in WAYS]]
     if ranks.rank in (0, 2):
-        found += [[gradient(way, some).item() for way in WAYS] for _ in range(2)]
+        gradients += [[gradient(way, some).item() for way in WAYS] for _ in range(2)]
     dist.barrier(dist.new_group())  # and the program's next groups are alike again
-    return found
+    return gradients
 
 
 def test_ranks_may_be_in_different_numbers_of_groups(tmp_path):
     every = results_of(work, 3, tmp_path)
-    for rank, found in enumerate(every):
-        assert found[0] == pytest.approx([2.0] * len(WAYS))
-        assert found[1:] == [pytest.approx([2.0] * len(WAYS))] * (2 if rank in (0, 2) else 0)
+    for rank, gradients in enumerate(every):
+        assert gradients[0] == pytest.approx([2.0] * len(WAYS))
+        assert gradients[1:] == [pytest.approx([2.0] * len(WAYS))] * (2 if rank in (0, 2) else 0)
