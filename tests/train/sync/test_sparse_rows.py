@@ -22,7 +22,7 @@ def test_candidates_are_large_trained_embeddings_that_nothing_else_holds(monkeyp
     assert candidates(Tied()) == []  # too small
     monkeypatch.setattr(hooks, "LEAST_BYTES", 1)
     model = Tied()
-    assert [id(one) for one in candidates(model)] == [id(model.places.weight)]
+    assert [id(param) for param in candidates(model)] == [id(model.places.weight)]
     model.places.weight.requires_grad_(False)
     assert candidates(model) == []
 
@@ -35,8 +35,8 @@ def test_candidates_are_large_trained_embeddings_that_nothing_else_holds(monkeyp
 def test_touched_rows_are_those_with_any_number_but_zero(dtype, rows, width):
     numbers = {"none": 0.0, "one": -1.0, "nan": float("nan"), "tiny": 1e-44}
     gradient = torch.zeros(len(rows), width, dtype=dtype)
-    gradient[:, -1] = torch.tensor([numbers[one] for one in rows], dtype=dtype)
-    assert touched(gradient).bool().tolist() == [one != "none" for one in rows]
+    gradient[:, -1] = torch.tensor([numbers[kind] for kind in rows], dtype=dtype)
+    assert touched(gradient).bool().tolist() == [kind != "none" for kind in rows]
 
 
 def test_gradient_within_a_bucket_is_searched_for_used_rows():
