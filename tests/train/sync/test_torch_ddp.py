@@ -48,13 +48,13 @@ def test_torchs_own_tests_pass_but_where_it_differs_by_design(tmp_path: Path):
     env = {"PYTHONPATH": str(REPOSITORY)}
     done = call(interpreter(), program, tmp_path, *names, env=env, timeout_s=3000)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "outcomes.json").read_text())
-    passed = [name for name, ended in found.items() if not ended["ddp"]]
+    outcomes = json.loads((tmp_path / "outcomes.json").read_text())
+    passed = [name for name, ended in outcomes.items() if not ended["ddp"]]
     assert len(passed) > 0.8 * len(names) and (len(passed) > 50 or not is_whole)
     wrong = {}
     for name in passed:
         by_design = SECOND_HOOK if name.startswith(NATIVE) else BY_DESIGN.get(name, "")
-        error = found[name]["muster"]
+        error = outcomes[name]["muster"]
         if bool(error) != bool(by_design) or by_design not in error:
             wrong[name] = error
     assert not wrong
