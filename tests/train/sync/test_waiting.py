@@ -63,8 +63,8 @@ class LateMlp(Mlp):
 
 def parts(record: Mapping[str, float]) -> list[float]:
     """A step's seconds of sync, of all other phases, and of the whole."""
-    own = ("data_s", "forward_s", "backward_s", "optimizer_s")
-    return [record["sync_s"], sum(record[name] for name in own), record["step_s"]]
+    phases = ("data_s", "forward_s", "backward_s", "optimizer_s")
+    return [record["sync_s"], sum(record[name] for name in phases), record["step_s"]]
 
 
 def by_trainer(ranks: Ranks, settings: dict[str, Any]) -> list[float]:
@@ -99,7 +99,10 @@ def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
 
 def seconds(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
     """Of each case, of all tries and ranks: `parts` of a step with a late rank."""
-    cases = {name: lambda own=own: by_trainer(ranks, own) for name, own in SETTINGS.items()}
+    cases = {
+        name: lambda settings=settings: by_trainer(ranks, settings)
+        for name, settings in SETTINGS.items()
+    }
     for loop in LOOPS:
         cases[loop] = lambda loop=loop: by_record(ranks, loop, Path(folder))
     measured: dict[str, torch.Tensor] = {}
@@ -135,9 +138,9 @@ def problems(measured: torch.Tensor) -> list[str]:
 def measured(tmp_path_factory):
     """Of all cases, by one start of the ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    found = results_of(seconds, RANKS, folder, str(folder))[0]
-    assert {*found} == {*SETTINGS, *LOOPS}
-    return found
+    measurements = results_of(seconds, RANKS, folder, str(folder))[0]
+    assert {*measurements} == {*SETTINGS, *LOOPS}
+    return measurements
 
 
 def test_a_late_rank_is_waited_for_in_sync_alone(measured):
