@@ -73,13 +73,15 @@ class OnTheCpu(TorchFunctionMode):
             return given[0]
         if function is torch.Tensor.to:
             given = given[:1] + on_cpu(given[1:])
-        named = {name: CPU if name == "device" else one for name, one in (named or {}).items()}
+        named = {name: CPU if name == "device" else value for name, value in (named or {}).items()}
         return function(*given, **named)
 
 
 def on_cpu(given: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a `to`, with the CPU in place of each device."""
-    return tuple(CPU if type(one) in (int, str, torch.device) else one for one in given)
+    return tuple(
+        CPU if type(argument) in (int, str, torch.device) else argument for argument in given
+    )
 
 
 def made_by(make: Callable[..., nn.Module]) -> type:
@@ -121,9 +123,11 @@ def uses_ddp(name: str, seen: set[str]) -> bool:
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     names = {*names_in(function.__code__)}
-    own = [one for one in names - seen if isinstance(vars(TESTS).get(one), types.FunctionType)]
-    seen.update(own)
-    return NAME in names or any(uses_ddp(one, seen) for one in own)
+    methods = [
+        method for method in names - seen if isinstance(vars(TESTS).get(method), types.FunctionType)
+    ]
+    seen.update(methods)
+    return NAME in names or any(uses_ddp(method, seen) for method in methods)
 
 
 def outcome(name: str, kind: str) -> str:
@@ -142,11 +146,11 @@ def main() -> None:
     folder, *chosen = sys.argv[1:]
     logging.disable(logging.CRITICAL)
     Suite.setUpClass()
-    names = [one for one in vars(TESTS) if one.startswith("test") and uses_ddp(one, {one})]
-    found = {}
+    names = [name for name in vars(TESTS) if name.startswith("test") and uses_ddp(name, {name})]
+    outcomes = {}
     for name in sorted(set(chosen or names) & set(names) - TOO_LONG):
-        found[name] = {kind: outcome(name, kind) for kind in KINDS}
-    Path(folder, "outcomes.json").write_text(json.dumps(found))
+        outcomes[name] = {kind: outcome(name, kind) for kind in KINDS}
+    Path(folder, "outcomes.json").write_text(json.dumps(outcomes))
 
 
 if __name__ == "__main__":
