@@ -193,4 +193,4 @@ class _Normalise(torch.autograd.Function):
 
 def has_any(model: nn.Module) -> bool:
     """Whether `model` has a BatchNorm, synchronised or not."""
-    return any(isinstance(one, _BatchNorm) for one in model.modules())
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
