@@ -67,17 +67,21 @@ class Buffers:
         """Take the current buffers, equal on all ranks, as those of the last step."""
         self.watched: list[Watched] = []
         # A synchronised BatchNorm already has the same bits on every rank.
-        seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
+        seen = {
+            buffer
+            for layer in synced_layers(self._model)
+            for buffer in layer.buffers(recurse=False)
+        }
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
-            for name, one in module._buffers.items():
-                if one is not None and one not in seen and not one.is_quantized:
-                    seen.add(one)
-                    self.watched.append(Watched(module._buffers, name, one.detach().clone()))
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer not in seen and not buffer.is_quantized:
+                    seen.add(buffer)
+                    self.watched.append(Watched(module._buffers, name, buffer.detach().clone()))
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        return torch.stack([one.mark(device).double() for one in self.watched])
+        return torch.stack([watched.mark(device).double() for watched in self.watched])
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
@@ -87,15 +91,17 @@ class Buffers:
         global batch; the sum over all ranks is one. A rank without samples adds zeros, whatever its
         dummy batch left in its buffers.
         """
-        found = marks.amax(0).tolist()
-        changed = [one for one, mark in zip(self.watched, found, strict=True) if mark == CHANGED]
+        maxima = marks.amax(0).tolist()
+        changed = [
+            watched for watched, mark in zip(self.watched, maxima, strict=True) if mark == CHANGED
+        ]
         if changed:
             # in float64, so that shares of equal numbers add up to that number exactly
-            own = [one.numbers() for one in changed]
-            flat = flatten(own)
+            numbers = [watched.numbers() for watched in changed]
+            flat = flatten(numbers)
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
-            unflatten(self._ranks.all_reduce(flat), own)
-            for one, mean in zip(changed, own, strict=True):
-                one.take(mean)
-        seen = zip(self.watched, found, strict=True)
-        self.watched = [one for one, mark in seen if mark != RESHAPED]
+            unflatten(self._ranks.all_reduce(flat), numbers)
+            for watched, mean in zip(changed, numbers, strict=True):
+                watched.take(mean)
+        seen = zip(self.watched, maxima, strict=True)
+        self.watched = [watched for watched, mark in seen if mark != RESHAPED]
