@@ -121,7 +121,7 @@ def group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    return next((one.device for one in model.parameters()), torch.device("cpu"))
+    return next((param.device for param in model.parameters()), torch.device("cpu"))
 
 
 def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -236,16 +236,16 @@ class SyncedDataParallel(DistributedDataParallel):
 
 def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
     """Each DDP in `model`, and the one that `muster.sync` has put around it."""
-    found = [one for one in model.modules() if isinstance(one, DistributedDataParallel)]
+    replicas = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     around = _wrappers.get(model)
     wrapper = None if around is None else around()
-    return found if wrapper is None else [*found, wrapper]
+    return replicas if wrapper is None else [*replicas, wrapper]
 
 
 def hook_of(model: DistributedDataParallel) -> BucketHook | None:
     """Our hook, which `muster.sync` or `muster.sync_ddp` has registered, if there is one."""
     owners = [getattr(hook, "__self__", None) for hook in reducer.hooks_of(model)]
-    return next((one for one in owners if isinstance(one, BucketHook)), None)
+    return next((owner for owner in owners if isinstance(owner, BucketHook)), None)
 
 
 class SingleProcess(nn.Module):
