@@ -51,8 +51,8 @@ class Bucket(NamedTuple):
 
     def put_back(self) -> Tensor:
         """Copy all that was sent back into the bucket, and return its buffer."""
-        for one in self.rows:
-            one.give_back()
+        for rows in self.rows:
+            rows.give_back()
         return self.buffer
 
 
@@ -83,7 +83,7 @@ class BucketHook:
         """Begin to make a bucket the mean; the future holds its buffer."""
         if not bucket.rows:
             return self.start(bucket.buffer)
-        moving = [*bucket.gradients.values(), *(one.moved for one in bucket.rows)]
+        moving = [*bucket.gradients.values(), *(rows.moved for rows in bucket.rows)]
         flat = flatten(moving) if len(moving) > 1 else moving[0].flatten()  # the same memory
         if not flat.numel():  # only rows of an embedding that no rank has used
             return done_with(bucket.buffer)
@@ -113,9 +113,9 @@ class BucketHook:
             return summed(buffer.div_(self.ranks.world_size), self.ranks)
         if not buffer.numel():
             return done_with(buffer)
-        own = [gradient.detach() for gradient in bucket.gradients()]
-        gradients = dict(zip(bucket.parameters(), own, strict=True))
-        large = [gradients.pop(one) for one in list(gradients) if one in self._by_rows]
+        parts = [gradient.detach() for gradient in bucket.gradients()]
+        gradients = dict(zip(bucket.parameters(), parts, strict=True))
+        large = [gradients.pop(param) for param in list(gradients) if param in self._by_rows]
         rows = rows_in_use(large, self.ranks) if large else []
         numbers = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
         sent = self.send(Bucket(numbers, gradients, rows))
@@ -206,15 +206,17 @@ def candidates(model: nn.Module) -> list[nn.Parameter]:
     for module in model.modules():
         held[isinstance(module, nn.Embedding)].update(module.parameters(recurse=False))
     alone = held[True] - held[False]
-    found = [one for one in model.parameters() if one in alone and one.requires_grad]
-    return [one for one in found if one.nbytes >= LEAST_BYTES and one.is_contiguous()]
+    params = [param for param in model.parameters() if param in alone and param.requires_grad]
+    return [param for param in params if param.nbytes >= LEAST_BYTES and param.is_contiguous()]
 
 
 def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
     """For each gradient (rows, width), the rows that some rank has used; collective."""
-    marks = ranks.all_reduce(torch.cat([touched(one) for one in gradients]), dist.ReduceOp.MAX)
-    unions = marks.split([len(one) for one in gradients])
-    return [Rows(one, union) for one, union in zip(gradients, unions, strict=True)]
+    marks = ranks.all_reduce(
+        torch.cat([touched(gradient) for gradient in gradients]), dist.ReduceOp.MAX
+    )
+    unions = marks.split([len(gradient) for gradient in gradients])
+    return [Rows(gradient, union) for gradient, union in zip(gradients, unions, strict=True)]
 
 
 def touched(gradient: Tensor) -> Tensor:
