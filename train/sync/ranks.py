@@ -120,8 +120,10 @@ class CollectiveLedger:
         """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
         shape = tuple(gradient.shape)
         self.step[first:] = [
-            one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one
-            for one in self.step[first:]
+            collective._replace(shape=shape, name=name)
+            if collective.nbytes == gradient.nbytes
+            else collective
+            for collective in self.step[first:]
         ]
 
     def take_step(self) -> list[Collective]:
@@ -251,25 +253,25 @@ def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
     collective. Groups come in the order in which they become complete, if `tensors` come one after
     the other.
     """
-    found: list[list[int]] = []
+    index_groups: list[list[int]] = []
     begun: dict[torch.dtype, tuple[list[int], int]] = {}  # by dtype, with its bytes
-    for at, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if 2 * tensor.nbytes >= limit_bytes:
-            found.append([at])
+            index_groups.append([index])
             begun = {
-                kind: one
-                for kind, one in begun.items()
-                if one[1] < SMALL_TENSOR_SHARE * limit_bytes
+                kind: entry
+                for kind, entry in begun.items()
+                if entry[1] < SMALL_TENSOR_SHARE * limit_bytes
             }
             continue
         group, used = begun.get(tensor.dtype, (None, 0))
         if group is None or used + tensor.nbytes > limit_bytes:
             group, used = [], 0
-            found.append(group)
-        group.append(at)
+            index_groups.append(group)
+        group.append(index)
         begun[tensor.dtype] = group, used + tensor.nbytes
-    found.sort(key=lambda group: group[-1])
-    return [[tensors[at] for at in group] for group in found]
+    index_groups.sort(key=lambda group: group[-1])
+    return [[tensors[index] for index in group] for group in index_groups]
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
