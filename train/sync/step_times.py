@@ -72,7 +72,9 @@ class StepTimer:
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        devices = [] if model is None else [one.device for one in model.parameters() if one.is_cuda]
+        devices = (
+            [] if model is None else [param.device for param in model.parameters() if param.is_cuda]
+        )
         self._gpu = devices[0] if devices else None
         self._pass = -1  # autograd's number of the last backward pass
         self._is_in_ddp = False
