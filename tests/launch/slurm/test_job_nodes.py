@@ -120,17 +120,17 @@ def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypa
     assert any("assignment" in text for text in sent) and "hidden" not in "".join(sent)
 
 
-OWN_WORDS = """
-echo "srun: error: node1: task 1: Exited with exit code 1"
-echo "error: node1 has no address"
-"""
+# written at once: whoever looks between two lines would see only the first
+OWN_WORDS = (
+    r"printf 'srun: error: node1: task 1: Exited with exit code 1\nerror: node1 has no address\n'"
+)
 NO_STEP = "Unable to create step for job 12: Invalid partition"
 
 
 BROKEN_STEPS = [
     (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
     ("exit 3", "^srun ended with exit code 3; see "),
-    (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
+    (f"{OWN_WORDS}; exec sleep 100", "^node1 has no address$"),
 ]
 
 
