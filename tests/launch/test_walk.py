@@ -13,9 +13,9 @@ from tests.commands import begin, ended, finish
 from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
-OF_RUN = 31
+OF_RUN = 32
 OF_RESTART = 24  # in the leader
-OF_STACKS = 18
+OF_STACKS = 20
 MUSTER = str(REPOSITORY / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
 WORDS += ("--hang-after-s", "0")  # agents look at workers' progress after 10 s: on a slow machine
