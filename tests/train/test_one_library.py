@@ -96,6 +96,7 @@ def test_broken_function_of_the_library_breaks_trainer_and_program(
         raise Broken(name)
 
     training(SAVED_STEP)
+    monkeypatch.setattr(orderly_stop, "request", StopRequest())  # as in a new process
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Broken, match=name):
         training()
