@@ -65,15 +65,16 @@ class StopRequest:
         self.why = ""  # such as SIGTERM, or notice: the time limit is near
         self._owner: int | None = None  # the process that listens; not its forked children
         self.saves: list[Callable[[], object]] = []
+        self._is_awaited = False  # whether a training looks at `why` and ends by itself
 
-    def listen(self, *more: int) -> None:
-        """Treat SIGTERM, and the signals `more`, as a request from now on.
+    def listen(self) -> None:
+        """Treat SIGTERM as a request from now on.
 
         Raises:
             MusterError: outside the main thread, where Python handles no signals.
         """
         if self._owner != os.getpid():
-            self._begin(*more)
+            self._begin()
 
     def _begin(self, *more: int) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -93,16 +94,21 @@ class StopRequest:
 
     @contextmanager
     def during(self, *more: int) -> Iterator[None]:
-        """A context that listens anew; afterwards signals are as they were before.
+        """A context for a training that looks at `why` after each step and ends by itself.
 
-        After a clean end they are not: a scheduler and an agent both ask, and the last one must not
-        turn it into another end.
+        It listens anew, also to the signals `more`. After a clean end, when the training has its
+        checkpoint, what was given to `on_stop` is called. Signals are still requests then: a
+        scheduler and an agent both ask, and the last one must not turn it into another end.
+        After any other end signals are as they were before.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *more)}
         self._begin(*more)
+        self._is_awaited = True
         try:
             yield
         except StoppedCleanly:
+            for save in self.saves:
+                save()
             raise
         except BaseException:
             self._restore(before)
@@ -115,6 +121,7 @@ class StopRequest:
             sign.unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+        self._is_awaited = False
         self._owner = None  # not before: a signal would be taken for a forked child's
         self.why = ""
 
@@ -129,7 +136,7 @@ class StopRequest:
                 raise KeyboardInterrupt
             return
         self.why = self._reason() or signal_name(number)
-        if self.saves:
+        if self.saves and not self._is_awaited:
             for save in self.saves:
                 save()
             sys.exit(STOPPED)

@@ -52,6 +52,17 @@ def test_signal_after_a_clean_stop_does_not_change_its_end():
     assert "after step 3 (SIGTERM)" in str(stopped.value)
 
 
+def test_on_stop_within_a_training_is_called_after_its_checkpoint():
+    request = StopRequest()
+    calls = []
+    with pytest.raises(StoppedCleanly), request.during():
+        request.saves.append(lambda: calls.append("on_stop"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        calls.append("checkpoint")
+        raise StoppedCleanly(3, request.why, Path("checkpoints"))
+    assert calls == ["checkpoint", "on_stop"]
+
+
 def test_signals_are_as_before_after_a_training_that_was_not_stopped():
     request = StopRequest()
     with request.during(signal.SIGUSR1):

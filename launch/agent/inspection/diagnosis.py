@@ -120,8 +120,8 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
     for rank, view in views.items():
         # a rank that gave up was waiting for the ranks that are still alive
         if view.timed_out and rank not in blocked:
-            others = [other for other, its_view in views.items() if not its_view.ended]
-            blocked[rank] = [other for other in others if other not in blocked]
+            alive = [other for other, its_view in views.items() if not its_view.ended]
+            blocked[rank] = [other for other in alive if other not in (rank, *blocked)]
     return blocked
 
 

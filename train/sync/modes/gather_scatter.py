@@ -13,9 +13,9 @@ memory for them, one averages and starts scatters, and one waits for the scatter
 never waits for a thread. Other ranks start both at once. Shapes: a piece is (n,) on each rank, the
 root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 
-Simpler forms were measured (BERT-mini, three ranks, links of 200 Mbit/s, seven rounds in turns):
-one thread that gathers, averages and scatters took 1.67 times as long, and two threads with a group
-each, which wait for their collectives, 1.46 times.
+Simpler forms were measured on a busy machine (BERT-mini, three ranks, links of 200 Mbit/s, seven
+rounds in turns): one thread that gathers, averages and scatters took 1.67 times as long, and two
+threads with a group each, which wait for their collectives, 1.46 times.
 """
 
 from concurrent import futures

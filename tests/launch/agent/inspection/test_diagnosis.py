@@ -36,6 +36,13 @@ def diagnosed(*views, **more):
     return sentences({one.rank: one for one in views}, **more)
 
 
+def test_rank_that_gave_up_alone_does_not_wait_for_itself():
+    """The other one has begun the same collective, and has ended."""
+    ended = replace(view(0, 6, world=2), ended="exit code 1")
+    lines = diagnosed(ended, waiting(1, timed_out=True, world=2))
+    assert "waits for rank 1" not in " ".join(lines)
+
+
 def test_a_rank_that_has_not_come_is_named_with_its_line():
     (sentence,) = diagnosed(waiting(0), waiting(1), view(2, place=LINE), waiting(3))
     assert sentence == (
