@@ -88,7 +88,7 @@ class GatherScatterHook(BucketHook):
         return dist.scatter(piece, every, group_src=ROOT, group=group, async_op=True)
 
 
-def _sent(piece: Tensor, scattered: futures.Future[dist.Work]) -> Tensor:
+def _sent(piece: Tensor, scattered: futures.Future[Any]) -> Tensor:
     scattered.result().wait()
     return piece  # a future that holds it names its device
 
