@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from muster import run_files
+from muster.printable import printable
 from train.report.data.subject import Entry, Subject
 
 # The command of each script that records one.
@@ -24,14 +25,15 @@ def commands(subject: Subject) -> list[str]:
     else:
         recorded = [entry.run.launch.get("command") for entry in subject.entries]
     found = [repeating(command) for command in recorded if isinstance(command, str)]
-    return list(dict.fromkeys(filter(None, found)))
+    return list(dict.fromkeys(filter(_is_text, found)))
 
 
 def from_settings(subject: Subject) -> list[str]:
     """For each run that is not a study's: the command that reads all of its settings."""
     if subject.cells or subject.command:
         return []
-    return [command for entry in subject.entries for command in _from_settings(entry)]
+    found = [command for entry in subject.entries for command in _from_settings(entry)]
+    return list(filter(_is_text, found))
 
 
 def repeating(command: str) -> str:
@@ -51,6 +53,11 @@ def repeating(command: str) -> str:
     elif word == "sweep":
         own += ["--name", "again"]
     return shlex.join(["muster", word, *own, *words[count:]])
+
+
+def _is_text(command: str) -> bool:
+    """Whether it is a command that a page can show as it is: no half of a character, one line."""
+    return bool(command) and printable(command) == command
 
 
 def _words(command: str) -> list[str]:
