@@ -48,9 +48,12 @@ def full_study(path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
+def test_the_command_writes_all_forms_and_prints_the_tables_if_asked(tmp_path):
     study = full_study(tmp_path / "study")
     done = report(study)
+    assert done.returncode == 0, done.stderr
+    assert "## " not in done.stdout and "| run" in done.stdout
+    done = report(study, "--print")
     assert done.returncode == 0, done.stderr
     assert "## Seconds per iteration" in done.stdout
     folder = study / "report"
