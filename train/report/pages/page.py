@@ -23,6 +23,7 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
+    "eval_loss": "{:.5g}",
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }
@@ -81,7 +82,9 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
-    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
+    column = column.replace("speedup", "speed-up").replace(
+        "samples_per_s", "samples/\N{WORD JOINER}s"
+    )
     for unit in ("s", "ms", "bytes"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"

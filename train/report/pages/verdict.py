@@ -1,7 +1,7 @@
 """The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -136,7 +136,10 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
             yield Warned(
                 f"Samples of {task} have different numbers of tokens: seconds are not of the same "
                 "work.",
-                [f"{size:.1f} tokens a sample, with padding: {of_task[size]}" for size in (low, high)],
+                [
+                    f"{size:.1f} tokens a sample, with padding: {of_task[size]}"
+                    for size in (low, high)
+                ],
             )
 
 
