@@ -12,7 +12,7 @@ import pandas as pd
 
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
-from train.report.data.over_workers import has_widths
+from train.report.data.over_workers import has_points
 from train.report.data.scaling import DOUBTFUL
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
@@ -135,12 +135,12 @@ def speedup(table: pd.DataFrame) -> str:
     return lines(rows)
 
 
-def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over workers, and its axis label."""
+def over_x(table: pd.DataFrame, x: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A figure for each chart's name: a column over the column x, and its axis label."""
     return {
-        name: lines([[Panel(known, "workers", column, label, by="series", from_zero=True)]])
+        name: lines([[Panel(known, x, column, label, by="series", from_zero=True)]])
         for name, (column, label) in charts.items()
-        if column in table and has_widths(known := table[table[column].notna()])
+        if column in table and has_points(known := table[table[column].notna()], x)
     }
 
 
