@@ -273,15 +273,3 @@ def state(entry: Entry) -> str:
         return "done"
     bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]
     return "failed" if bad else "no end on record"
-
-
-@as_table
-def overview(subject: Subject) -> Iterator[Row]:
-    """A row for each run: its settings, how it ended, and its last step."""
-    columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
-    for entry in subject.entries:
-        steps = all_steps(entry.run)
-        row: Row = {key: entry.settings.get(key) for key in (*columns, *subject.varying)}
-        row |= {"run": entry.name, "folder": entry.run.name, "state": state(entry)}
-        row["steps"] = len(steps) or None
-        yield row | {"final_loss": steps[-1]["loss"] if steps else None}

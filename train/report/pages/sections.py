@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from train.report.data import event_tables, over_workers, scaling, tables
+from train.report.data import event_tables, frames, over_workers, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
@@ -71,7 +71,7 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "training", of_several, {"figures": figures, "shown": shown}
     # of several runs the settings in which they differ (losses and steps have their own tables,
     # folders are in the data); of one its main ones
-    table = tables.overview(subject)
+    table = frames.overview(subject)
     always = {"run", "state", "workers", "seed"}
     shown = [name for name in table if name in {*always, *subject.varying}]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
