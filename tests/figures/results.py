@@ -3,7 +3,8 @@
     python -m tests.figures.results NAME [--output FOLDER] [FLAG ...]
 
 runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. With
---output the records stay there, and the same command goes on after an interruption. Of `quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
+--output the records stay there, and the same command goes on after an interruption. Of
+`quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
 """
 
 import argparse
