@@ -28,7 +28,7 @@ MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
 ON_ONE_LINE = 0.01  # of the largest loss: a smaller difference cannot be seen
-SEEN = 0.005  # of the longest bar: a shorter part of a bar cannot be seen
+SEEN = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,9 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     x = subject.roles.x
     training = over_workers.training(subject)
     alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
-    hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker")
+    # which have their own section
+    hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
+    hidden += [name for name in ("precision", "steps", "against") if _is_same(training, name)]
     shown = [name for name in training if name not in hidden]
     figures = plots.over_x(training, x, charts["training"])
     of_several = training if over_workers.has_points(training, x) else training[:0]
@@ -112,9 +114,14 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "failures", event_tables.failures(subject), {"lines": lines}
 
 
+def _is_same(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column says the same in every row."""
+    return name in table and table[name].nunique(dropna=False) == 1
+
+
 def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
     """The figure of metrics, where there are several evaluations."""
-    is_line = len(metrics) and metrics["step"].nunique() > 1
+    is_line = len(metrics) and (metrics.groupby("run")["step"].nunique() > 1).any()
     return {"metrics": plots.metrics(metrics)} if is_line else {}
 
 
