@@ -52,6 +52,9 @@ class LearningConfig:
     momentum: float = setting(0.9, "SGD's momentum", least=0)
     max_grad_norm: float = setting(1.0, "clip the gradient to this norm; 0: never", least=0)
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
+    float32_matmul: Literal["highest", "high", "medium"] = setting(
+        "highest", "precision of float32 products, as torch names it; high: TF32 on a GPU"
+    )
     compile: bool = computing(False, "compile the model's layers in the first steps, by torch")
 
 
@@ -142,7 +145,9 @@ class DeviceConfig:
     threads: int | None = computing(
         None, "threads per worker (default: its share of the cores)", least=1
     )
-    data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
+    data_workers: int | None = computing(
+        None, "processes per worker that prepare batches (default: 2 with a GPU, else 0)", least=0
+    )
     timeout_s: float = neutral(
         120.0,
         "how late a worker may be for a collective; loading and saving may take longer",

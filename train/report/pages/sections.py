@@ -33,6 +33,7 @@ class Section:
     shown: list[str] | None = None  # columns of the table in the page; None: all of them
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
     longest: int = 60  # rows in the page; the data has all of them
+    in_appendix: bool = False  # the table; figures and lines stay in the body
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -63,7 +64,9 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     """The data of each section, and what of it the text does not say."""
     training = over_workers.training(subject)
     alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
-    hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker")
+    # which have their own section
+    hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
+    hidden += [name for name in ("precision", "steps", "against") if _is_same(training, name)]
     shown = [name for name in training if name not in hidden]
     figures = plots.over_workers(training, charts["training"])
     of_several = training if over_workers.has_widths(training) else training[:0]
@@ -110,9 +113,14 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "failures", event_tables.failures(subject), {"lines": lines}
 
 
+def _is_same(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column says the same in every row."""
+    return name in table and table[name].nunique(dropna=False) == 1
+
+
 def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
     """The figure of metrics, where there are several evaluations."""
-    is_line = len(metrics) and metrics["step"].nunique() > 1
+    is_line = len(metrics) and (metrics.groupby("run")["step"].nunique() > 1).any()
     return {"metrics": plots.metrics(metrics)} if is_line else {}
 
 
