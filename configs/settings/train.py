@@ -144,7 +144,7 @@ class DeviceConfig:
     )
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
     timeout_s: float = neutral(
-        120.0,
+        600.0,
         "how late a worker may be for a collective; loading and saving may take longer",
         positive=True,
     )
