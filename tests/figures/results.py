@@ -1,8 +1,9 @@
 """The report and the figures of a page of docs/results, from its study.
 
-    python -m tests.figures.results NAME [FLAG ...]
+    python -m tests.figures.results NAME [--output FOLDER] [FLAG ...]
 
-runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. Of
+runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. With
+--output the records stay there, and the same command goes on after an interruption. Of
 `quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
 """
 
@@ -33,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="All other flags go to launch/study.py.",
     )
     parser.add_argument("name", choices=sorted([*SHOWN, "quick"]))
+    parser.add_argument("--output", metavar="FOLDER", help="keep the records (default: nowhere)")
     args, flags = parser.parse_known_args(argv)
     study = ["launch/study.py", f"configs/studies/{args.name}.yaml", *flags]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.output or temporary
         done = subprocess.run([sys.executable, *study, "--output", folder], cwd=REPOSITORY)
         if done.returncode == 0:
             for file, place in taken(args.name).items():
