@@ -149,7 +149,7 @@ class DeviceConfig:
         None, "processes per worker that prepare batches (default: 2 with a GPU, else 0)", least=0
     )
     timeout_s: float = setting(
-        120.0,
+        600.0,
         "how late a worker may be for a collective; loading and saving may take longer",
         positive=True,
     )
