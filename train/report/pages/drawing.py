@@ -67,7 +67,7 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
     """Names above the figure, which grows by their height; in columns if all are short."""
     names = [text(one.get_label(), LETTERS - 8) for one in handles]
     columns = max(1, min(len(names), LETTERS // (max(map(len, names)) + 6)))
-    how = {"loc": "outside upper left", "ncols": columns, "frameon": False}
+    how = {"loc": "outside upper left", "ncols": columns, "frameon": False, "fontsize": "small"}
     figure.legend(handles=list(handles), labels=names, **how, borderaxespad=0.1, columnspacing=1)
     lines = sum(1 + name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + LINE_IN * -(-lines // columns) + 0.1)

@@ -1,7 +1,8 @@
 """Turn a subject into one self-contained page, its Markdown, and the data of every figure."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from muster.printable import csv_cell, json_text, without_html
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
-from train.report.pages import drawing, provenance, sections, verdict
+from train.report.pages import drawing, head, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,6 +26,9 @@ FORMATS = {
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }
+
+
+MOST_BESIDE, MOST_HALF = 8, 5  # columns of a table beside its figure, and in half of the page
 
 
 class Column(NamedTuple):
@@ -84,6 +88,19 @@ def as_heading(column: str) -> str:
     return column.replace("_", " ")
 
 
+def as_plain_heading(column: str) -> str:
+    """The heading of a column for a terminal, where all letters are shown."""
+    return as_heading(column).replace("\N{WORD JOINER}", "").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def layout(part: Section) -> str:
+    """Where a section's table stands on a wide screen: "beside" its figure, "below", or "half"."""
+    columns = len(shown(part.rows, part.shown))
+    if len(part.figures) == 1:
+        return "beside" if columns <= MOST_BESIDE else "below"
+    return "half" if not part.figures and columns <= MOST_HALF else "below"
+
+
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
     """The page; `ink` is the colour of figures' text and axes, which paper needs explicitly."""
     return _render("report.html.j2", subject, parts, ink=ink)
@@ -104,23 +121,25 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for one in (as_anchor, as_heading, shown, without_html):
+    for one in (as_anchor, as_heading, layout, shown, without_html):
         environment.filters[one.__name__] = one
-    environment.filters["as_markdown"] = markdown_table
+    environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
     what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    what["ended_at"] = head.ended_at(subject)
     return environment.get_template(template).render(what, provenance=provenance, **more)
 
 
 def markdown_table(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
+    heading: Callable[[str], str] = str,
 ) -> str:
     """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
     for one in shown(table, columns):
         name, *cells = (
             without_html(cell).replace("|", "\\|").replace("\n", " ")
-            for cell in (one.name, *one.cells)
+            for cell in (heading(one.name), *one.cells)
         )
         width = max(map(len, [name, *cells]))
         padded.append([cell.ljust(width) for cell in (name, "-" * width, *cells)])

@@ -33,6 +33,7 @@ class Section:
     shown: list[str] | None = None  # columns of the table in the page; None: all of them
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
     longest: int = 60  # rows in the page; the data has all of them
+    in_appendix: bool = False  # the table; figures and lines stay in the body
 
     @property
     def rows(self) -> pd.DataFrame:
