@@ -56,7 +56,9 @@ def test_run_resumed_within_an_epoch_goes_on_to_the_bit(tmp_path):
     whole = trained(CONFIG, tmp_path / "whole")
     trained(replace(CONFIG, max_steps=5, checkpoint_every="5"), tmp_path / "part")
     again = trained(CONFIG, tmp_path / "again", resume=tmp_path / "part" / "checkpoints")
-    assert numbers(again)[0] == numbers(whole)[0]
+    of_whole = numbers(whole)[0]
+    of_again = [step for step in numbers(again)[0] if step[0] > 5]
+    assert of_again == of_whole[5:]
 
 
 def test_evaluation_on_the_gpu_is_that_on_the_cpu(tmp_path):
