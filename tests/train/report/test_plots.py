@@ -35,14 +35,13 @@ def markers(axis) -> list[tuple[float, float]]:
 def test_every_point_of_the_speedup_was_measured(tmp_path, study):
     table = study(tmp_path)
     figure = plots.speedup(table)
-    left, right = figure.axes
-    for axis, name in ((left, "speedup"), (right, "efficiency")):
-        wanted = sorted((row["workers"], round(row[name], 9)) for row in records(table))
-        assert markers(axis) == wanted
-        for line in axis.lines[1:]:  # those between the points, too; the first is the ideal
-            assert set(line.get_xdata()) <= set(table["workers"])
-    (title,) = [f"against {base}" for base in table["base"].unique()]
-    assert left.get_title(loc="left").replace("\n", " ") == title
+    (axis,) = figure.axes
+    wanted = sorted((row["workers"], round(row["speedup"], 9)) for row in records(table))
+    assert markers(axis) == wanted
+    for line in axis.lines[1:]:  # those between the points, too; the first is the ideal
+        assert set(line.get_xdata()) <= set(table["workers"])
+    (title,) = [f"over {base}" for base in table["base"].unique()]
+    assert axis.get_title(loc="left").replace("\n", " ") == title
     # of the ground a page has little is known; the page's ink has enough contrast with it
     texts = [one for axis in figure.axes for one in axis.findobj(Text)]
     texts += figure.legends[0].get_texts()
@@ -56,8 +55,8 @@ def test_doubtful_points_are_hollow():
          "efficiency": gain / workers}
         for workers, gain in ((1, 1.0), (4, 9.5))
     )  # fmt: skip
-    left, _ = plots.speedup(table).axes
-    _, solid, hollow = left.lines
+    (axis,) = plots.speedup(table).axes
+    _, solid, hollow = axis.lines
     assert solid.get_markevery() == [0] and solid.get_markerfacecolor() != "none"
     assert list(hollow.get_xdata()) == [4] and hollow.get_markerfacecolor() == "none"
 
@@ -151,3 +150,36 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):
     path = make_run(tmp_path / "a", more=[evaluation(20, accuracy=0.5)])
     assert sections.over_epochs(tables.metrics(read_subject([path]))) == {}
+
+
+def test_many_series_over_workers_are_bars_and_not_as_many_colours():
+    def figures(series):
+        rows = ((f"batch {number}", workers) for number in range(series) for workers in (1, 2))
+        table = frame(
+            {"series": name, "run": f"{name}, {workers}", "workers": workers, "epoch_s": 9.0}
+            for name, workers in rows
+        )
+        return plots.over_x(table, "workers", {"time": ("epoch_s", "seconds of an epoch")})
+
+    (few,) = figures(plots.MOST_LINES)["time"].axes
+    assert len(few.lines) == plots.MOST_LINES and not few.patches
+    (many,) = figures(9)["time"].axes
+    assert len(many.patches) == 18 and not many.lines
+    assert not figures(9)["time"].legends
+
+
+def test_a_legend_names_no_part_that_cannot_be_seen():
+    names = ("data", "forward", "backward", "sync", "optimizer")
+    sizes = dict(zip(names, (0.001, 0.4, 0.4, 0.2, 0.002), strict=True))
+    row = {f"{name}_s": size for name, size in sizes.items()}
+    row |= {"run": "ddp", "mean_s": 1.003, "low_s": None, "high_s": None}
+    (legend,) = plots.seconds(frame([row]))["seconds"].legends
+    assert {one.get_text() for one in legend.get_texts()} == {"forward", "backward", "sync"}
+
+
+def test_losses_on_one_another_are_called_so(tmp_path):
+    near = [step(n, loss=1 / n + 1e-7) for n in range(1, 9)]
+    table = tables.losses(subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}))
+    above, below = plots.losses(table).axes
+    assert above.get_title(loc="left") == "all curves lie on one another"
+    assert "loss of single" in below.get_title(loc="left").replace("\n", " ")

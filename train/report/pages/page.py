@@ -13,7 +13,7 @@ from muster.printable import csv_cell, json_text, without_html
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
-from train.report.pages import drawing, head, provenance, sections, verdict
+from train.report.pages import drawing, head, provenance, repeat, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -23,6 +23,7 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
+    "eval_loss": "{:.5g}",
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }
@@ -81,7 +82,9 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
-    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
+    column = column.replace("speedup", "speed-up").replace(
+        "samples_per_s", "samples/\N{WORD JOINER}s"
+    )
     for unit in ("s", "ms", "bytes"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
@@ -111,6 +114,11 @@ def markdown(subject: Subject, parts: list[Section]) -> str:
     return _render("report.md.j2", subject, parts).rstrip() + "\n"
 
 
+def beginning(subject: Subject) -> str:
+    """The first part of `markdown`: what ran, the table of all runs, and the warnings."""
+    return _render("beginning.md.j2", subject, []).rstrip() + "\n"
+
+
 def _render(template: str, subject: Subject, parts: list[Section], **more: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -124,9 +132,9 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
     for one in (as_anchor, as_heading, layout, shown, without_html):
         environment.filters[one.__name__] = one
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
-    what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
-    what["ended_at"] = head.ended_at(subject)
-    return environment.get_template(template).render(what, provenance=provenance, **more)
+    what: dict[str, Any] = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    what |= {"ended_at": head.ended_at(subject), "provenance": provenance, "repeat": repeat}
+    return environment.get_template(template).render(what, **more)
 
 
 def markdown_table(
