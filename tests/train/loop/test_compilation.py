@@ -60,9 +60,9 @@ def test_compiled_model_has_the_same_losses_and_names(tmp_path):
 def test_kernels_of_a_gpu_are_compiled_by_all_cores_of_the_worker(device, threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr("train.loop.build.shutil.which", lambda name: name)
-    monkeypatch.setattr(torch._inductor.config, "compile_threads", 7)
-    compile_layers(nn.Linear(1, 1), torch.device(device))  # nothing is compiled before it is called
-    assert torch._inductor.config.compile_threads == threads
+    with torch._inductor.config.patch(compile_threads=7):
+        compile_layers(nn.Linear(1, 1), torch.device(device))  # it compiles at its first call
+        assert torch._inductor.config.compile_threads == threads
 
 
 def test_missing_compiler_is_named(monkeypatch):
