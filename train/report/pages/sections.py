@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from train.report.data import event_tables, over_workers, scaling, tables
+from train.report.data import event_tables, over_workers, quantities, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
 TEXTS = Path(__file__).with_name("sections.yaml")
+HIDDEN = frozenset({"series", "base_workers", "efficiency", "doubt"})  # in data/ alone
 Charts = Mapping[str, Mapping[str, tuple[str, str]]]  # by the names of sections
 
 
@@ -89,12 +90,12 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
-    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
+    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if len(quantities.drawn(table)) else {}}
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    figures |= plots.over_workers(table, charts["evaluation"])
-    shown = [name for name in table if name not in ("series", "base_workers")]
+    figures |= plots.over_workers(quantities.drawn(table), charts["evaluation"])
+    shown = [name for name in table if name not in HIDDEN]
     yield "evaluation", table, {"figures": figures, "shown": shown}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
