@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.ends import End, Kind, end_of_worker, reclassified
+from launch.runs.last_output import lost_peer_in
 from muster import records
 from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
@@ -109,9 +110,14 @@ def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> I
             if how.get("survives"):
                 state = f"{state} and could not be ended (pid {how.get('pid')})"
             yield End(Kind.ENDED, facts.node_of.get(rank, "its node"), 0.0, rank, message=state)
-    for rank in facts.vanished:
+    for rank, errors in facts.vanished.items():
         if rank not in known_ranks:
-            yield End(Kind.VANISHED, facts.node_of.get(rank, "its node"), 0.0, rank)
+            node = facts.node_of.get(rank, "its node")
+            end = End(Kind.VANISHED, node, 0.0, rank)
+            if why := lost_peer_in(errors):
+                record = {"cause": "lost_peer", "message": why, "traceback": ""}
+                end = end_of_worker(node, rank, {**record, "time_unix_s": 0.0, "code": 1}) or end
+            yield end
     if facts.never_started and not known_ranks.issuperset(facts.never_started):
         yield End(Kind.NOT_STARTED, "", 0.0, ranks=tuple(facts.never_started))
 

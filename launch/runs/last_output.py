@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.starters.torchrun import workers_lines
 from muster.printable import printable
 from muster.run_files import ERRORS, OUTPUT
-from muster.worker.lost_peer import CONSEQUENCE
+from muster.worker.lost_peer import CONSEQUENCE, is_consequence
 from muster.writing import tail
 
 FATAL = "Fatal Python error:"  # faulthandler prints it first
@@ -56,6 +56,16 @@ def crash_of(errors: Path) -> Crash | None:
         why=f"{name}{f': {what[1]}' if what else ''}",
         dump=tuple(line for line in lines if not any(path in line for path in AROUND)),
     )
+
+
+def lost_peer_in(errors: Path) -> str:
+    """How a worker that was aborted had lost another one, from its stderr; "" if it had not.
+
+    A thread of NCCL's process group ends a worker so (SIGABRT) if another rank is gone, or did not
+    come to a collective: no Python code of the worker takes part.
+    """
+    crash = crash_of(errors)
+    return crash.why if crash is not None and is_consequence(crash.why) else ""
 
 
 def end_of(run_dir: Path, rank: int) -> str:

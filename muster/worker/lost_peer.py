@@ -20,6 +20,10 @@ WORDS = (
     "socket timeout",
     "remote process has terminated",
     "nccl communicator was aborted",
+    "remote process exited or there was a network error",
+    "ncclremoteerror",
+    "connection closed by remote peer",
+    "watchdog caught collective operation timeout",
 )
 
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.

@@ -125,12 +125,12 @@ def peak_memory_bytes() -> int:
 
 
 def peak_gpu_memory_bytes() -> int:
-    """The most memory that torch has reserved on this process's GPU; 0 if it used none."""
+    """The most memory that torch has reserved on one of the GPUs; 0 if it used none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
     with suppress(RuntimeError):  # a failed GPU does not answer
-        return int(torch.cuda.max_memory_reserved())
+        return max(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count())), default=0)
     return 0
 
 

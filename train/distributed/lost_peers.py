@@ -39,7 +39,8 @@ GRACE_WITHOUT_AGENT_S = 6.0
 TELL_S = 0.5  # time to report it, if this rank need not know of the others, or an agent does
 POLL_S = 0.05
 ANSWER_S = 1.0  # for an answer of a store that was asked all the time
-TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
+# In gloo's message, and in that of NCCL's watchdog.
+TIMED_OUT = re.compile(r"timed out waiting (\d+)ms|\bTimeout\(ms\)=(\d+)", re.IGNORECASE)
 # gloo's message for a collective beside another one, of this rank, that timed out.
 CLOSED_BY_TIMEOUT = "application timeout caused pair closure"
 MOST_NAMED = 8
@@ -71,7 +72,7 @@ def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
     progress = " ".join(getattr(error, "__notes__", ()))
     text = text_of(error)  # the message is its beginning
     if match := TIMED_OUT.search(text):
-        timeout_s = int(match[1]) / 1000
+        timeout_s = int(match[1] or match[2]) / 1000
     elif CLOSED_BY_TIMEOUT not in text.lower():
         return End(rank, "lost peer", message, progress)
     return End(rank, "late peer", message, progress, timeout_s)

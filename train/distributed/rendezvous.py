@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
-from threading import Timer
+from threading import Thread, Timer
 
 import torch
 import torch.distributed as dist
@@ -46,6 +46,7 @@ from .world import World
 
 ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
 NOTIFY_S = 10.0  # how long a rank that gives up stays, so that others can read why
+ABORT_S = 5.0  # how long a rank that fails waits for the end of its NCCL kernels
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -146,25 +147,44 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         timeout=timedelta(seconds=how.join_timeout_s),
     )
     set_timeout(timedelta(seconds=how.timeout_s))
+    is_closed = False
     try:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
             world = placement.with_neighbours(world, workers)
         yield Peers(world, store, workers, device)
         _leave_together(world, store)
     except StoppedCleanly:
-        with suppress(RuntimeError):  # everything is on the disk, whatever the others do
+        try:
             _leave_together(world, store)
+        except RuntimeError:  # everything is on the disk, whatever the others do
+            is_closed = True
+            _close_at_once()
         raise
     except BaseException as error:
-        dist.destroy_process_group()  # ranks that wait for this one get an error at once
+        is_closed = True
+        _close_at_once()  # ranks that wait for this one get an error at once
         reason = explained(error, world, [worker.host for worker in workers], store, how.timeout_s)
         if reason is error:
             raise
         raise reason from error
     finally:
-        if dist.is_initialized():
+        if not is_closed and dist.is_initialized():
             dist.destroy_process_group()
         gloo_threads.wait()  # `worker_main.py` does, but torchrun or mpirun may have started this
+
+
+def _close_at_once() -> None:
+    """Close this rank's connections to the others, whatever they do.
+
+    `destroy_process_group` lets NCCL's kernels end first, and those wait for all ranks. An abort
+    ends them. It can itself wait for other work of the device, so it is given a limited time.
+    """
+    if dist.get_backend() != "nccl":
+        dist.destroy_process_group()
+        return
+    abort = Thread(target=dist.distributed_c10d._abort_process_group, name="abort", daemon=True)
+    abort.start()
+    abort.join(ABORT_S)
 
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:

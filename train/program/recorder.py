@@ -174,10 +174,10 @@ class Recorder:
         """An evaluation ends now, which began after the last step."""
         if step is not None:
             self.counted(step)
+        numbers = {name: float(value) for name, value in metrics.items()}  # waits for a GPU
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self.ranks.rank, samples=0, local_samples=0,
-            eval_s=time.perf_counter() - self._ended_s,
-            metrics={name: float(value) for name, value in metrics.items()},
+            eval_s=time.perf_counter() - self._ended_s, metrics=numbers,
         )  # fmt: skip
         self.sinks.write(record)
         self.begin()

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -158,8 +159,13 @@ class Ranks:
     def device(self) -> torch.device:
         """The device on which the group's backend needs its tensors."""
         if dist.is_initialized() and not backend_of(torch.device("cpu"), self.group):
-            return torch.device("cuda", torch.cuda.current_device())
+            return self._gpu
         return torch.device("cpu")
+
+    @cached_property
+    def _gpu(self) -> torch.device:
+        bound = getattr(self.group or dist.group.WORLD, "bound_device_id", None)
+        return bound or own_gpu()
 
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
@@ -219,6 +225,23 @@ class Ranks:
         for group in alone:
             dist.destroy_process_group(group)
         return made
+
+
+def own_gpu() -> torch.device:
+    """The GPU of this process, also of a script that places its model without `set_device`.
+
+    Without that the current device is 0 on every rank. Then it is the GPU of the local rank, if
+    this process uses that one or none yet, else the first that it uses.
+    """
+    current = torch.cuda.current_device()
+    if current:
+        return torch.device("cuda", current)
+    numbers = range(torch.cuda.device_count())
+    used = [number for number in numbers if torch.cuda.memory_reserved(number)]
+    local_rank = int(os.environ.get("LOCAL_RANK") or 0)
+    if local_rank in (used or numbers):
+        return torch.device("cuda", local_rank)
+    return torch.device("cuda", used[0] if used else current)
 
 
 def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:

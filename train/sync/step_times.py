@@ -44,9 +44,9 @@ class StepTimes:
 
         `sync_in_passes` is the part of `sync` until the end of the last backward pass.
         """
-        last = self._marks[-1][1]
-        if not isinstance(last, Moment):
-            last.synchronize()
+        for _, mark in self._marks:  # they may be in several streams
+            if not isinstance(mark, Moment):
+                mark.synchronize()
         seconds = dict.fromkeys((*PHASES, "sync_in_passes", "step"), 0.0)
         computed_s = 0.0  # of the phase that is marked next
         for (_, began), (phase, ended) in pairwise(self._marks):
@@ -79,6 +79,7 @@ class StepTimer:
         self._pass = -1  # autograd's number of the last backward pass
         self._is_in_ddp = False
         self._ended: StepTimes | None = None
+        self._stream: torch.cuda.Stream | None = None  # of the last mark
         self.begin()
         if self._gpu is not None:
             waits.timers.add(self)
@@ -95,7 +96,6 @@ class StepTimer:
 
     def begin(self) -> None:
         """The step begins now: what came since the end of the last one is no part of it."""
-        self._stream = None if self._gpu is None else torch.cuda.current_stream(self._gpu)
         self._marks: list[tuple[str, Mark]] = [("", self._now())]
 
     def end_step(self) -> StepTimes:
@@ -120,8 +120,9 @@ class StepTimer:
     def _now(self) -> Mark:
         if self._gpu is None:
             return waits.now()
+        self._stream = torch.cuda.current_stream(self._gpu)
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._gpu))
+        event.record(self._stream)
         return event
 
     def _mark(self, before: str) -> None:

@@ -29,6 +29,7 @@ from launch.nodes.this_machine import (
     interface_variables,
 )
 from launch.runs.end_facts import OF_RANK
+from launch.runs.last_output import lost_peer_in
 from launch.runs.run_record import write_end
 from launch.spec import PRELOAD, RUN_MODULE, WORKER_MAIN, Assignment, NodeCommand
 from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
@@ -131,10 +132,18 @@ class Workload:
         return WorkloadFailure()
 
     def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
-        """Record the exit codes of workers that could not do so, as after an end in C code."""
+        """Record the ends of workers that could not do so, as after an end in C code.
+
+        A worker that a signal has ended has no record, but for one that had lost another worker.
+        """
         for end in ends:
             if end.exit_code:
                 write_end_of(self._assignment, end.rank, end.exit_code)
+            elif end.signal == signal.SIGABRT:
+                errors = ERRORS.path(self._assignment.spec.run_dir, rank=end.rank)
+                if why := lost_peer_in(errors):
+                    code = 128 + signal.SIGABRT
+                    write_end_of(self._assignment, end.rank, code, "lost_peer", why)
 
 
 def start_workload(
@@ -350,7 +359,9 @@ def failed_ranks(assignment: Assignment) -> list[int]:
     return [rank for rank, end in ends.items() if end.get("cause") not in ("done", "stopped")]
 
 
-def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
+def write_end_of(
+    assignment: Assignment, rank: int, code: int, cause: str = "", message: str = ""
+) -> None:
     """Record the end of a worker that could not record it, as after it became another program.
 
     Nothing is recorded of a worker that has not begun: then the agent's log has the reason.
@@ -365,8 +376,8 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
         "pid": 0,  # no longer known
         "time_unix_s": time.time(),
         "code": code,
-        "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
-        "message": f"exit code {code}" if code else "",
+        "cause": cause or {0: "done", STOPPED: "stopped"}.get(code, "exit"),
+        "message": message or (f"exit code {code}" if code else ""),
         "traceback": "",
     }
     write_end(path, record)

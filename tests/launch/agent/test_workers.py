@@ -6,8 +6,13 @@ import pytest
 
 from launch.agent.agent import Outcome, write_exit
 from launch.agent.processes.process_tree import EndedProcess
-from launch.agent.processes.workers import ends_of_processes, ends_of_starter, ends_of_workers
-from launch.ends import End, Kind, StarterEnd, WorkerEnd
+from launch.agent.processes.workers import (
+    Workload,
+    ends_of_processes,
+    ends_of_starter,
+    ends_of_workers,
+)
+from launch.ends import End, Kind, StarterEnd, WorkerEnd, cause_of
 from launch.runs.end_facts import EndFacts, ends_on_disk
 from tests.launch.pretended import assignment
 from tests.written import write
@@ -79,3 +84,62 @@ def test_who_reads_the_records_of_a_node_has_the_same_values(node, tmp_path):
     record = write_exit(node, Outcome(1, "command", "", ends=tuple(ends)), 100.0, [], 0)
     assert [End.from_json(value) for value in record["ends"]] == ends[1:]
     assert set(ends_on_disk(EndFacts(tmp_path, 2))) == set(ends)
+
+
+# What a thread of NCCL's process group prints as it aborts its worker, and then faulthandler.
+ABORT = """\
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with \
+exception: {why}
+Exception raised from checkTimeout at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96
+
+Fatal Python error: Aborted
+
+Thread 0x00007f0000000000 (most recent call first):
+  File "train.py", line 7 in step
+"""
+LATE = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, "
+    "NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60011 milliseconds before timing out."
+)
+LOST = "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5"
+OWN = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.fixture
+def aborted(node, tmp_path):
+    """The ends of this node after the worker of rank 0 was aborted with these words."""
+
+    def aborted(why):
+        (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))
+        workload = Workload(node, [])
+        reports = [WorkerEnd(0, None, 6, 9.0)]
+        workload._write_ends(reports)
+        return ends_of_workers(node, reports, 0.0)
+
+    return aborted
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.KILLED)]
+)
+def test_worker_that_nccl_aborts_for_a_lost_peer_is_not_the_cause(aborted, why, kind):
+    (end,) = aborted(why)
+    assert (end.kind, end.exit_code) == (kind, 134)
+    if kind is not Kind.KILLED:
+        assert end.message.endswith(why)
+        elsewhere = End(Kind.ENDED, "node1", 20.0, 1, message="hung")
+        rank_1 = elsewhere if why == LATE else replace(elsewhere, kind=Kind.KILLED, signal=9)
+        assert cause_of([end, rank_1]) is rank_1
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.VANISHED)]
+)
+def test_who_reads_of_an_aborted_worker_without_a_record_has_the_same_kind(
+    node, tmp_path, why, kind
+):
+    (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))
+    kinds = [end.kind for end in ends_on_disk(EndFacts(tmp_path, 1))]
+    assert kinds == [kind]

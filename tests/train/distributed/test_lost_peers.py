@@ -28,6 +28,24 @@ BESIDE = RuntimeError(
 )
 
 
+OF_NCCL = RuntimeError(
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, "
+    "NumelIn=1, NumelOut=1, Timeout(ms)=3000) ran for 3011 milliseconds before timing out."
+)
+REMOTE = RuntimeError(
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3699, remote process "
+    "exited or there was a network error, NCCL version 2.27.5\nncclRemoteError: A call failed"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "waited_s"), [(OF_NCCL, "late peer", 3.0), (REMOTE, "lost peer", 0.0)]
+)
+def test_nccls_words_of_another_rank_are_no_cause(error, kind, waited_s):
+    end = end_of(0, error)
+    assert (end.kind, end.waited_s) == (kind, waited_s)
+
+
 def late(rank, where=""):
     error = RuntimeError(*LATE.args)
     if where:

@@ -4,6 +4,7 @@ import re
 import socket
 import time
 from pathlib import Path
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
@@ -197,3 +198,19 @@ def test_store_keys_are_hidden_without_the_attempts_secret(open_store):
         assert not dist.PrefixStore(prefix, strangers).check(["here/0"])
     assert dist.PrefixStore("muster/s3cret/attempt_0/meeting_0", strangers).check(["here/0"])
     assert "s3cret" not in repr(World(store_secret="s3cret"))
+
+
+def test_rank_that_fails_aborts_its_nccl_kernels_and_does_not_wait_for_them(monkeypatch):
+    """They wait for the other ranks, so their end, and even an abort, may take for ever."""
+    is_over = Event()
+    destroy = Mock()
+    abort = Mock(side_effect=is_over.wait)
+    monkeypatch.setattr(rendezvous, "ABORT_S", 0.05)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "destroy_process_group", destroy)
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", abort)
+    try:
+        rendezvous._close_at_once()
+    finally:
+        is_over.set()
+    assert abort.call_count == 1 and not destroy.called

@@ -198,4 +198,4 @@ def test_on_a_gpu_events_are_recorded_and_waited_for_at_the_end_only(monkeypatch
         "data": 5, "forward": 5, "backward": 5, "optimizer": 10, "sync": 10,
         "sync_in_passes": 5, "step": 35,
     }  # fmt: skip
-    assert Event.waited_for == 1
+    assert Event.waited_for == Event.made  # each may be in another stream

@@ -25,7 +25,7 @@ def training(subject: Subject) -> pd.DataFrame:
     if not len(table):
         return table
     table = quantities.with_doubts(table, records(tables.seconds(subject)))
-    return table.drop(columns=["ideal", "efficiency"])
+    return table.drop(columns=["ideal", "efficiency"], errors="ignore")
 
 
 def _training(subject: Subject) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What a number of a report is: an estimate with its interval, a unit of a table, a gain over a run.
+"""What a number of a report is: an estimate and its interval, a unit of a table, a gain over a run.
 
 Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
 taken as independent draws from one normal distribution. m is their mean and

@@ -194,7 +194,8 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         if absurd := [name for name in FIELDS[kind] if not _can_be(name, row)]:
             problems[f"{kind} record(s) with an impossible {', '.join(absurd)}, left out"] += 1
             row |= dict.fromkeys(absurd)
-        row |= {n: 0.0 for n in FIELDS[kind] if AMOUNT.search(n) and numbers([row[n]]) and row[n] < 0}
+        for name in filter(AMOUNT.search, FIELDS[kind]):
+            row[name] = 0.0 if any(value < 0 for value in numbers([row[name]])) else row[name]
         rows[kind].append(row | {"kind": kind, "rank": rank})
         for name in (one for one in FIELDS[kind] if one not in raw and one not in UNUSED):
             problems[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1

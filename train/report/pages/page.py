@@ -1,7 +1,8 @@
 """Turn a subject into one self-contained page, its Markdown, and the data of every figure."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +10,11 @@ import pandas as pd
 
 from muster import extras
 from muster.printable import csv_cell, json_text, without_html
+from train.report.data import quantities
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
-from train.report.pages import drawing, provenance, sections, verdict
+from train.report.pages import drawing, head, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,6 +27,9 @@ FORMATS = {
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }
+
+
+MOST_BESIDE, MOST_HALF = 8, 5  # columns of a table beside its figure, and in half of the page
 
 
 class Column(NamedTuple):
@@ -41,18 +46,20 @@ def shown(
 ) -> list[Column]:
     """The columns that have a value.
 
-    Seconds become milliseconds if all of a column are below one; data/ keeps seconds.
+    All seconds of a table are in one unit, and memory is in MiB; data/ keeps seconds and bytes.
     """
     table = frame(table) if isinstance(table, list) else table
+    values = {name: list(table[name]) for name in columns or table.columns if name in table}
+    units = quantities.units(values)
     found = []
-    for name in columns or table.columns:
-        values = list(table[name]) if name in table else []
-        known = numbers(values)
-        if name.endswith("_s") and "per_s" not in name and known and max(map(abs, known)) < 1:
-            name, values = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in values]
-        if any(pd.notna(value) for value in values):
-            cells = [as_text(value, name) for value in values]
-            found.append(Column(name, bool(known), cells))
+    for name, cells in values.items():
+        if not any(pd.notna(value) for value in cells):
+            continue
+        is_number = bool(numbers(cells))
+        if unit := units.get(name):
+            name = f"{name.rpartition('_')[0]}_{unit.name}"
+            cells = [unit.of(value) for value in cells]
+        found.append(Column(name, is_number, [as_text(value, name) for value in cells]))
     return found
 
 
@@ -78,10 +85,23 @@ def as_anchor(title: str) -> str:
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
     column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
-    for unit in ("s", "ms", "bytes"):
+    for unit in ("s", "ms", "bytes", "MiB"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
     return column.replace("_", " ")
+
+
+def as_plain_heading(column: str) -> str:
+    """The heading of a column for a terminal, where all letters are shown."""
+    return as_heading(column).replace("\N{WORD JOINER}", "").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def layout(part: Section) -> str:
+    """Where a section's table stands on a wide screen: "beside" its figure, "below", or "half"."""
+    columns = len(shown(part.rows, part.shown))
+    if len(part.figures) == 1:
+        return "beside" if columns <= MOST_BESIDE else "below"
+    return "half" if not part.figures and columns <= MOST_HALF else "below"
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
@@ -104,23 +124,25 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for one in (as_anchor, as_heading, shown, without_html):
+    for one in (as_anchor, as_heading, layout, shown, without_html):
         environment.filters[one.__name__] = one
-    environment.filters["as_markdown"] = markdown_table
+    environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
     what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    what["ended_at"] = head.ended_at(subject)
     return environment.get_template(template).render(what, provenance=provenance, **more)
 
 
 def markdown_table(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
+    heading: Callable[[str], str] = str,
 ) -> str:
     """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
     for one in shown(table, columns):
         name, *cells = (
             without_html(cell).replace("|", "\\|").replace("\n", " ")
-            for cell in (one.name, *one.cells)
+            for cell in (heading(one.name), *one.cells)
         )
         width = max(map(len, [name, *cells]))
         padded.append([cell.ljust(width) for cell in (name, "-" * width, *cells)])

@@ -26,6 +26,9 @@ NAME_LETTERS = 24  # of a bar's name in one line
 PANEL_IN = 2.1
 MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 MOST_POINTS = 30  # of a line with markers
+MOST_LINES = 6  # over workers: with more, bars are told apart more easily
+ON_ONE_LINE = 0.01  # of the largest loss: a smaller difference cannot be seen
+SEEN = 0.005  # of the longest bar: a shorter part of a bar cannot be seen
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         look = {"linestyle": "-" if is_plain else dashes, "marker": marker, "clip_on": False}
         axis.plot(x, y, label=name, markersize=5, **look, **colour)
     axis.set_ylabel(text(panel.label, 18))
-    axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
+    axis.set_title(text(panel.title), loc="left", fontsize="medium")
     if panel.ideal or panel.from_zero:
         axis.set_ylim(0, None)
     if panel.is_log:
@@ -94,11 +97,17 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
 def losses(table: pd.DataFrame) -> str:
     """Loss over steps, and below it each run's difference from its reference, if any."""
     apart = table[table["difference"].notna()]
-    rows = [[Panel(table, "step", "loss", "loss")]]
+    gaps = apart["difference"].abs()
+    title = ""
+    if len(apart) and gaps.max() <= ON_ONE_LINE * table["loss"].abs().max():
+        title = "all curves lie on one another" if gaps.any() else "all curves are equal"
+    rows = [[Panel(table, "step", "loss", "loss", title=title)]]
     if (apart["difference"] != 0).any():
-        note = " (none: a gap)" if (apart["difference"] == 0).any() else ""
-        label = f"difference to the reference{note}"
-        rows.append([Panel(apart, "step", "difference", label, is_log=True)])
+        names = apart["reference"].unique()
+        base = names[0] if len(names) == 1 else "its reference"
+        note = "; no point: equal" if (apart["difference"] == 0).any() else ""
+        title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
+        rows.append([Panel(apart, "step", "difference", "difference", title=title, is_log=True)])
     return lines(rows)
 
 
@@ -110,7 +119,7 @@ def metrics(table: pd.DataFrame) -> str:
 
 
 def speedup(table: pd.DataFrame) -> str:
-    """Speed-up and efficiency over workers, of all series; bases of other widths have a row.
+    """Speed-up over workers, of all series; bases of other widths have a panel.
 
     A series has only the measured points; those over a base in doubt are left out.
     """
@@ -118,24 +127,32 @@ def speedup(table: pd.DataFrame) -> str:
     rows = []
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
-        of_gain, of_efficiency = ((few, 1), (most, most / few)), ((few, 1), (most, 1))
-        how: dict[str, Any] = {"by": "series"}
-        of_several = f"over {few} worker{'' if few == 1 else 's'} with the same batch"
-        title = of_several if others else f"against {base}"
-        rows.append([
-            Panel(own, "workers", "speedup", "speed-up", title=title, ideal=of_gain, **how),
-            Panel(own, "workers", "efficiency", "efficiency", ideal=of_efficiency, **how),
-        ])  # fmt: skip
+        several = f"{few} worker{'' if few == 1 else 's'} with the same batch"
+        title = f"over {several if others else base}"
+        how: dict[str, Any] = {"by": "series", "title": title}
+        ideal = ((few, 1), (most, most / few))
+        rows.append([Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)])
     return lines(rows)
 
 
 def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over workers, and its axis label."""
-    return {
-        name: lines([[Panel(known, "workers", column, label, by="series", from_zero=True)]])
-        for name, (column, label) in charts.items()
-        if column in table and has_widths(known := table[table[column].notna()])
-    }
+    """A figure for each chart's name: a column over workers, and its axis label.
+
+    Many series are bars of a row for each run.
+    """
+    found: dict[str, str] = {}
+    for name, (column, label) in charts.items():
+        known = table[table[column].notna()] if column in table else table[:0]
+        if not has_widths(known):
+            continue
+        if known["series"].nunique() > MOST_LINES:
+            in_order = known.sort_values(["series", "workers"], kind="stable").set_index("run")
+            found |= bars(name, in_order[[column]].astype(float), label)
+        else:
+            found[name] = lines(
+                [[Panel(known, "workers", column, label, by="series", from_zero=True)]]
+            )
+    return found
 
 
 def bars(
@@ -218,9 +235,15 @@ def phases(
     table = table.set_index("run")
     parts = table.reindex(columns=[f"{one}_s" for one in colours if one != "other"]).astype(float)
     parts = parts.where(~parts.isna().any(axis=1), 0.0)
-    sizes = parts.assign(other=(table[whole].astype(float) - parts.sum(axis=1)).clip(lower=0))
+    longest = table[whole].astype(float).max()
+    # a legend names no part that cannot be seen: all such are "other"
+    seen = [one for one in parts if parts[one].max() > SEEN * longest]
+    other = (table[whole].astype(float) - parts[seen].sum(axis=1)).clip(lower=0)
+    sizes = parts[seen].assign(other_s=other) if other.max() > SEEN * longest else parts[seen]
+    sizes = sizes if len(sizes.columns) else sizes.assign(other_s=other)
+    sizes = sizes.rename(columns=lambda column: column.removesuffix("_s"))
     return bars(
-        name, sizes.set_axis(list(colours), axis=1), unit, fills=list(colours.values()),
+        name, sizes, unit, fills=[colours[one] for one in sizes],
         labels=list(map(duration, table[whole])), ends=table[["low_s", "high_s"]],
     )  # fmt: skip
 

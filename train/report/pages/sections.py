@@ -34,11 +34,12 @@ class Section:
     shown: list[str] | None = None  # columns of the table in the page; None: all of them
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
     longest: int = 60  # rows in the page; the data has all of them
+    in_appendix: bool = False  # the table; figures and lines stay in the body
 
     @property
     def rows(self) -> pd.DataFrame:
         """The rows in the page: the first ones of each run, as many of each as fit."""
-        table = self.table.reset_index(drop=True)
+        table = quantities.believed(self.table.reset_index(drop=True))
         number_in_run = table.groupby(table.columns[0], dropna=False).cumcount()
         first = number_in_run.sort_values(kind="stable").index[: self.longest]
         return table.loc[first.sort_values()]
@@ -64,7 +65,8 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     """The data of each section, and what of it the text does not say."""
     training = over_workers.training(subject)
     alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
-    hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker")
+    hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker", "doubt")
+    hidden += ("base_workers",)
     shown = [name for name in training if name not in hidden]
     figures = plots.over_workers(training, charts["training"])
     of_several = training if over_workers.has_widths(training) else training[:0]
@@ -90,7 +92,8 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
-    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if len(quantities.drawn(table)) else {}}
+    is_drawn = len(quantities.drawn(table)) > 0
+    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}

@@ -1,97 +1,110 @@
 """The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from train.report.data import event_tables, over_workers, scaling, tables
-from train.report.data.reader import Row, mean, numbers
-from train.report.data.scaling import DOUBTFUL
+from train.report.data import event_tables, over_workers, quantities, scaling, tables
+from train.report.data.quantities import Unit
+from train.report.data.reader import Row, mean
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import frame, records
-from train.report.pages import provenance
-from train.report.pages.drawing import duration, link_rate, with_interval
+from train.report.pages import head, provenance
+from train.report.pages.drawing import duration, with_interval
 
 SAME_TOKENS = 1.02  # a ratio of tokens below it counts as the same work
+EVALUATED = "eval_loss"  # the metric that every task of the trainer has
 MOST_NAMED = 3  # bases of speed-ups in a sentence
+
+
+class Warned(NamedTuple):
+    """What makes numbers less than they seem, in a sentence, and the runs that it is about."""
+
+    sentence: str
+    details: list[str]
 
 
 class Verdict(NamedTuple):
     """The first screen of a report; parts without records are empty."""
 
-    ran: str
+    facts: list[str]
+    measured: str
     table: pd.DataFrame
-    base: str
-    warnings: list[str]
+    under: list[str]  # sentences under the table
+    warnings: list[Warned]
 
 
 def build(subject: Subject) -> Verdict:
     """The verdict on `subject`."""
-    seconds, gains = records(tables.seconds(subject)), records(scaling.speedup(subject))
-    bases = list(dict.fromkeys(row["base"] for row in gains))
+    seconds = records(tables.seconds(subject))
+    of_workers = scaling.speedup(subject)
+    gains = records(quantities.believed(of_workers))
+    doubts = quantities.doubts_of(of_workers)
+    doubts |= quantities.doubts_of(over_workers.evaluation(subject))
+    bases = list(dict.fromkeys(row["base"] for row in gains if row["speedup"] is not None))
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
-    return Verdict(
-        _ran(subject),
-        _table(subject, seconds, gains),
-        f"Speed-up and efficiency are relative to {base}." if bases else "",
-        [*provenance.notes(subject), *_warnings(subject, seconds, gains)],
-    )
+    under = [f"Speed-up and efficiency are relative to {base}."] if bases else []
+    table = _table(subject, seconds, gains)
+    if "losses" in table and table["losses"].notna().any():
+        under.append(_on_losses(subject))
+    notes = [Warned(note, []) for note in provenance.notes(subject)]
+    warnings = [*notes, *_warnings(subject, seconds, doubts)]
+    return Verdict(head.facts(subject), head.measured(subject), table, under, warnings)
 
 
-def _warnings(subject: Subject, seconds: list[Row], gains: list[Row]) -> Iterator[str]:
-    """Of what makes numbers less than they seem."""
+def _warnings(subject: Subject, seconds: list[Row], doubts: dict[str, str]) -> Iterator[Warned]:
     yield from _shared_cores(subject)
-    # more likely their base was slowed
-    over = [
-        f"{row['efficiency']:.0%} of {row['run']} against {row['base']}"
-        for row in [*gains, *_evaluation_gains(subject)]
-        if row["efficiency"] > DOUBTFUL
-    ]
-    if over:
-        text = f"An efficiency above {DOUBTFUL:.0%} is seldom real; its base was probably slowed: "
-        yield text + ", ".join(over) + "."
+    if doubts:
+        text = "No speed-up is shown over a run that was probably slowed; data/ has the numbers."
+        yield Warned(text, [f"{base}: {reason}" for base, reason in doubts.items()])
     steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
     if len(steps) > 1:
-        yield (
-            f"Runs took from {min(steps)} to {max(steps)} steps: their last losses, metrics and "
-            "MB are of other amounts of training. Losses are compared at the steps that both have."
-        )
+        text = f"Runs took from {min(steps)} to {max(steps)} steps; do not compare their last "
+        more = "Losses are compared at the steps that both runs have."
+        yield Warned(f"{text}losses, metrics and MB.", [more])
     yield from _unequal_tokens(subject)
-    uneven = "; ".join(
-        f"{row['run']} (mean {duration(row['mean_s'])}, median {duration(row['median_s'])})"
+    uneven = [
+        f"{row['run']}: mean {duration(row['mean_s'])}, median {duration(row['median_s'])}"
         for row in seconds
-        if (row["spread_s"] or 0.0) > row["mean_s"] / 2
-    )
+        if quantities.is_uneven(row)
+    ]
     if uneven:
-        yield f"Iterations differ widely in {uneven}: something else may have run."
+        text = "Iterations of a run differ widely; other programs may have used the machine."
+        yield Warned(text, uneven)
 
 
 def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFrame:
     """A row for each group of repeats, also for failed runs without seconds.
 
-    For repeats, numbers are means.
+    For repeats, numbers are means. The answer is in the first columns, which a phone shows.
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
     of_evaluation = {row["run"]: row for row in records(over_workers.evaluation(subject))}
     names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
+    bases = _bases(subject)
+    unit = quantities.unit_of_seconds(row["mean_s"] for row in seconds)
+    of_evaluations = quantities.unit_of_seconds(row["eval_s"] for row in of_evaluation.values())
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
         row: Row = {"run": label, "state": ", ".join(dict.fromkeys(map(tables.state, entries)))}
-        row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
-        row["seconds_per_step"] = _seconds(timed, "mean_s")
-        row["samples_per_s"] = timed.get("samples_per_s")
-        row |= {"speedup": gain.get("speedup"), "efficiency": gain.get("efficiency")}
-        row["final_loss"] = mean(_last_loss(one) for one in entries)
+        row["time_per_step"] = _seconds(timed, "mean_s", unit)
         if not seconds:  # runs of an evaluation only
             made = of_evaluation.get(label, {})
-            row["seconds_per_evaluation"] = _seconds(made, "eval_s")
+            row["time_per_evaluation"] = _seconds(made, "eval_s", of_evaluations)
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
+        row["speedup"] = gain.get("speedup")
+        row["losses"] = _equality(entries, subject, is_base_named=len(bases) > 1)
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
-        row["losses"] = _equality(entries, subject)
+        if EVALUATED not in names:
+            row[EVALUATED] = mean(tables.last_metric(one, EVALUATED) for one in entries)
+        if row[EVALUATED] is None:
+            row["last_batch_loss"] = mean(_last_loss(one) for one in entries)
+        row["total_s"] = mean(one.run.summary.get("total_s") for one in entries)
+        row |= {"samples_per_s": timed.get("samples_per_s"), "efficiency": gain.get("efficiency")}
+        row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
         rows.append(row | dict(sent.reindex([one.name for one in entries]).mean()))
     table = frame(rows)
     if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
@@ -99,17 +112,7 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
 
 
-def _evaluation_gains(subject: Subject) -> list[Row]:
-    """The speed-ups of evaluations, in the form of `scaling.speedup`."""
-    return [
-        {"run": f"the evaluation of {row['run']}", "base": f"its series on {row['base_workers']}"}
-        | {"efficiency": row["speedup"] * row["base_workers"] / row["workers"]}
-        for row in records(over_workers.evaluation(subject))
-        if row["speedup"]
-    ]
-
-
-def _unequal_tokens(subject: Subject) -> Iterator[str]:
+def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
     """A warning if samples of one task have different numbers of tokens, mostly from padding."""
     found: dict[str, dict[float, str]] = {}
     for entry in subject.entries:
@@ -120,14 +123,18 @@ def _unequal_tokens(subject: Subject) -> Iterator[str]:
     for task, of_task in found.items():
         low, high = min(of_task), max(of_task)
         if high > SAME_TOKENS * low:
-            yield (
-                f"A sample of {task} has {low:.1f} tokens in {of_task[low]} and {high:.1f} in "
-                f"{of_task[high]}, padding included: their seconds are not of the same work."
+            yield Warned(
+                f"Samples of {task} have different numbers of tokens: seconds are not of the same "
+                "work.",
+                [
+                    f"{size:.1f} tokens a sample, with padding: {of_task[size]}"
+                    for size in (low, high)
+                ],
             )
 
 
-def _seconds(row: Row, column: str) -> str | None:
-    return with_interval(row[column], row["low_s"], row["high_s"]) if row else None
+def _seconds(row: Row, column: str, unit: Unit) -> str | None:
+    return with_interval(row[column], row["low_s"], row["high_s"], unit) if row else None
 
 
 def _last_loss(entry: Entry) -> float | None:
@@ -135,7 +142,20 @@ def _last_loss(entry: Entry) -> float | None:
     return losses.iloc[-1] if len(losses) else None
 
 
-def _equality(entries: list[Entry], subject: Subject) -> str | None:
+def _bases(subject: Subject) -> list[str]:
+    """The names of the runs with which losses are compared."""
+    found = (tables.reference(one, subject) for one in subject.entries)
+    return list(dict.fromkeys(one.name for one in found if one))
+
+
+def _on_losses(subject: Subject) -> str:
+    """What the column of losses says."""
+    bases = _bases(subject)
+    of = bases[0] if len(bases) == 1 else "the run of the same work and seed that is named"
+    return f"Losses are compared, step by step, with those of {of}; the largest difference counts."
+
+
+def _equality(entries: list[Entry], subject: Subject, *, is_base_named: bool) -> str | None:
     """The difference of repeats' losses from those of their references: the largest counts."""
     gaps: list[tuple[float, str]] = []
     for entry in entries:
@@ -152,60 +172,18 @@ def _equality(entries: list[Entry], subject: Subject) -> str | None:
         is_base = any(tables.reference(one, subject) in entries for one in others)
         return "reference" if is_base else None
     furthest, of = max(gaps)
-    return "equal" if furthest == 0 else f"within {furthest:.1g} of {of}"
+    if furthest == 0:
+        return "equal"
+    return f"within {furthest:.1g}" + (f" of {of}" if is_base_named else "")
 
 
-def _shared_cores(subject: Subject) -> Iterator[str]:
+def _shared_cores(subject: Subject) -> Iterator[Warned]:
     """Of runs whose workers had less than a core each: speed-ups are then not those of nodes."""
     found: dict[str, dict[str, None]] = {}
     for entry in subject.entries:
-        total = _cores(entry)
+        total = head.cores(entry)
         if total and entry.workers > total and not entry.run.is_foreign:
             found.setdefault(f"{entry.workers} workers on {total:.0f}", {})[entry.label] = None
-    each = "; ".join(
-        f"{next(iter(labels)) if len(labels) == 1 else f'{len(labels)} rows'}: {text}"
-        for text, labels in found.items()
-    )
     if found:
-        yield f"Workers share cores ({each})."
-
-
-def _cores(entry: Entry) -> float:
-    """The cores of all its workers together; 0: unknown."""
-    cores = numbers(env.get("cores") for env in entry.run.environments.values())
-    return sum(cores[:1] if provenance.is_simulated(entry) else cores)
-
-
-def _ran(subject: Subject) -> str:
-    """A sentence: the machine, how many of the runs are done, and of what."""
-    entries, hosts = subject.entries, provenance.hosts(subject)
-    kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
-    where = f"on {len(hosts)} host{'' if len(hosts) == 1 else 's'} ({kinds})" if hosts else ""
-    if hosts and all(map(provenance.is_simulated, entries)):
-        nodes = max(int(one.settings["nodes"]) for one in entries)
-        where = f"on one machine ({kinds})"
-        where += f", which simulated up to {nodes} nodes" if nodes > 1 else ""
-    workers = max((one.workers for one in entries), default=0)
-    cores = max(map(_cores, entries), default=0)
-    where += f", up to {workers} workers on {cores:.0f} cores" if workers > 1 and cores else ""
-    done, total = sum(tables.state(one) == "done" for one in entries), len(entries)
-    total = max(total, len(subject.cells))  # for a study also cells without a folder
-    count = f"{done} of {total} runs done" if total > 1 or not done else "1 run, done"
-    tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
-    paths = filter(None, (one.run.config.get("data_dir") for one in entries))
-    data = sorted({Path(str(path)).name for path in paths})
-    rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
-    links = [f"links of {' and '.join(dict.fromkeys(rates))}"] if rates else []
-    versions = [
-        f"torch {row['version']}" for row in provenance.versions(subject) if row["name"] == "torch"
-    ]
-    ran = ", ".join([*filter(None, [where]), *links, *versions])
-    what = f"{count}{' of ' + ', '.join(tasks) if tasks else ''}"
-    what += f" (--data-dir {', '.join(data)})" if data else ""
-    return f"Measured {ran}: {what}." if ran else f"{what}."
-
-
-def _kind(host: Row) -> str:
-    cores = f"{host['cores']} cores" if host["cores"] else None
-    parts: list[Any] = [host["processor"], cores, host["memory"], host["GPUs"] or "no GPU"]
-    return ", ".join(str(one) for one in parts if one)
+        text = "Workers share cores; on as many machines, speed-ups are others."
+        yield Warned(text, [f"{text}: {', '.join(labels)}" for text, labels in found.items()])

@@ -1,6 +1,6 @@
 """The contract of a compressor: a hook that makes gradients approximately their mean over ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,10 +68,11 @@ class Compressor(BucketHook):
         """Call `compress`; NaN and infinite values, the same on all ranks, are not remembered."""
         # A gradient of zeros was not used in this pass. DDP may discard the result if no rank has
         # used it, so none of its remembered error is sent.
-        self._used = {name for name, gradient in named.items() if gradient.any()}
+        is_used = true_for([gradient.any() for gradient in named.values()])
+        self._used = {name for name, used in zip(named, is_used, strict=True) if used}
         self._next = {}
         self.compress(named)
-        if all(bool(gradient.isfinite().all()) for gradient in named.values()):
+        if all(true_for([gradient.isfinite().all() for gradient in named.values()])):
             self._remembered.update(self._next)
 
     def keep(self, kind: str, name: str, tensor: Tensor) -> None:
@@ -127,6 +128,11 @@ class Compressor(BucketHook):
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self.options.compress}/{kind}/{name}"
+
+
+def true_for(answers: Sequence[Tensor]) -> list[bool]:
+    """What each of the `answers` () is; on a GPU it is one wait for the device, not many."""
+    return torch.stack(list(answers)).tolist() if answers else []
 
 
 class Cast(BucketHook):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..ranks import flatten, unflatten
-from .base import Compressor, Named
+from .base import Compressor, Named, true_for
 
 
 class PowerSgd(Compressor):
@@ -36,7 +36,7 @@ class PowerSgd(Compressor):
 
     def _average_matrices(self, gradients: Named) -> None:
         matrices = [tensor.reshape(len(tensor), -1) for tensor in self.with_error(gradients)]
-        rights = [self._last_right(*pair) for pair in zip(gradients, matrices, strict=True)]
+        rights = self._last_rights(list(gradients), matrices)
         # a matrix (rows, columns) is approximately left (rows, rank) @ right (columns, rank).T
         lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
         self._mean(lefts)
@@ -50,17 +50,29 @@ class PowerSgd(Compressor):
             gradient.copy_(approximation.view(gradient.shape))
             self.keep("right", name, right)
 
-    def _last_right(self, name: str, matrix: Tensor) -> Tensor:
-        """The right factor (columns, rank) of the last step; random numbers at first."""
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # alike on all ranks
-        noise = torch.randn(matrix.shape[1], self.options.compress_rank, generator=generator)
-        initial = noise.to(matrix)
-        last = self.recall("right", name, initial)
-        return last if last is not None and last.any() else initial
+    def _last_rights(self, names: Sequence[str], matrices: Sequence[Tensor]) -> list[Tensor]:
+        """Right factors (columns, rank), of the last step; random numbers at first."""
+        rank = self.options.compress_rank
+        # one that is all zeros would give zeros for ever
+        lasts = [
+            self.recall("right", name, matrix.new_empty(matrix.shape[1], rank))
+            for name, matrix in zip(names, matrices, strict=True)
+        ]
+        is_usable = iter(true_for([last.any() for last in lasts if last is not None]))
+        return [
+            last if last is not None and next(is_usable) else _noise(name, matrix, rank)
+            for name, matrix, last in zip(names, matrices, lasts, strict=True)
+        ]
 
     def _mean(self, factors: Sequence[Tensor]) -> None:
         flat = flatten(factors) / self.ranks.world_size
         unflatten(self.thread.ranks.all_reduce(flat), factors)
+
+
+def _noise(name: str, matrix: Tensor, rank: int) -> Tensor:
+    """A first right factor of `matrix`, alike on all ranks."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return torch.randn(matrix.shape[1], rank, generator=generator).to(matrix)
 
 
 def should_compress(gradient: Tensor, rank: int) -> bool:

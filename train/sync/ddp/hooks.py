@@ -4,7 +4,12 @@ Every rank's DDP calls the hook for its buckets in the same order, whichever bec
 what a hook sends and waits for comes in the same order on all ranks. A future's callback runs
 whenever the future is done, so a callback computes but neither sends nor waits. Work that must send
 again after it has received something runs in a `BackgroundThread`, which has a process group of its
-own.
+own, and on a GPU a stream of its own.
+
+On a GPU a future must name its device (torch's `Future(devices=)`). Then whoever waits for it has
+its own stream wait for the stream in which the future was completed. A future without devices, such
+as gloo's or that of `collect_all`, orders nothing. So `promise`, `done_by` and `all_done` make
+futures here.
 
 DDP rebuilds its buckets after the first pass. So a hook looks parameters up in the bucket it is
 given and remembers none.
@@ -23,19 +28,21 @@ The used rows are read from the gradient itself, so they are right however the w
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.futures import Future
+from torch.futures import Future, collect_all
 
 from ..base import SyncOptions
 from ..ranks import Ranks, backend_of, flatten, unflatten
 from . import reducer
 
+R = TypeVar("R")
 LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
 MOST_ROWS_SHARE = (
     0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
@@ -71,8 +78,9 @@ class BucketHook:
         self.sends = True  # if not, the bucket counts as the mean already
         self.joins_of: Callable[[], Any] = lambda: None  # the DDP whose `join()` counts
         self._scale = 1.0  # of this pass's gradients; see `scale`
-        # On a GPU: when this pass's first and last buckets were ready. Nothing waits for these
-        # events.
+        # On a GPU, for the trainer's records: when this pass's first and last buckets were ready.
+        # Nothing waits for these events.
+        self.is_timed = False
         self.ready: list[torch.cuda.Event] = []
 
     def start(self, flat: Tensor) -> Future[Tensor]:
@@ -105,8 +113,8 @@ class BucketHook:
             self.ranks.ledger.step.clear()  # the previous pass, if nobody took its entries
             self.ready.clear()
             self._scale = self.scale()
-        if buffer.is_cuda:
-            self.ready = [*self.ready[:1], marked()]
+        if self.is_timed and buffer.is_cuda and (bucket.index() == 0 or bucket.is_last()):
+            self.ready.append(marked())
         if self._scale != 1:
             buffer.mul_(self._scale)
         if buffer.is_sparse:  # sent as DDP itself sends it, in every mode
@@ -144,7 +152,7 @@ class BucketHook:
 
 def done_with(buffer: Tensor) -> Future[Tensor]:
     """A future that is already done: there is nothing to send."""
-    done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+    done = new_future(buffer.device)
     done.set_result(buffer)
     return done
 
@@ -154,8 +162,78 @@ def summed(tensor: Tensor, ranks: Ranks) -> Future[Tensor]:
     ranks.ledger.gradient("all_reduce", tensor._values() if tensor.is_sparse else tensor)
     work = dist.all_reduce(tensor, group=ranks.group, async_op=True)
     assert work is not None
-    total: Future[Tensor] = work.get_future().then(lambda done: (done.value(), tensor)[1])
-    return total
+    return done_by(work, tensor, ranks.group)
+
+
+def new_future(device: torch.device) -> Future[Any]:
+    return Future(devices=[device]) if device.type == "cuda" else Future()
+
+
+def promise(device: torch.device) -> tuple[Callable[..., None], Future[Any]]:
+    """A function that calls what it is given, and the future of what that returns or raises.
+
+    On a GPU it must return a tensor: its stream then is the one that others wait for.
+    """
+    promised = new_future(device)
+    errors: list[BaseException] = []
+
+    def complete(call: Callable[..., Any], *given: Any) -> None:
+        try:
+            result = call(*given)
+        except BaseException as error:  # noqa: BLE001 (whoever waits for the future raises it)
+            errors.append(error)
+            result = None
+        promised.set_result(result)
+
+    def result_of(done: Future[Any]) -> Any:
+        # Raise the error here: DDP would take an exception object for a tensor.
+        if errors:
+            raise errors.pop()
+        return done.value()
+
+    return complete, promised.then(result_of)
+
+
+def done_by(
+    work: dist.Work, tensor: Tensor, group: dist.ProcessGroup | None = None
+) -> Future[Tensor]:
+    """The future of `tensor`, which `work`, a collective of `group`, writes."""
+    done = work.get_future()
+    if not tensor.is_cuda or backend_of(tensor.device, group) == "nccl":
+        return done.then(lambda done: (done.value(), tensor)[1])
+    # gloo copies to the GPU in a stream of its own. Its thread makes the default stream wait for
+    # the copy before it completes its future (AsyncWork::execute in ProcessGroupGloo.cpp).
+    complete, future = promise(tensor.device)
+
+    def end(done: Future[Any]) -> None:
+        with torch.cuda.stream(torch.cuda.default_stream(tensor.device)):
+            complete(lambda: (done.value(), tensor)[1])
+
+    done.add_done_callback(end)
+    return future
+
+
+def all_done(
+    parts: Sequence[Future[Tensor]], whole: Tensor, stream: torch.cuda.Stream | None
+) -> Future[Tensor]:
+    """The future of `whole`, of which `parts` are the parts; `stream` waits for them on a GPU."""
+    complete, future = promise(whole.device)
+
+    def end(done: Future[Any]) -> None:
+        with in_stream(stream):
+            complete(lambda: ([part.wait() for part in done.value()], whole)[1])
+
+    collect_all(list(parts)).add_done_callback(end)
+    return future
+
+
+def new_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream beside the one that computes; None on a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+def in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def marked() -> torch.cuda.Event:
@@ -169,14 +247,17 @@ class BackgroundThread:
     """A thread with a group other than DDP's; it runs submitted work in order, as on every rank.
 
     The group is created at the first use, which all ranks reach together.
+
+    On a GPU it has a stream of its own, so that computing does not wait for what the thread waits
+    for. Submitted work begins in it after what the caller's stream had to do by then.
     """
 
     def __init__(self, ranks: Ranks, options: SyncOptions, device: torch.device) -> None:
         """`device` is where the tensors of the submitted work lie."""
-        self._ranks, self._timeout_s = ranks, options.timeout_s
+        self._ranks, self._timeout_s, self._device = ranks, options.timeout_s, device
+        self._stream = new_stream(device)
         first = (torch.cuda.set_device, (device,)) if device.type == "cuda" else ()
         self._thread = futures.ThreadPoolExecutor(1, "muster-sync", *first)
-        self.submit = self._thread.submit
         # Release the group before the interpreter ends and joins its threads: a group's thread that
         # needs the interpreter at that time aborts the process.
         weakref.finalize(self, vars(self).clear)
@@ -187,13 +268,25 @@ class BackgroundThread:
         group = self._ranks.own_group(self._timeout_s)
         return replace(self._ranks, group=group, carries_gradients=True, in_background=True)
 
+    def submit(self, work: Callable[..., R], *given: Any) -> futures.Future[R]:
+        """Run `work(*given)` in the thread."""
+        stream = self._stream
+        if stream is None:
+            return self._thread.submit(work, *given)
+        ready = torch.cuda.current_stream(self._device).record_event()
+
+        def run() -> R:
+            with torch.cuda.stream(stream):
+                stream.wait_event(ready)
+                return work(*given)
+
+        return self._thread.submit(run)
+
     def promise(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Run `work(*given)` in the thread; an error in it is raised by the backward pass."""
-        promised: Future[Any] = Future()
-        self.submit(work, *given).add_done_callback(promised.set_result)
-
-        # Raise the error here: DDP would take an exception object for a tensor.
-        return promised.then(lambda done: done.value().result())
+        complete, future = promise(self._device)
+        self.submit(complete, work, *given)
+        return future
 
 
 def candidates(model: nn.Module) -> list[nn.Parameter]:
@@ -237,5 +330,9 @@ class Rows:
 
     def give_back(self) -> None:
         """Write the rows that were sent back into the weight's gradient."""
-        if self.moved is not self._gradient:
-            self._gradient.index_copy_(0, self._rows, self.moved)
+        if self.moved is self._gradient:
+            return
+        self._gradient.index_copy_(0, self._rows, self.moved)
+        if self.moved.is_cuda:  # their memory is of the stream that computes, and this is another
+            for tensor in (self._rows, self.moved):
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))

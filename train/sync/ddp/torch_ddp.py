@@ -2,11 +2,12 @@
 
 DDP sends a bucket of gradients as soon as the backward pass has filled it: by itself (mode ddp), or
 through the hook of a mode or a compressor. Hooks enter what they send in the ledger. What DDP sends
-by itself, and how long it took, is read from DDP's logging data after each step (reducer.py).
+by itself, and how long it took, is read from DDP's logging data after each step (reducer.py). On
+NCCL that is also mode all_reduce, whose hook would add nothing there.
 
-On a GPU that logging would wait for the device in every step. There, hooks record events in the
-stream when the first and the last bucket were ready, and `sync` records one when all of them are
-the mean.
+On a GPU that logging would wait for the device in every step, so DDP logs some steps only. There,
+hooks record events in the stream when the first and the last bucket were ready, and `sync` records
+one when all of them are the mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +40,16 @@ class DdpSync(GradSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        options: dict[str, Any] = {**self.hook_choice.bucket_options(device), **VIEWS}
+        options = self.options_for(device)
         if device.type == "cuda":
             options["device_ids"] = [device]
         self.wrapped(wrapped := DistributedDataParallel(model, **options))
         return wrapped
+
+    def options_for(self, device: torch.device) -> dict[str, Any]:
+        """DDP's options for a model on `device`; where DDP's own sends do, it gets no hook."""
+        self.hook_choice = self.hook_choice.for_device(device)
+        return {**self.hook_choice.bucket_options(device), **VIEWS}
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         """Called when DDP has made the replicas equal; from now on it times every step."""
@@ -56,6 +62,7 @@ class DdpSync(GradSync):
         if not params[0].is_cuda:
             reducer.log_each_step(model)
         self._hook = self.hook_choice.register(model, self.ranks.ledger)
+        self._hook.is_timed = True
         # what it waits for in each backward pass
         self._params = [param for param in params if param.requires_grad]
         self._fix_buckets(model)

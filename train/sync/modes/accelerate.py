@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-from ..ddp.data_parallel import VIEWS
 from ..ddp.frameworks import hand_over
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
@@ -26,7 +25,7 @@ class Accelerate(DdpSync):
         device = next(model.parameters()).device
         _set_environment(self.ranks, device.type == "cuda")
         self._accelerator = Accelerator(cpu=device.type != "cuda", mixed_precision="no")
-        options = {**self.hook_choice.bucket_options(device), **VIEWS}
+        options = self.options_for(device)
         hand_over(self._accelerator, lambda: options, self.wrapped)
         prepared: nn.Module = self._accelerator.prepare_model(model)
         return prepared

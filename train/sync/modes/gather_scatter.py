@@ -25,9 +25,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future, collect_all
+from torch.futures import Future
 
-from ..ddp.hooks import BackgroundThread, BucketHook
+from ..ddp.hooks import BackgroundThread, BucketHook, all_done, done_by, new_stream
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
@@ -46,28 +46,26 @@ class GatherScatterHook(BucketHook):
         threads = (BackgroundThread(self.ranks, self.options, self.device) for _ in range(3))
         self._up, self._down, self._end = threads
         self._room = Semaphore(PIECES_AT_ONCE)
+        self._stream = new_stream(self.device)  # it waits for all pieces of a bucket
 
     def start(self, flat: Tensor) -> Future[Tensor]:
         for operation in ("gather", "scatter"):
             self.ranks.ledger.gradient(operation, flat)
         up = self._up.ranks.group
         down = self._down.ranks.group
-        ended = list[Future[Any]]()
+        ended = list[Future[Tensor]]()
         values = self._piece_bytes // flat.itemsize
         for piece in flat.split(max(values, 1)) if values else [flat]:
             if self.ranks.rank == ROOT:
                 gathered = self._up.submit(self._gather, piece, up)
                 scattered = self._down.submit(self._scatter, piece, gathered, down)
-                ended.append(self._end.promise(lambda work=scattered: work.result().wait()))
+                ended.append(self._end.promise(_sent, piece, scattered))
             else:  # both use the memory of `piece`: the root scatters it after it has gathered all
-                works = [
-                    dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True),
-                    dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True),
-                ]
-                ended += [work.get_future() for work in works]
-        return collect_all(ended).then(
-            lambda done: ([piece.value() for piece in done.value()], flat)[1]
-        )
+                work = dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True)
+                ended.append(done_by(work, piece, up))
+                work = dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True)
+                ended.append(done_by(work, piece, down))
+        return all_done(ended, flat, self._stream)
 
     def _gather(self, piece: Tensor, group: Any) -> tuple[Tensor, dist.Work]:
         self._room.acquire()
@@ -75,15 +73,24 @@ class GatherScatterHook(BucketHook):
         work = dist.gather(piece, list(parts), group_dst=ROOT, group=group, async_op=True)
         return parts, work
 
-    def _scatter(self, piece: Tensor, gathered: futures.Future[Any], group: Any) -> Any:
+    def _scatter(
+        self, piece: Tensor, gathered: futures.Future[Any], group: Any
+    ) -> dist.Work | None:
         try:
             parts, work = gathered.result()
             work.wait()
             torch.mean(parts, dim=0, out=piece)
+            if piece.is_cuda:  # until then the memory of `parts` is in use
+                torch.cuda.current_stream(piece.device).synchronize()
         finally:
             self._room.release()
         every = [piece] * self.ranks.world_size
         return dist.scatter(piece, every, group_src=ROOT, group=group, async_op=True)
+
+
+def _sent(piece: Tensor, scattered: futures.Future[Any]) -> Tensor:
+    scattered.result().wait()
+    return piece  # a future that holds it names its device
 
 
 class GatherScatter(DdpSync):

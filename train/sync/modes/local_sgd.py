@@ -75,8 +75,14 @@ class LocalSgd(GradSync):
 
     def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
         size = self.options.bucket_bytes(DEFAULT_MB)
-        for group in groups([tensor.detach() for tensor in tensors], size):
+        device = self._agreed[0].device
+        # most optimizers count their steps on the CPU, wherever the model is; NCCL sends from GPUs
+        sent = [tensor.detach().to(device) for tensor in tensors]
+        for group in groups(sent, size):
             unflatten(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
+        for tensor, average in zip(tensors, sent, strict=True):
+            if tensor.device != device:
+                tensor.copy_(average)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All tensors of the optimizer's state, equally many on every rank.
@@ -93,7 +99,7 @@ class LocalSgd(GradSync):
             if len(state) < count:
                 for key, tensor in known.items():
                     like = param if tensor.shape == other.shape else tensor
-                    state[key] = torch.zeros_like(like, dtype=tensor.dtype)
+                    state[key] = torch.zeros_like(like, dtype=tensor.dtype, device=tensor.device)
                 self._optimizer.state[param].update(state)
         return [state[key] for state in states for key in sorted(state)]
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs import plugins
 from muster.errors import UsageError
@@ -58,6 +59,28 @@ def test_nan_or_infinite_gradient_reaches_all_ranks_and_is_not_remembered(result
 )
 def test_ledger_counts_the_bytes_of_each_compressor(results, compressor, moved):
     assert results[compressor]["moved"] == moved
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often the host asks for the number in one tensor: there it waits for a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation is torch.ops.aten._local_scalar_dense.default
+        return operation(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("compressor", REMEMBERING)
+def test_host_waits_for_no_parameter_by_itself(compressor, alone):
+    model = nn.Sequential(*(nn.Linear(30, 40) for _ in range(5)))
+    options = SyncOptions(compress=compressor, compress_rank=2)
+    made = plugins.load("train.sync.compression", compressor)(model, Ranks(), options)
+    for _ in range(2):
+        named = {name: torch.randn(param.shape) for name, param in model.named_parameters()}
+        with Waits() as waits:
+            made.average_named(named)
+        assert waits.count == 0
 
 
 def test_every_compressor_is_tested_here():

@@ -7,8 +7,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from train.program.recorder import sent_by
-from train.sync.ddp import data_parallel, hooks, reducer
+from train.sync.base import SyncOptions
+from train.sync.ddp import data_parallel, hooks, reducer, torch_ddp
 from train.sync.ddp.data_parallel import SyncedDataParallel, sync
+from train.sync.modes.all_reduce import AllReduce
+from train.sync.ranks import Ranks
 
 
 @pytest.fixture(params=["nccl"])
@@ -27,6 +30,12 @@ def test_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, options):
     assert type(model) is DistributedDataParallel
     assert reducer.hooks_of(model) == []
     assert [(one.operation, one.nbytes) for one in sent_by(model)] == [("all_reduce", 12)]
+
+
+def test_trainer_s_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, monkeypatch):
+    monkeypatch.setattr(torch_ddp, "fix_buckets", lambda *_: None)  # the double sends nothing
+    mode = AllReduce(Ranks(0, 2), SyncOptions())
+    assert reducer.hooks_of(mode.wrap(nn.Linear(2, 1))) == []
 
 
 @pytest.mark.parametrize("options", [{"compress": "bf16"}, {"mode": "gather_scatter"}])

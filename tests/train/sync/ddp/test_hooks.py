@@ -1,0 +1,178 @@
+"""What hooks do on a GPU: their streams, futures and events; doubles stand for the device."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.futures import Future
+
+from train.sync.base import SyncOptions
+from train.sync.ddp import hooks
+from train.sync.ddp.hooks import BackgroundThread, BucketHook
+from train.sync.ranks import Ranks
+
+GPU = torch.device("cuda", 0)
+
+
+class Stream:
+    """Names what it is asked to do, in `log`."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def record_event(self):
+        self.log.append(f"{self.name}: event")
+        return f"event of {self.name}"
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name}: waits for {event}")
+
+    def __enter__(self):
+        self.before, current.stream = getattr(current, "stream", None), self
+
+    def __exit__(self, *_):
+        current.stream = self.before
+
+
+current = threading.local()  # each thread has a current stream of its own
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What streams and futures do, where torch's are doubles."""
+    log, counted = [], iter(range(9))
+    default = Stream("default", log)
+
+    class NewFuture:
+        """torch's, which refuses the name of a GPU where it has none."""
+
+        def __getitem__(self, _):
+            return Future
+
+        def __call__(self, *, devices=None):
+            future = Future()
+            set_result = future.set_result
+
+            def completed(result):
+                log.append(f"{current.stream.name}: future of {devices}")
+                set_result(result)
+
+            future.set_result = completed
+            return future
+
+    monkeypatch.setattr(hooks, "Future", NewFuture())
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(f"new {next(counted)}", log))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current.stream)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    with Stream("of the script", log):
+        yield log
+
+
+def test_background_work_on_a_gpu_is_ordered_with_the_stream_of_the_pass(log):
+    thread = BackgroundThread(Ranks(), SyncOptions(), GPU)
+    future = thread.promise(lambda: log.append(f"{current.stream.name}: work"))
+    future.wait()
+    assert log == [
+        "of the script: event",
+        "new 0: waits for event of of the script",
+        "new 0: work",
+        f"new 0: future of {[GPU]}",
+    ]
+
+
+def test_error_of_background_work_on_a_gpu_is_raised_by_its_future(log):
+    def broken():
+        raise RuntimeError("connection closed by peer")
+
+    thread = BackgroundThread(Ranks(), SyncOptions(), GPU)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        thread.promise(broken).wait()
+
+
+class OnGpu:
+    """A gradient on a GPU, as far as a hook looks at it."""
+
+    is_cuda, is_sparse, device, ndim = True, False, GPU, 1
+
+    def detach(self):
+        return self
+
+    def numel(self):
+        return 0
+
+
+def collective():
+    """One that its peers have not ended yet."""
+    future = Future()
+    return SimpleNamespace(get_future=lambda: future)
+
+
+def test_gloo_s_result_on_a_gpu_is_that_of_the_default_stream(log, monkeypatch):
+    """gloo's thread has that one wait for its copy, and its future orders no stream."""
+    monkeypatch.setattr(hooks, "backend_of", lambda *_: "gloo")
+    work, buffer = collective(), OnGpu()
+    future = hooks.done_by(work, buffer)
+    work.get_future().set_result([buffer])
+    assert future.wait() is buffer
+    assert log == [f"default: future of {[GPU]}"]
+
+
+def test_lost_peer_of_gloo_on_a_gpu_is_raised(log, monkeypatch):
+    monkeypatch.setattr(hooks, "backend_of", lambda *_: "gloo")
+    work = collective()
+    future = hooks.done_by(work, OnGpu())
+    work.get_future().set_exception(RuntimeError("closed by peer"))
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        future.wait()
+
+
+def test_nccl_s_future_is_taken_as_it_is(log, monkeypatch):
+    monkeypatch.setattr(hooks, "backend_of", lambda *_: "nccl")
+    work = collective()
+    future = hooks.done_by(work, buffer := OnGpu())
+    work.get_future().set_result([buffer])
+    assert future.wait() is buffer and log == []
+
+
+def test_parts_on_a_gpu_are_waited_for_in_a_stream_beside_computing(log):
+    parts = [Future(), Future()]
+    whole = OnGpu()
+    future = hooks.all_done(parts, whole, Stream("beside", log))
+    for part in parts:
+        part.set_result(whole)
+    assert future.wait() is whole
+    assert log == [f"beside: future of {[GPU]}"]
+
+
+class Bucket:
+    def __init__(self, number, count):
+        self.number, self.count = number, count
+
+    def index(self):
+        return self.number
+
+    def is_last(self):
+        return self.number == self.count - 1
+
+    def buffer(self):
+        return OnGpu()
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_events_are_those_of_the_pass_and_only_where_they_are_read(
+    is_timed, log, alone, monkeypatch
+):
+    events = iter(range(99))
+    monkeypatch.setattr(hooks, "marked", lambda: next(events))
+    hook = BucketHook(nn.Linear(1, 1), Ranks(), SyncOptions())
+    hook.is_timed = is_timed
+    ready = []
+    for _ in range(3):  # passes
+        for number in range(4):
+            hook.average(None, Bucket(number, 4))
+        ready.append([*hook.ready])
+    assert ready == ([[0, 1], [2, 3], [4, 5]] if is_timed else [[]] * 3)

@@ -1,0 +1,134 @@
+"""The first lines of a report: what ran, when, for how long, at which commit, and on what."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from train.report.data import tables
+from train.report.data.reader import Row, numbers
+from train.report.data.subject import Entry, Subject
+from train.report.pages import provenance
+from train.report.pages.drawing import link_rate
+
+MINUTE_S, HOUR_S = 60, 3600
+
+
+def facts(subject: Subject) -> list[str]:
+    """What ran and whether it is done, when, for how long, and at which commit and torch."""
+    versions = {row["name"]: row["version"] for row in provenance.versions(subject)}
+    commit = versions.get("commit", "?")
+    every = [
+        _what(subject),
+        states(subject),
+        _when(subject.entries),
+        f"commit {commit}" if not commit.startswith("?") else "",
+        f"torch {versions['torch']}" if "torch" in versions else "",
+    ]
+    return list(filter(None, every))
+
+
+def _what(subject: Subject) -> str:
+    """The tasks and their data; of a single run also its mode and workers."""
+    entries = subject.entries
+    tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
+    paths = filter(None, (one.run.config.get("data_dir") for one in entries))
+    data = sorted({Path(str(path)).name for path in paths})
+    what = ", ".join(tasks) + (f" (--data-dir {', '.join(data)})" if data and tasks else "")
+    if len(entries) != 1 or entries[0].run.is_foreign:
+        return what
+    workers = entries[0].workers
+    return ", ".join(filter(None, [what, entries[0].sync, _several(workers, "worker")]))
+
+
+def states(subject: Subject) -> str:
+    """How many runs are done; of the others how they ended, or that they wait."""
+    found = [tables.state(one) for one in subject.entries]
+    # of a study also those without a folder
+    without = [str(one.get("state")) for one in subject.cells if one.get("state") != "done"]
+    found += without[: max(0, len(subject.cells) - len(found))]
+    if len(found) == 1:
+        return found[0]
+    others = [f"{found.count(one)} {one}" for one in dict.fromkeys(found) if one != "done"]
+    return ", ".join([f"{found.count('done')} of {len(found)} runs done", *others]) if found else ""
+
+
+def _when(entries: Iterable[Entry]) -> str:
+    """When the first run began and the last one ended, and how long all of them took together."""
+    spans = [found for one in entries if (found := span_of(one))]
+    if not spans:
+        return ""
+    first = datetime.fromtimestamp(min(begin for begin, _ in spans), UTC)
+    last = datetime.fromtimestamp(max(end for _, end in spans), UTC)
+    until = "" if last.date() == first.date() else f" to {last:%Y-%m-%d %H:%M}"
+    took = rough_duration(sum(end - begin for begin, end in spans))
+    return f"{first:%Y-%m-%d %H:%M}{until} UTC, {took}{' of runs' if len(spans) > 1 else ''}"
+
+
+def span_of(entry: Entry) -> tuple[float, float] | None:
+    """When a run began and ended, in seconds since 1970; None where that is not on record."""
+    run = entry.run
+    begins = numbers([run.job.get("started_unix_s")])
+    ends = numbers([run.end.get("time_unix_s"), *(one.get("time_unix_s") for one in run.exits)])
+    if not begins or not ends or max(ends) < begins[0] or not 0 <= begins[0] <= max(ends) < 1e11:
+        return None
+    return begins[0], max(ends)
+
+
+def ended_at(subject: Subject) -> str:
+    """The day and time at which the last run ended, as a document states it; "": not known."""
+    ends = [found[1] for one in subject.entries if (found := span_of(one))]
+    return datetime.fromtimestamp(max(ends), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if ends else ""
+
+
+def rough_duration(seconds: float) -> str:
+    """As people say it: 48 s, 12 min, 3 h 5 min."""
+    if seconds < 2 * MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    hours, rest = divmod(round(seconds / MINUTE_S), 60)
+    return f"{hours} h {rest} min"
+
+
+def measured(subject: Subject) -> str:
+    """Sentences on the machines, the nodes that they simulated, their cores and links."""
+    entries, hosts = subject.entries, provenance.hosts(subject)
+    if not hosts:
+        return ""
+    kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
+    is_one = all(map(provenance.is_simulated, entries))
+    where = f"on {'one machine' if is_one else _several(len(hosts), 'host')} ({kinds})"
+    nodes = [int(one.settings["nodes"]) for one in entries]
+    if is_one and max(nodes) > 1:
+        where += f" that simulated {_up_to(nodes, 'node')}"
+    sentences = [f"Measured {where}"]
+    workers = [one.workers for one in entries]
+    total = max(map(cores, entries), default=0)
+    if max(workers) > 1 and total:
+        share = "shared" if max(workers) > total else "had"
+        sentences[0] += f"; {_up_to(workers, 'worker')} {share} {_several(int(total), 'core')}"
+    rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
+    if rates:
+        sentences.append(f"Links had {' and '.join(dict.fromkeys(rates))}")
+    return ". ".join(sentences) + "."
+
+
+def cores(entry: Entry) -> float:
+    """The cores of all its workers together; 0: unknown."""
+    known = numbers(env.get("cores") for env in entry.run.environments.values())
+    return sum(known[:1] if provenance.is_simulated(entry) else known)
+
+
+def _up_to(counts: list[int], noun: str) -> str:
+    return ("up to " if min(counts) != max(counts) else "") + _several(max(counts), noun)
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _kind(host: Row) -> str:
+    own = _several(int(host["cores"]), "core") if numbers([host["cores"]]) else None
+    parts: list[Any] = [host["processor"], own, host["memory"], host["GPUs"] or "no GPU"]
+    return ", ".join(str(part) for part in parts if part)
