@@ -267,4 +267,4 @@ def overview(subject: Subject) -> Iterator[Row]:
         row: Row = {key: entry.settings.get(key) for key in (*columns, *subject.varying)}
         row |= {"run": entry.name, "folder": entry.run.name, "state": state(entry)}
         row["steps"] = steps[-1]["step"] if steps else None
-        yield row | {"last_minibatch_loss": steps[-1]["loss"] if steps else None}
+        yield row | {"last_batch_loss": steps[-1]["loss"] if steps else None}
