@@ -216,7 +216,7 @@ def _known(value: Any) -> Any:
 def _can_be(name: str, row: Row) -> bool:
     """Whether a count or a time is not below zero, nor a part of a step longer than the step."""
     (value,) = numbers([row[name]]) or [0.0]
-    is_part = row.get("step_s") is not None and name in PARTS
+    is_part = name in PARTS and any(whole >= 0 for whole in numbers([row.get("step_s")]))
     most = row["step_s"] * (1 + SAME) + ROUNDING_S if is_part else MOST
     return not AMOUNT.search(name) or -ROUNDING_S <= value <= most
 
