@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +10,6 @@ from torch import nn
 
 import muster
 from tests.train.workers import records, run_program
-from train.program.recorder import Recorder
-from train.sync.ranks import Ranks
 
 
 @pytest.fixture
