@@ -30,7 +30,7 @@ def _run_row(entry: Entry, subject: Subject) -> Row:
     row["step_s"] = tables.mean_of(timed, "step_s")
     samples = tables.mean_of(timed, "samples")
     row["samples_per_s"] = samples / row["step_s"] if samples and row["step_s"] else None
-    row["last_minibatch_loss"] = steps[-1]["loss"] if steps else None
+    row["last_batch_loss"] = steps[-1]["loss"] if steps else None
     base = tables.reference(entry, subject)
     gaps = tables.apart(base, entry)
     row |= {"reference": base.name if base else None}
@@ -72,5 +72,5 @@ def steps(subject: Subject) -> pd.DataFrame:
 
 def overview(subject: Subject) -> pd.DataFrame:
     """Of each run its main settings, those in which runs differ, and how it ended."""
-    wanted = [*MAIN, *subject.varying, "last_minibatch_loss"]
+    wanted = [*MAIN, *subject.varying, "last_batch_loss"]
     return runs(subject).reindex(columns=list(dict.fromkeys(wanted)))
