@@ -16,6 +16,7 @@ from pathlib import Path
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
 from launch.programs.command_line import split_program
+from launch.runs.report_command import print_report_command
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
@@ -56,6 +57,7 @@ def main() -> int:
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)
                 print(f"to hand in: {archive} (put your own code and words in; see its README.md)")
+            print_report_command(study.folder, map(study.run_dir, study.cells))
         return code
 
 

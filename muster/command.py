@@ -7,6 +7,8 @@ environment. The commands that it starts find the value there.
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -111,6 +113,19 @@ def as_typed(otherwise: str = "") -> str:
         if sys.orig_argv[1:3] == say_typed(word):
             return f"muster {word}"
     return otherwise or f"python {sys.argv[0]}"
+
+
+def to_type(word: str, *words: str) -> str:
+    """A command of ours as this user can type it in any folder: `muster report RUN`."""
+    own = Path(sys.executable).with_name("muster")
+    on_path = shutil.which("muster")
+    if not own.exists():  # Muster is no part of this Python: the checkout's script works, too
+        start = [sys.executable, str(CHECKOUT / COMMANDS[word][0]), *COMMANDS[word][1:]]
+    elif on_path is not None and own.samefile(on_path):
+        start = ["muster", word]
+    else:
+        start = [str(own), word]
+    return shlex.join([*start, *words])
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -5,6 +5,7 @@ import itertools
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from muster.errors import MusterError
@@ -124,10 +125,31 @@ def own_address_in(network: str, node: str) -> str:
     raise MusterError(f"{node} has no address in --network {network}; it has {here}")
 
 
-def gpu_count() -> int:
-    """The GPUs of CUDA_VISIBLE_DEVICES if it is set, else all that the driver shows."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-        return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
-    return sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
+def gpu_count(root: Path = Path("/")) -> int:
+    """The GPUs that a worker of this process would see, found without torch.
+
+    A variable of CUDA or ROCm that is set decides; Slurm sets one for the GPUs of a step. Else
+    these are asked, until one of them has a GPU: NVIDIA's device files (in a container, the driver
+    shows more than may be used), its driver, ROCm's driver, and WSL2, which has one device for all.
+    """
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        value = os.environ.get(variable)
+        if value is not None:
+            names = [name.strip() for name in value.split(",")]
+            return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
+    files = [path for path in (root / "dev").glob("nvidia*") if path.name[6:].isdigit()]
+    drivers = list((root / "proc/driver/nvidia/gpus").glob("*"))
+    is_wsl = (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so").exists()
+    return len(files) or len(drivers) or _amd_gpu_count(root) or int(is_wsl)
+
+
+def _amd_gpu_count(root: Path) -> int:
+    """The nodes of ROCm's driver that compute: a CPU is a node without SIMD units."""
+    count = 0
+    for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+        with suppress(OSError):
+            lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+            count += any(
+                line.startswith("simd_count ") and line.split()[1] != "0" for line in lines
+            )
+    return count

@@ -226,6 +226,8 @@ class CommandLine(Settings):
         program = self.words[0] if self.words else self.launch.program
         if self.words:
             for each in self.given:
+                if each.name == "program" and each.where and _is_default(each):
+                    continue  # as in the config.yaml of each run
                 if each.name == "program":
                     yield (
                         f"{each.spelt} {each.text} and {program} are two programs; give one of them"

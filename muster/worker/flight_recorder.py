@@ -1,4 +1,4 @@
-"""The collectives of this process, from torch's flight recorder.
+"""The collectives of this process, from torch's flight recorders: gloo's and NCCL's.
 
 The names are private to torch: missing ones are left out. This file is loaded into every worker by
 its path, needs the standard library alone, of Python 3.8 or newer, and loads no torch itself.
@@ -19,26 +19,29 @@ ENTRIES = 50  # latest collectives of each group
 
 def groups() -> dict[str, dict[str, Any]]:
     """torch's process groups by name: their ranks, and the last collective that began."""
-    trace = _trace()
     by_name = _registered_groups()
-    for name, status in trace.get("pg_status", {}).items():
+    for name, status in _statuses(_traces()).items():
         begun = int(status.get("last_enqueued_collective", -1))
-        by_name.setdefault(name, {})["begun"] = begun
+        by_name.setdefault(name, dict(by_name.get(name.partition(" ")[0], {})))["begun"] = begun
     return by_name
 
 
 def collectives() -> list[dict[str, Any]]:
     """The latest collectives of each group, oldest first; `age_s` counts from their start."""
-    trace = _trace()
+    traces = _traces()
+    statuses = _statuses(traces)
     ended = {
-        name: int(status.get("last_completed_collective", -1))
-        for name, status in trace.get("pg_status", {}).items()
+        name: int(status.get("last_completed_collective", -1)) for name, status in statuses.items()
     }
+    entries = [(ending, entry) for ending, trace in traces for entry in trace.get("entries", [])]
+    entries.sort(key=lambda item: item[1].get("time_created_ns", 0))
     now = time.time()
     latest = []
     seen: dict[str, int] = {}
-    for entry in reversed(trace.get("entries", [])):
+    for ending, entry in reversed(entries):
         group, description = (*entry.get("process_group", ["", ""]), "")[:2]
+        if f"{group}{ending}" in statuses:
+            group = f"{group}{ending}"
         seen[group] = seen.get(group, 0) + 1
         if seen[group] > ENTRIES or entry.get("is_p2p"):
             continue
@@ -61,11 +64,56 @@ def collectives() -> list[dict[str, Any]]:
     return latest[::-1]
 
 
-def _trace() -> dict[str, Any]:
-    """The content of torch's flight recorder; empty if torch is not loaded."""
+def nearly_timed_out(before_s: float) -> dict[str, Any] | None:
+    """A collective because of which NCCL aborts this process in `before_s` seconds or less.
+
+    A thread of NCCL's process group does that, without any Python code of this process.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    recorder = getattr(c10d, "_dump_nccl_trace_json", None)
+    if recorder is None or "torch.distributed.distributed_c10d" not in sys.modules:
+        return None
+    trace = _trace(lambda: recorder(includeCollectives=True, onlyActive=True))
+    for entry in trace.get("entries", []):
+        backend, _, operation = str(entry.get("profiling_name", "")).partition(":")
+        age_s = time.time() - entry.get("time_created_ns", 0) / 1e9
+        limit_s = entry.get("timeout_ms", 0) / 1e3
+        waits = backend == "nccl" and not entry.get("retired") and limit_s > 0
+        if waits and age_s > limit_s - min(before_s, limit_s / 2):
+            return {"operation": operation, "limit_s": limit_s}
+    return None
+
+
+def _statuses(traces: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """How far each group is, by its name.
+
+    A group for CPUs and GPUs ("cpu:gloo,cuda:nccl") counts its collectives twice, so it has a
+    second name for those of NCCL.
+    """
+    statuses: dict[str, dict[str, Any]] = {}
+    for ending, trace in traces:
+        for name, status in trace.get("pg_status", {}).items():
+            statuses[f"{name}{ending}" if name in statuses else name] = status
+    return statuses
+
+
+def _traces() -> list[tuple[str, dict[str, Any]]]:
+    """The content of torch's recorders, each with the ending of a second name of its groups.
+
+    Newer versions of torch have all in the first one, and the second one is the same again.
+    """
     if "torch.distributed.distributed_c10d" not in sys.modules:
-        return {}
-    recorder = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+        return []
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    first = _trace(getattr(c10d, "_dump_fr_trace_json", None))
+    names = [str(entry.get("profiling_name", "")) for entry in first.get("entries", [])]
+    if any(name.startswith("nccl:") for name in names):
+        return [("", first)]
+    return [("", first), (" on nccl", _trace(getattr(c10d, "_dump_nccl_trace_json", None)))]
+
+
+def _trace(recorder: Any) -> dict[str, Any]:
+    """The content of a recorder; empty if torch has none."""
     try:
         return dict(json.loads(recorder())) if recorder is not None else {}
     except Exception:  # noqa: BLE001 (private to torch: any error means no answer)

@@ -1,9 +1,10 @@
 """The report and the figures of a page of docs/results, from its study.
 
-    python -m tests.figures.results NAME [FLAG ...]
+    python -m tests.figures.results NAME [--output FOLDER] [FLAG ...]
 
-runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. Of
-`quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
+runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. With
+--output the records stay there, and the same command goes on after an interruption. Of `quick`,
+which runs here in two minutes, only the losses of docs/report.md are taken.
 """
 
 import argparse
@@ -33,14 +34,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="All other flags go to launch/study.py.",
     )
     parser.add_argument("name", choices=sorted([*SHOWN, "quick"]))
+    parser.add_argument("--output", metavar="FOLDER", help="keep the records (default: nowhere)")
     args, flags = parser.parse_known_args(argv)
     study = ["launch/study.py", f"configs/studies/{args.name}.yaml", *flags]
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, *study, "--output", folder], cwd=REPOSITORY)
-        if done.returncode == 0:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.output or temporary
+        code = _to_its_end([sys.executable, *study, "--output", folder])
+        if code == 0:
             for file, place in taken(args.name).items():
                 shutil.copyfile(Path(folder, "report", file), DOCS / place)
-        return done.returncode
+        return code
+
+
+def _to_its_end(command: Sequence[str]) -> int:
+    """Run a command to its end, also if Ctrl-C, which it gets as well, stops it."""
+    with subprocess.Popen(command, cwd=REPOSITORY) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
 
 def taken(name: str) -> dict[str, str]:

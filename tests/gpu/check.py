@@ -1,13 +1,15 @@
 """All that a machine with one or more GPUs can show, on one page, written after every row.
 
-    python3 -m tests.gpu.check --page FILE [--minutes 8] [--only ROW] [--model base] [--steps 40]
+    python3 -m tests.gpu.check --page FILE [--minutes 5] [--only ROW]
 
 It runs with the Python that calls it, in a checkout without installation: no make, no environment
-of its own, no network. Every row is a real run through the launcher: each mode's losses beside
-those of a single process, several workers that share one GPU through gloo, fp16 and bf16, compiled
-layers, a run that is stopped and resumed, what a worker's GPU holds, and steps per second beside a
-hand-written DDP script. With `--device cpu` the same runs take CPUs, to try the program itself:
-such a page shows no GPU.
+of its own, no network; tests.gpu.wheels fetches the packages that such a machine may lack. Every
+row is a real run through the launcher: each mode's losses beside those of a single process, several
+workers that share one GPU through gloo, 16 bits, compiled layers, ranks that are stopped, killed
+and resumed, and steps per second beside hand-written scripts. Those whose speed is shown run alone,
+the others several at a time. Beside the page is a file of the same name that ends in .json, with
+all losses and the end of what a failed row has printed. With `--device cpu` the same runs take
+CPUs, to try the program itself: such a page shows no GPU.
 """
 
 import argparse
@@ -49,10 +51,16 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROW",
         help="rows of this name (also: NAME, WORKERS); repeat it",
     )
-    made.add_argument("--minutes", type=float, help="skip the rows that no longer fit into these")
-    made.add_argument("--model", default="base", help="small or base (made here), or a folder")
-    made.add_argument("--steps", type=int, default=40, help="of each run")
+    made.add_argument("--minutes", type=float, help="end then, whatever has not run")
+    made.add_argument(
+        "--model", default="small", help="of losses: tiny, small or base, or a folder"
+    )
+    made.add_argument("--steps", type=int, default=8, help="of runs whose losses are compared")
+    made.add_argument("--speed-model", default="base", help="of speeds, likewise")
+    made.add_argument("--speed-steps", type=int, default=60, help="of runs whose speed is shown")
     made.add_argument("--batch-size", type=int, default=32, help="of all workers together")
+    made.add_argument("--images", type=int, default=256, help="of a batch, for VGG-11's speed")
+    made.add_argument("--cores", type=int, help="workers at a time (default: all cores)")
     made.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     made.set_defaults(lr=1e-4, seed=42)
     return made

@@ -1,52 +1,67 @@
-"""The rows of the GPU page: what each one runs, and when its losses are right."""
+"""The rows of the GPU page: what each one runs, and when it is right."""
 
-import argparse
 import json
+import re
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from configs import plugins
+from configs.settings.train import TrainConfig
 from muster.errors import MusterError
-from tests.benchmarks.cases import OURS, PADDED, Case
-from tests.benchmarks.made import Made
-from tests.benchmarks.places import TIMEOUT_S, Place, Steps
+from tests.benchmarks.places import Steps
 from tests.commands import cause_in
+from tests.gpu.bench import Bench, end_of_run, printed_lines, records
+from tests.gpu.programs.killed_worker import VARIABLE
 
 SINGLE = "single"
 AGAIN = "single, again"
-PLAIN = "plain DDP script"
-SCRIPT = "the script with muster.sync"
-RESUMED = "resume"
+TESTS = "tests of tests/gpu"
+RESUMED = "stopped, resumed"
+KILLED = "a rank killed, resumed by others"
+STUCK = "a rank stopped in .cpu()"
+STREAMS = "muster.sync on and off the default stream"
+SECONDS = "muster.record beside events"
+EVERY_GPU = "--nproc-per-node gpu"
+DOCTOR = "muster doctor"
+IMAGES, EMPTY_PART = "BatchNorm, single", "BatchNorm, an empty part"
+PLAIN, SCRIPT, TRAINER = "plain DDP script", "the script with muster.sync", "the trainer, ddp"
+BERT, VGG = "BERT", "VGG-11"
 SHARED = "of one GPU"  # several workers on one GPU, which NCCL refuses and gloo does not
 INEXACT = ("local_sgd",)  # modes whose losses are others, if not by much
-COMPRESSORS = {"bf16": 5e-2, "int8": 5e-2, "powersgd": 3e-1}  # and how far off the losses may be
+COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "int8": 5e-2, "powersgd": 3e-1}  # losses' distance
 # How far a loss may be from the single process's: float32 added up in another order, compiled
 # kernels, 16 bits, another method.
 SAME, CLOSE, NEAR, ALIKE = 1e-4, 1e-3, 5e-2, 3e-1
-WARM_UP = 5  # first steps, which do not count for speed
+WARM_UP = 10  # first steps, which do not count for speed
 MIB = 2**20
+HANG_AFTER_S = 8
 
 
 @dataclass
 class Row:
-    """A run: what it shows, with how many workers and which flags; and what came of it."""
+    """What it runs, with how many workers; and what came of it."""
 
     name: str
     workers: int
-    flags: tuple[str, ...] = ()
-    within: float = SAME  # of the single process's losses
-    peer: tuple[str, ...] | None = None  # the flags of the hand-written script, if it is that
+    work: Callable[["Row", Bench, Path], None] = lambda row, bench, folder: None
+    within: float = SAME  # of the losses of `against`
+    against: str = SINGLE  # the row whose losses these must be; "": none
+    alone: bool = False  # nothing runs beside it, for its speed
+    pair: str = ""  # the model whose plain script its speed is held against
     needs: tuple[str, ...] = ()  # packages beside those that every row needs
     steps: Steps | None = None
-    seconds: float = 0.0  # of the whole run, its start included
+    first_step: int = 1  # of `steps`
+    seconds: float = 0.0  # of the whole row, its start included
     gpu_mib: float = 0.0  # of the worker that needs most
     not_run: str = ""  # the reason
     problem: str = ""
+    log: str = ""  # the end of what a failed row has printed
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -55,7 +70,9 @@ class Row:
 
     @property
     def steps_per_s(self) -> float | None:
-        return 1 / median(self.steps.step_s[WARM_UP:] or self.steps.step_s) if self.steps else None
+        if self.steps is None or not self.alone:
+            return None
+        return 1 / median(self.steps.step_s[WARM_UP:] or self.steps.step_s)
 
     @property
     def result(self) -> str:
@@ -67,96 +84,279 @@ class Row:
 
 def rows_for(gpus: int, device: str) -> Iterator[Row]:
     """The rows of a machine with so many GPUs: the single process, then what shows most first."""
-    yield Row(SINGLE, 1, ("--sync", "single"))
-    modes = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
-    counts = [count for count in (1, 2, 4, 8, 16) if count <= gpus]
-    if device == "cuda":
-        yield Row(AGAIN, 1, ("--sync", "single"))  # what the device itself differs by
-        for workers in (2, 4):
-            yield from _shared(workers, modes)
-    yield Row("bf16", counts[-1], ("--precision", "bf16"), NEAR)
-    if device == "cuda":  # which CPUs do slowly
-        yield Row("fp16", counts[-1], ("--precision", "fp16"), NEAR)
-    yield Row("compile", counts[-1], ("--compile",), CLOSE)
-    yield Row(RESUMED, counts[-1], ("--run-id", "run", "--resume", "auto", "--overwrite"))
-    for workers in counts[::-1]:
-        yield Row(PLAIN, workers, peer=())
-        yield Row(SCRIPT, workers, peer=("--sync", "muster"))
+    on_gpu = device == "cuda"
+    modes = [mode for mode in plugins.names("train.sync.modes") if mode != SINGLE]
+    most = gpus if on_gpu else min(gpus, 2)
+    through = ("--backend", "gloo") if on_gpu else ()  # for several workers on one GPU
+    shared = 2  # workers
+    yield Row(SINGLE, 1, trained("--sync", SINGLE))
+    if on_gpu:
+        yield Row(TESTS, 1, gpu_tests, against="")
+    for mode in modes:
+        if on_gpu:
+            yield _mode(mode, 1)
+        yield _mode(mode, shared, *through, place=SHARED if on_gpu else "")
+    if on_gpu and most > 1:
         for mode in modes:
-            yield _mode(mode, workers)
-
-
-def _mode(mode: str, workers: int, *flags: str) -> Row:
-    within = ALIKE if mode in INEXACT else SAME
-    needs = (mode,) if mode == "accelerate" else ()
-    return Row(mode, workers, ("--sync", mode, *flags), within, needs=needs)
-
-
-def _shared(workers: int, modes: Sequence[str]) -> Iterator[Row]:
-    """Workers that share one GPU through gloo: all that runs with several ranks, but for NCCL."""
-    through = ("--backend", "gloo")
-    rows = [_mode(mode, workers, *through) for mode in modes]
+            yield _mode(mode, most)
+    yield Row("bf16", most, trained("--precision", "bf16"), NEAR)
+    if on_gpu:  # which CPUs do slowly
+        yield Row("fp16", most, trained("--precision", "fp16"), NEAR)
+        if "float32_matmul" in {setting.name for setting in fields(TrainConfig)}:
+            yield Row("TF32", most, trained("--float32-matmul", "high"), NEAR)
+    yield Row(STREAMS, shared, streams(*through), against="")
+    if on_gpu:
+        yield Row(f"{STREAMS}, NCCL", most, streams(), against="")
+    yield Row(SECONDS, 1, seconds_beside_events, against="")
+    yield Row(STUCK, shared, stopped_rank(*through), against="")
+    yield Row(KILLED, shared, killed_and_resumed(*through))
+    yield Row(RESUMED, most, stopped_and_resumed)
+    for model in (BERT, VGG):
+        for flags in ((), ("--compile",)):
+            yield from _speeds(model, most, flags)
+    yield Row("compile", most, trained("--compile"), CLOSE)
     for name, within in COMPRESSORS.items():
         flags = ("--sync", "all_reduce", "--compress", name, *through)
-        rows.append(Row(f"compress {name}", workers, flags, within))
-    rows.append(Row(SCRIPT, workers, peer=("--sync", "muster", "--share-gpu")))
-    rows.append(Row(PLAIN, workers, peer=("--share-gpu",)))
-    for row in rows:
-        row.name += f", {SHARED}"
-        yield row
+        yield Row(f"compress {name}", shared, trained(*flags), within)
+    parts = 4 if on_gpu else 2
+    yield Row(IMAGES, 1, empty_part(parts - 1), against="")
+    yield Row(EMPTY_PART, parts, empty_part(parts - 1, *through), NEAR, against=IMAGES)
+    if on_gpu:
+        yield Row(EVERY_GPU, gpus, every_gpu, against="")
+    yield Row(DOCTOR, 1, doctor, against="")
+    if on_gpu:
+        yield Row(AGAIN, 1, trained("--sync", SINGLE))  # what the device itself differs by
+        for mode in modes:
+            yield _mode(mode, 4, *through, place=SHARED)
 
 
-def run(row: Row, made: Made, folder: Path, args: argparse.Namespace, left_s: float) -> None:
-    """Have `row` know its steps, and what a GPU held; it may take `left_s` seconds.
+def _mode(mode: str, workers: int, *flags: str, place: str = "") -> Row:
+    within = ALIKE if mode in INEXACT else SAME
+    needs = (mode,) if mode == "accelerate" else ()
+    name = f"{mode}, {place}" if place else mode
+    return Row(name, workers, trained("--sync", mode, *flags), within, needs=needs)
+
+
+def _speeds(model: str, workers: int, flags: tuple[str, ...]) -> Iterator[Row]:
+    """Steps per second of a hand-written script, of it with `muster.sync`, and of the trainer."""
+    pair = ", ".join((model, *(flag.strip("-") for flag in flags)))
+    peer = "plain_ddp" if model == BERT else "vgg"
+    for name, work in (
+        (PLAIN, scripted(peer, *flags)),
+        (SCRIPT, scripted(peer, "--sync", "muster", *flags)),
+        (TRAINER, fast_bert(*flags) if model == BERT else fast_images(*flags)),
+    ):
+        yield Row(f"{pair}: {name}", workers, work, against="", alone=True, pair=pair)
+
+
+def trained(*flags: str) -> Callable[..., None]:
+    """A row of a run of the trainer, whose losses are compared."""
+
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        row.steps = bench.train(row.name, row.workers, flags, folder)
+
+    return work
+
+
+def scripted(peer: str, *flags: str) -> Callable[..., None]:
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        row.steps = bench.script(row.name, row.workers, (peer, *flags), folder)
+
+    return work
+
+
+def fast_bert(*flags: str) -> Callable[..., None]:
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        own = ("--sync", "ddp", *flags)
+        row.steps = bench.train(row.name, row.workers, own, folder, fast=True)
+        row.notes.append(waits_for_data(folder))
+
+    return work
+
+
+def fast_images(*flags: str) -> Callable[..., None]:
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        own = ("--sync", "ddp", "--max-steps", str(bench.args.speed_steps), *flags)
+        row.steps = bench.images(row.workers, bench.args.images, own, folder)
+        row.notes.append(waits_for_data(folder))
+
+    return work
+
+
+def waits_for_data(folder: Path) -> str:
+    """How much of a step rank 0 waits for its batch, after the first steps."""
+    lines = records(folder)[WARM_UP:] or records(folder)
+    share = sum(line["data_s"] for line in lines) / sum(line["step_s"] for line in lines)
+    return f"waits for data {share:.1%} of a step"
+
+
+def empty_part(batch_size: int, *flags: str) -> Callable[..., None]:
+    """BatchNorm over fewer samples than workers, so that a worker has none."""
+
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        sync = () if row.workers == 1 else ("--sync", "all_reduce")
+        own = (*sync, "--max-steps", "4", *flags)
+        row.steps = bench.images(row.workers, batch_size, own, folder)
+
+    return work
+
+
+def stopped_and_resumed(row: Row, bench: Bench, folder: Path) -> None:
+    half = str(max(1, bench.args.steps // 2))
+    own = ("--run-id", "run", "--resume", "auto", "--overwrite", "--checkpoint-every", half)
+    before = bench.train(row.name, row.workers, (*own, "--max-steps", half), folder)
+    after = bench.train(row.name, row.workers, own, folder)
+    row.steps = Steps([*before.losses, *after.losses], [*before.step_s, *after.step_s])
+    row.notes.append(f"stopped after {half}")
+
+
+def killed_and_resumed(*flags: str) -> Callable[..., None]:
+    """The last rank kills itself; another number of ranks goes on from the checkpoint."""
+
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        every, last = 2, max(4, bench.args.steps - 2)
+        made = bench.models[bench.args.model].result()
+        shared = ["--checkpoint-dir", str(folder / "checkpoints"), "--checkpoint-every", str(every)]
+        args = bench.args
+        own = ["-m", "tests.gpu.programs.killed_worker", "--task", "rte", "--data-dir"]
+        own += [str(made.data), "--model", str(made.model), "--batch-size", str(args.batch_size)]
+        own += ["--lr", str(args.lr), "--seed", str(args.seed), "--device", args.device]
+        own += ["--schedule-steps", "117", "--max-steps", str(args.steps), "--dropout", "0"]
+        own += ["--evaluate", "never", "--no-save-model", "--pad", "max_length", "--sync", "ddp"]
+        own += ["--cache-dir", str(bench.folder / "cache"), *shared, *flags]
+        variable = ("--env", f"{VARIABLE}={last}")
+        done = bench.launch(row.workers, own, folder / "killed", *variable, codes=None)
+        if done.returncode == 0:
+            raise MusterError(f"{done.stderr}\nno rank was killed")
+        blamed(row, end_of_run(folder / "killed"), "killed")
+        resumed = ("--sync", "ddp", "--resume", "auto", *shared)
+        row.steps = bench.train(row.name, 1, resumed, folder / "resumed")
+        row.first_step = records(folder / "resumed")[0]["step"]
+        row.notes.append(f"1 rank goes on from step {row.first_step}")
+        if row.first_step == 1:
+            raise MusterError("the run did not continue from a checkpoint")
+
+    return work
+
+
+def blamed(row: Row, end: dict[str, Any], cause: str) -> None:
+    """Note which rank a run blames, and after how long.
 
     Raises:
-        MusterError: the run failed, or took longer.
+        MusterError: it is not the last one, or not for this cause.
     """
-    case = Case(row.name, OURS, (*PADDED, *row.flags))
-    parts: list[tuple[str, ...]] = [()]
-    if row.peer is not None:
-        case = Case(row.name, "plain_ddp", row.peer)
-    elif row.name == RESUMED:  # stopped half way, and started again
-        half = str(max(1, args.steps // 2))
-        every = ("--checkpoint-every", half)
-        parts = [(*every, "--max-steps", half), every]
-        row.notes.append(f"stopped after {half}")
-    steps = Steps([], [])
-    begin = time.monotonic()
-    try:
-        for more in parts:
-            left = left_s - (time.monotonic() - begin)
-            place = Place(row.workers, 1, cluster=None, timeout_s=max(1.0, min(TIMEOUT_S, left)))
-            part = replace(case, flags=(*case.flags, *more))
-            found = place.run(part, made, args, folder.parent, folder)
-            steps.losses.extend(found.losses)
-            steps.step_s.extend(found.step_s)
-    finally:
-        row.seconds = time.monotonic() - begin
-    row.steps = steps
-    ends = [json.loads(path.read_text()) for path in folder.glob("*/exits/rank_*.json")]
-    held = [end.get("peak_gpu_memory_bytes", 0) / MIB for end in ends]
-    row.gpu_mib = max(held, default=0.0)
+    began = (end.get("end") or {}).get("time_unix_s") or end["time_unix_s"]
+    over_s = end["time_unix_s"] - began
+    row.notes.append(f"{end['message'].removeprefix('error: ')} (run over {over_s:.1f} s later)")
+    if (end["rank"], end["cause"]) != (row.workers - 1, cause):
+        raise MusterError(f"rank {end['rank']} is blamed for {end['cause']}: {end['message']}")
+
+
+def stopped_rank(*flags: str) -> Callable[..., None]:
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        begin = time.monotonic()
+        hang = ("--hang-after-s", str(HANG_AFTER_S), "--on-hang", "stop", "--stop-grace-s", "3")
+        program = ["-m", "tests.gpu.programs.stopped_rank", "--device", bench.args.device, *flags]
+        done = bench.launch(row.workers, program, folder, *hang, codes=None)
+        row.log = done.stderr
+        end = end_of_run(folder)
+        row.notes.append(f"{end['message']} ({time.monotonic() - begin:.0f} s after the start)")
+        if not re.search(rf"rank {row.workers - 1}\b.*stopped_rank.py", done.stderr):
+            raise MusterError(f"{done.stderr}\nno line says where rank {row.workers - 1} is")
+
+    return work
+
+
+def streams(*flags: str) -> Callable[..., None]:
+    def work(row: Row, bench: Bench, folder: Path) -> None:
+        done = bench.program("streams", row.workers, folder, *flags)
+        lines = printed_lines(done.stdout)
+        if not lines:
+            raise MusterError(f"{done.stdout}{done.stderr}\nit printed no numbers")
+        for line in lines:
+            row.notes.append(f"{line['case']} {line['off_stream']:.0e}")
+            if not line["off_stream"] <= SAME / 10:
+                row.problem = f"{line['case']}: weights differ by {line['off_stream']:.1e}"
+            exact = line["case"] not in COMPRESSORS
+            if exact and not line["from_ddp"] <= SAME:
+                row.problem = f"{line['case']}: {line['from_ddp']:.1e} from DDP's weights"
+
+    return work
+
+
+def seconds_beside_events(row: Row, bench: Bench, folder: Path) -> None:
+    done = bench.program("seconds", row.workers, folder)
+    by_events = printed_lines(done.stdout)[2:]  # the first steps are not recorded whole
+    recorded = records(folder)[2:]
+    for name in ("forward_s", "backward_s", "optimizer_s"):
+        ours, device = (
+            median(line.get(name, float("nan")) for line in lines)
+            for lines in (recorded, by_events)
+        )
+        row.notes.append(f"{name} {1000 * ours:.2f} of {1000 * device:.2f} ms")
+        if not abs(ours - device) <= max(0.3 * device, 2e-3):
+            row.problem = f"{name}: {1000 * ours:.2f} ms, by events {1000 * device:.2f} ms"
+
+
+def gpu_tests(row: Row, bench: Bench, folder: Path) -> None:
+    words = ["-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "tests/gpu", "-n", "4"]
+    words += ["--ignore", "tests/gpu/test_check.py", "--basetemp", str(folder / "pytest")]
+    done = bench.command(words, codes=None)
+    row.log = done.stdout + done.stderr
+    lines = done.stdout.strip().splitlines() or ["nothing was printed"]
+    row.notes.append(lines[-1].strip("= "))
+    if done.returncode:
+        wrong = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        raise MusterError(f"{row.log}\n{'; '.join(wrong) or lines[-1]}")
+
+
+def every_gpu(row: Row, bench: Bench, folder: Path) -> None:
+    """A run that asks for a worker on each GPU has so many."""
+    words = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--run-id", "run"]
+    words += ["--no-save-model", "--logs-dir", str(folder), "--device", bench.args.device]
+    start = ["launch/submit.py", "--launcher", "local", "--nodes", "1", "--nproc-per-node", "gpu"]
+    bench.command([*start, *words])
+    ranks = len([*folder.glob("run/metrics/rank_*.jsonl")])
+    row.notes.append(f"{ranks} ranks")
+    if ranks != row.workers:
+        raise MusterError(f"{ranks} ranks for {row.workers} GPUs")
+
+
+def doctor(row: Row, bench: Bench, folder: Path) -> None:
+    words = ["launch/doctor.py", "--launcher", "local", "--nodes", "1", "--device"]
+    done = bench.command([*words, bench.args.device])
+    row.log = done.stdout + done.stderr
+    about = [line for line in row.log.splitlines() if "GPU" in line]
+    row.notes += [line.strip() for line in about[:2]]
 
 
 def judge(row: Row, base: Steps | None) -> None:
     """Say what is wrong with the losses of `row`, and how far they are from the base's."""
     losses = row.steps.losses if row.steps else []
+    expected = base.losses[row.first_step - 1 :] if base else []
     if base is None:
         row.problem = "nothing to hold the losses against"
-    elif len(losses) != len(base.losses):
-        row.problem = f"{len(losses)} steps instead of {len(base.losses)}"
+    elif len(losses) != len(expected):
+        row.problem = f"{len(losses)} steps instead of {len(expected)}"
     else:
-        most = np.abs(np.subtract(losses, base.losses)).max()
+        most = np.abs(np.subtract(losses, expected)).max()
         row.notes.insert(0, f"losses within {most:.1e}")
         if not most <= row.within:  # a NaN is not
             row.problem = f"losses differ by {most:.1e}, more than {row.within:.0e}"
 
 
-def tried(row: Row, base: Steps | None, *how: object) -> None:
-    """Run and judge one row; a failure is what is wrong with it."""
+def attempt(row: Row, bench: Bench, folder: Path) -> None:
+    """Run one row; a failure is what is wrong with it."""
+    folder.mkdir()
+    begin = time.monotonic()
     try:
-        run(row, *how)  # type: ignore[arg-type]
-        judge(row, base or row.steps)
+        row.work(row, bench, folder)
     except MusterError as error:
+        row.log = str(error)
         row.problem = cause_in(str(error).strip())
+    except Exception as error:  # noqa: BLE001 - such as of a file that a run did not write
+        row.log = f"{row.log}\n{error!r}"
+        row.problem = f"{type(error).__name__}: {error}"
+    row.seconds = time.monotonic() - begin
+    ends = [json.loads(path.read_text()) for path in folder.glob("**/exits/rank_*.json")]
+    row.gpu_mib = max((end.get("peak_gpu_memory_bytes", 0) / MIB for end in ends), default=0.0)

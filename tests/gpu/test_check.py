@@ -1,6 +1,8 @@
 """The GPU check runs what it says, writes its page row by row, and says so without a GPU."""
 
+import json
 import sys
+import threading
 from unittest import mock
 
 import pytest
@@ -10,8 +12,27 @@ from configs import plugins
 from muster.errors import MusterError, UsageError
 from tests.benchmarks.places import Steps
 from tests.commands import call
-from tests.gpu import check, rows, trial
-from tests.gpu.rows import AGAIN, COMPRESSORS, PLAIN, SCRIPT, SHARED, Row, judge, rows_for
+from tests.gpu import check, rows, trial, wheels
+from tests.gpu.bench import Bench
+from tests.gpu.rows import (
+    AGAIN,
+    DOCTOR,
+    EMPTY_PART,
+    EVERY_GPU,
+    KILLED,
+    PLAIN,
+    RESUMED,
+    SECONDS,
+    SHARED,
+    SINGLE,
+    STREAMS,
+    STUCK,
+    TESTS,
+    VGG,
+    Row,
+    judge,
+    rows_for,
+)
 from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter
 
@@ -37,7 +58,7 @@ def test_it_starts_without_an_installation_and_without_what_no_row_needs(tmp_pat
         cwd=REPOSITORY, env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "--only no such row: unknown; known: single; bf16; " in done.stderr
+    assert "--only no such row: unknown; known: single; accelerate; " in done.stderr
 
 
 def test_what_every_row_needs_is_asked_for_in_one_line(monkeypatch):
@@ -56,15 +77,25 @@ def test_missing_packages_and_the_rows_that_go_without_them_are_one_line():
 
 def test_the_rows_grow_with_the_gpus():
     one, four = (list(rows_for(gpus, "cuda")) for gpus in (1, 4))
-    modes = set(plugins.names("train.sync.modes"))
-    names = {*modes, AGAIN, PLAIN, SCRIPT, "fp16", "bf16", "compile", "resume"}
-    several = {*modes - {"single"}, PLAIN, SCRIPT, *(f"compress {name}" for name in COMPRESSORS)}
-    assert {row.name for row in one} == names | {f"{name}, {SHARED}" for name in several}
-    assert {row.workers for row in one if SHARED in row.name} == {2, 4}
-    assert {row.workers for row in one if SHARED not in row.name} == {1}
-    assert {row.workers for row in four} == {1, 2, 4}
+    modes = set(plugins.names("train.sync.modes")) - {SINGLE}
+    names = {row.name for row in one}
+    assert names >= {*modes, SINGLE, AGAIN, TESTS, "fp16", "bf16", "compile", RESUMED, KILLED}
+    assert names >= {STUCK, STREAMS, SECONDS, EVERY_GPU, DOCTOR, EMPTY_PART}
+    assert names >= {f"compress {name}" for name in plugins.names("train.sync.compression")} - {
+        "compress none"
+    }
+    assert {row.workers for row in one if row.name == f"ddp, {SHARED}"} == {2, 4}
+    assert {row.workers for row in four if row.name == "ddp"} == {1, 4}
     assert [row.workers for row in four if row.name == "fp16"] == [4]
-    assert not {row.name for row in rows_for(2, "cpu")} & {"fp16", AGAIN, f"ddp, {SHARED}"}
+    on_cpus = {row.name for row in rows_for(2, "cpu")}
+    assert not on_cpus & {"fp16", AGAIN, TESTS, EVERY_GPU, f"ddp, {SHARED}"}
+
+
+def test_every_row_has_the_losses_of_a_row_before_it():
+    rows = list(rows_for(2, "cuda"))
+    assert len({row.title for row in rows}) == len(rows)
+    for number, row in enumerate(rows):
+        assert not row.against or row.against in {other.name for other in rows[: number + 1]}
 
 
 def test_a_row_is_wrong_whose_losses_are_others():
@@ -80,79 +111,139 @@ def test_a_row_is_wrong_whose_losses_are_others():
         assert row.problem.startswith(problem) and bool(row.problem) == bool(problem)
 
 
+def test_a_resumed_run_has_the_losses_of_the_steps_that_it_has_run():
+    row = Row("resumed", 2, steps=Steps([2.0], [0.1]), first_step=2)
+    judge(row, Steps([3.0, 2.0], [0.1, 0.1]))
+    assert not row.problem
+
+
+def test_another_rank_than_the_killed_one_must_not_be_blamed():
+    end = {"message": "error: m", "time_unix_s": 12.0, "rank": 0, "cause": "killed", "end": None}
+    with pytest.raises(MusterError, match="rank 0 is blamed"):
+        rows.blamed(Row("killed", 2), end, "killed")
+    rows.blamed(row := Row("killed", 2), {**end, "rank": 1, "end": {"time_unix_s": 10}}, "killed")
+    assert row.notes == ["m (run over 2.0 s later)"]
+
+
 @pytest.fixture
 def simulated(tmp_path, monkeypatch):
-    """A check whose rows take 60 s of a clock of its own each; its pages as they were written."""
-    clock, pages = mock.Mock(return_value=0.0), []
+    """A check of a few rows, each with its work; its pages as they were written."""
+    pages = []
 
-    def run(row, made, folder, args, left_s):
-        row.seconds = min(60.0, left_s)
-        clock.return_value += row.seconds
-        if row.seconds < 60:
-            raise MusterError(f"not done after {left_s:.0f} s")
+    def check_of(some, *words, missing=()):
+        monkeypatch.setattr(trial, "rows_for", lambda gpus, device: iter(some))
+        monkeypatch.setattr(Bench, "prepare", lambda self, pool: None)
+        monkeypatch.setattr(
+            trial, "write_text", lambda path, text: pages.append((path.suffix, text))
+        )
+        args = check.parser().parse_args(["--device", "cpu", *words])
+        return trial.run_all(args, missing), [text for kind, text in pages if kind == ".md"], pages
+
+    return check_of
+
+
+def losing(*losses):
+    def work(row, bench, folder):
+        row.steps = Steps([*losses], [0.5] * len(losses))
+
+    return work
+
+
+def failing(row, bench, folder):
+    raise MusterError("first line\nthe cause")
+
+
+def test_the_page_is_written_after_every_row_also_one_that_fails(simulated):
+    some = [Row("single", 1, losing(1.0)), Row("ddp", 1, failing), Row("fsdp", 1, losing(1.0))]
+    code, written, pages = simulated(some, "--cores", "1")
+    assert code == 1
+    waiting = [page.count("its turn has not come") for page in written]
+    assert waiting == [2, 1, 0, 0]
+    assert "**wrong**: the cause" in written[-1]
+    by_name = {row["name"]: row for row in json.loads(pages[-1][1])}
+    assert by_name["ddp"]["log"] == "first line\nthe cause"
+    assert by_name["fsdp"]["result"] == "right"
+
+
+def test_rows_run_at_once_where_there_are_cores_and_one_of_speed_runs_alone(simulated):
+    active, most = set(), {}
+
+    def meeting(row, bench, folder):
+        active.add(row.name)
+        most[row.name] = {*active}
+        if not row.alone:
+            both.wait(60)
+        active.discard(row.name)
         row.steps = Steps([1.0], [0.5])
 
-    monkeypatch.setattr(rows, "run", run)
-    monkeypatch.setattr(trial.time, "monotonic", clock)
-    monkeypatch.setattr(trial.making, "ready", lambda *words: mock.Mock(gradient_bytes=1e6))
-    monkeypatch.setattr(trial, "write_text", lambda path, text: pages.append(text))
-    some = [Row(name, 1) for name in ("single", "ddp", "fsdp", "zero1")]
-    monkeypatch.setattr(trial, "rows_for", lambda gpus, device: iter(some))
-
-    def simulated(*words, missing=()):
-        args = check.parser().parse_args(["--device", "cpu", *words])
-        return trial.run_all(args, missing), pages
-
-    return simulated
-
-
-def test_the_page_is_written_after_every_row(simulated):
-    code, pages = simulated()
+    both = threading.Barrier(2)
+    some = [Row("a", 1, meeting, against=""), Row("b", 1, meeting, against="")]
+    some.append(Row("speed", 1, meeting, against="", alone=True))
+    code, _, _ = simulated(some, "--cores", "2")
     assert code == 0
-    waiting = [page.count("its turn has not come") for page in pages]
-    assert waiting == [3, 2, 1, 0]
+    assert most["speed"] == {"speed"}
+
+
+def test_a_row_waits_for_the_losses_that_it_is_held_against(simulated):
+    other_is_done = threading.Event()
+
+    def late(row, bench, folder):
+        other_is_done.wait(60)
+        row.steps = Steps([1.0], [0.5])
+
+    def early(row, bench, folder):
+        row.steps = Steps([9.0], [0.5])
+        other_is_done.set()
+
+    code, written, _ = simulated([Row("single", 1, late), Row("ddp", 1, early)], "--cores", "2")
+    assert code == 1 and "losses differ by 8.0e+00" in written[-1]
 
 
 def test_what_no_longer_fits_into_the_minutes_is_not_run(simulated, capsys):
-    code, pages = simulated("--minutes", "2.5")
+    some = [Row("single", 1, losing(1.0)), Row("ddp", 1, losing(1.0))]
+    code, written, _ = simulated(some, "--minutes", "1e-9")
     assert code == 0
-    assert pages[-1].count("not run: no time was left") == 2
-    assert "2 of 4 rows are right, 2 were not run" in capsys.readouterr().out
-
-
-def test_a_row_that_is_ended_by_the_minutes_is_not_wrong(simulated):
-    code, pages = simulated("--minutes", "0.5")
-    assert code == 0 and pages[-1].count("not run: no time was left") == 4
+    assert written[-1].count("not run: no time was left") == 2
+    assert "0 of 2 rows are right, 2 were not run" in capsys.readouterr().out
 
 
 def test_only_the_rows_that_are_asked_for_are_run_beside_the_single_process(simulated):
-    _, pages = simulated("--only", "fsdp, 1")
-    assert len(pages) == 2 and "|ddp|" not in pages[-1] and "|single|" in pages[-1]
+    some = [Row(name, 1, losing(1.0)) for name in ("single", "ddp", "fsdp")]
+    _, written, _ = simulated(some, "--only", "fsdp, 1")
+    assert "|ddp|" not in written[-1] and "|single|" in written[-1]
 
 
 def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
-    """Real runs: two workers of this machine, one stopped and resumed, and a script beside them."""
+    """Real runs: two workers of this machine, one killed and resumed by one, and a script."""
     page = tmp_path / "page.md"
-    flags = ["--device", "cpu", "--steps", "4", "--batch-size", "4", "--page", str(page)]
-    wrong = Row("wrong", 1, ("--sync", "single", "--seed", "7"))
+    flags = ["--device", "cpu", "--steps", "6", "--batch-size", "4", "--speed-steps", "2"]
+    flags += ["--model", "tiny", "--speed-model", "tiny", "--images", "4", "--page", str(page)]
+    script = f"{VGG}: {PLAIN}"
 
     def some(gpus, device):
-        wanted = {("single", 1), ("all_reduce", 2), (PLAIN, 2), (SCRIPT, 2), ("resume", 2)}
-        yield from (one for one in rows_for(gpus, device) if (one.name, one.workers) in wanted)
-        yield wrong
-        yield Row("refused", 1, ("--sync", "single", "--max-seq-length", "99999"))
+        names = {SINGLE, "all_reduce", KILLED, script}
+        yield from (row for row in rows_for(gpus, device) if row.name in names)
+        yield Row("wrong", 1, rows.trained("--sync", "single", "--seed", "7"))
+        yield Row("refused", 1, rows.trained("--sync", "single", "--max-seq-length", "99999"))
 
     with (
         mock.patch.object(sys, "executable", interpreter()),
         mock.patch.object(trial, "rows_for", some),
     ):
-        assert check.main([*flags, "--model", "tiny"]) == 1
-    assert "5 of 7 rows are right" in capsys.readouterr().out
+        assert check.main(flags) == 1
+    assert "4 of 6 rows are right" in capsys.readouterr().out
     lines = page.read_text().splitlines()
     assert lines[0] == "# A trial of the GPU check on CPUs"
     assert lines[2].startswith("**no GPU**: CPUs; torch ")
     table = {line.split("|")[1]: line.split("|") for line in lines if line.startswith("|")}
-    assert [table[name][-2] for name in ("resume", "all_reduce", PLAIN, SCRIPT)] == ["right"] * 4
-    assert any("stopped after 2" in one for one in table["resume"])
+    assert [table[name][-2] for name in (KILLED, "all_reduce", script)] == ["right"] * 3
+    assert "rank 1 on node0 was killed by SIGKILL" in table[KILLED][-3]
     assert "**wrong**: losses differ" in table["wrong"][-2]
     assert "--max-seq-length 99999" in table["refused"][-2]
+
+
+def test_wheels_are_those_of_the_lock(capsys):
+    assert wheels.main(["--list"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert [line.partition("==")[0] for line in listed] == [*wheels.PACKAGES]
+    assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}

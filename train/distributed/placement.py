@@ -82,11 +82,19 @@ def share_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
 
 
 def visible_gpus(choice: str) -> list[str]:
-    """The unique ids of the GPUs that this process sees; none if it is to use the CPU."""
+    """The unique ids of the GPUs that this process sees; none if it is to use the CPU.
+
+    A slice of a GPU (MIG) has the id of the whole GPU; what names it is CUDA_VISIBLE_DEVICES.
+    """
     if choice == "cpu" or not torch.cuda.is_available():
         return []
     count = torch.cuda.device_count()
-    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    named += [""] * count
+    return [
+        name if name.startswith("MIG-") else str(torch.cuda.get_device_properties(index).uuid)
+        for index, name in enumerate(named[:count])
+    ]
 
 
 def choose_device(
@@ -94,10 +102,11 @@ def choose_device(
 ) -> torch.device:
     """The device of this worker; all workers of a run use GPUs, or none does.
 
-    Workers share GPUs only where both `choice` is cuda and `backend` is gloo.
+    Workers share GPUs only where both `choice` is cuda and `backend` is gloo. With `auto`, too few
+    GPUs are an error on several machines or in a job: one missing GPU would make all workers slow.
 
     Raises:
-        MusterError: `choice` is cuda, and a worker has no GPU of its own.
+        MusterError: a worker has no GPU of its own, and `choice` is cuda; or it is auto, as above.
     """
     chosen = None if choice == "cpu" else assign_gpus(workers)
     if chosen is None and (choice, backend) == ("cuda", "gloo"):
@@ -106,16 +115,36 @@ def choose_device(
         device = torch.device("cuda", chosen[world.rank])
         torch.cuda.set_device(device)
         return device
-    neighbours = [worker for worker in workers if worker.machine == workers[world.rank].machine]
-    shortage = f"{len(neighbours)} workers on {world.host} have {len(set(neighbours[0].gpus))} GPUs"
+    shortage = _shortage(workers)
     if choice == "cuda":
         raise MusterError(
             f"--device cuda, but {shortage}; start fewer, use --device cpu, or let workers share "
             "a GPU by --backend gloo"
         )
-    if world.is_main and any(worker.gpus for worker in workers):
-        print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
+    if choice == "auto" and any(worker.gpus for worker in workers):
+        if len({worker.machine for worker in workers}) > 1 or in_job():
+            raise MusterError(
+                f"{shortage}; start one worker for each GPU, or use --device cpu to train on CPUs"
+            )
+        if world.is_main:
+            print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")
+
+
+def in_job() -> bool:
+    """Whether a scheduler has given this process its machines."""
+    return any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"))
+
+
+def _shortage(workers: Sequence[WorkerInfo]) -> str:
+    """How many GPUs the first machine with too few of them has."""
+    short = workers
+    for machine in dict.fromkeys(worker.machine for worker in workers):
+        short = [worker for worker in workers if worker.machine == machine]
+        if assign_gpus(short) is None:
+            break
+    count = len({gpu for worker in short for gpu in worker.gpus})
+    return f"{len(short)} workers on {short[0].host} have {count} GPUs"
 
 
 def choose_backend(choice: str, device: torch.device) -> str:

@@ -92,8 +92,9 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     compiler = os.environ.get("CXX", "g++")
     if device.type == "cpu" and shutil.which(compiler) is None:
         raise UsageError(f"--compile needs a C++ compiler on every node; there is no {compiler}")
-    # Compile in this process: a pool of compiler processes would outlive a worker that is killed.
-    torch._inductor.config.compile_threads = 1
+    # On CPUs this process compiles: a pool would take the cores that compute. A GPU's kernels are
+    # compiled by a pool of this worker's share of the cores; it ends when its worker does.
+    torch._inductor.config.compile_threads = torch.get_num_threads() if device.type == "cuda" else 1
     for layer in repeated(model) or [model]:
         layer.compile()
 

@@ -2,24 +2,26 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError, UsageError
 from train.batches.plan import evaluation_indices, packed
 from train.evaluation.task_metrics import Predictions, TaskMetrics
+from train.loop import feed
 from train.loop.state import TrainingState
 from train.loop.step import to_device
 from train.model import rng
 from train.records.schema import EvalRecord
-from train.sync.ranks import Ranks, waits
+from train.sync.ranks import HostCopy, Ranks, waits
 from train.tasks.base import Batch, Datasets, Samples, Task
 
+CPU = torch.device("cpu")
 ANY_SAMPLE = [0]  # for a pass that only other ranks need
 FEW = 4  # samples with which the names of metrics are found
 
@@ -65,35 +67,39 @@ def evaluate(
                 same_passes=state.grad_sync.same_passes,
             )
         )
-        loader: Iterable[Batch] = DataLoader(
-            samples,  # type: ignore[arg-type]  # any map-style dataset will do
-            batch_sampler=(indices or ANY_SAMPLE for indices in ahead),
-            collate_fn=task.collate,
-            generator=torch.Generator(),  # its own: it draws a number, and dropout's would go on
+        batches = feed.loader(
+            samples,
+            (indices or ANY_SAMPLE for indices in ahead),
+            task.collate,
+            config,
+            device,
+            torch.Generator(),  # its own: it draws a number, and dropout's would go on
         )
-        # for each part of the loss: its sum, and the number of units in the sum
-        sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
-        batches = iter(loader)
-        for indices in positions:
-            loading = waits.now()
-            with state.precision.autocast():
-                batch = to_device(next(batches), model, device)
-                output = task.forward(model, batch)
-            logits = output.logits.float().cpu()  # where a GPU computes, this waits for it
+        losses: list[Tensor] = []  # of each batch, by part of the loss, on the device
+        counts: list[Tensor] = []  # and the units that they are means over
+
+        loading = waits.now()
+        for indices, batch, copied in feed.one_late(
+            _passes(task, state, zip(positions, batches, strict=True), losses), device
+        ):
+            logits = copied.wait()  # where a GPU computes, this waits for it
             predicted = waits.now()
             predict_s += loading.computed_until(predicted)
-            if not indices:
-                continue
             units = task.units(batch)
-            units = torch.tensor([len(indices)]) if units is None else units.cpu()
-            losses = output.loss.detach().double().cpu().reshape(-1)
-            sums += torch.stack([losses * units, units])
+            counts.append(torch.tensor([len(indices)]) if units is None else units.cpu())
             labels = batch["labels"].cpu()
             metric.update(logits, labels, torch.tensor(indices))
             if more is not None:
                 collected.add(*task.predictions(logits, labels), indices)
             local_samples += len(indices)
-            metric_s += predicted.computed_until(waits.now())
+            loading = waits.now()
+            metric_s += predicted.computed_until(loading)
+        # for each part of the loss: its sum, and the number of units in the sum
+        sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
+        means = torch.stack(losses).cpu() if losses else ()
+        for mean, units in zip(means, counts, strict=True):
+            sums += torch.stack([mean * units, units])
+        predict_s += loading.computed_until(waits.now())
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         total = waits.during(_added_up, total.to(device), ranks)
         counted = waits.now()
@@ -110,6 +116,24 @@ def evaluate(
         eval_s=ended.at_s - began.at_s, metrics=metrics,
         predict_s=predict_s, metric_s=metric_s, sync_s=began.waited_until(ended),
     )  # fmt: skip
+
+
+def _passes(
+    task: Task,
+    state: TrainingState,
+    loaded: Iterable[tuple[list[int], Batch]],
+    losses: list[Tensor],
+) -> Iterator[tuple[list[int], Batch, HostCopy]]:
+    """Of each batch that counts: its samples, it on the host, and its logits; `losses` grows."""
+    device = next(state.model.parameters()).device
+    for indices, own in loaded:
+        with state.precision.autocast():
+            batch = to_device(own, state.model, device)
+            output = task.forward(state.model, batch)
+        if indices:
+            losses.append(output.loss.detach().double().reshape(-1))
+            on_host = batch if device.type == "cpu" else to_device(own, state.model, CPU)
+            yield indices, on_host, HostCopy(output.logits.float())
 
 
 def _added_up(counts: Tensor, ranks: Ranks) -> Tensor:

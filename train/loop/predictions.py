@@ -1,6 +1,8 @@
 """Predict the labels of sets that have none, over all ranks; written as GLUE's site takes them."""
 
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,9 +13,11 @@ from muster.writing import write_text
 from train.batches.plan import evaluation_indices
 from train.checkpoints.exchange import gather
 from train.distributed.agreement import of_each
+from train.loop import feed
 from train.loop.evaluation import ANY_SAMPLE
 from train.loop.step import to_device
 from train.loop.trainer import Trainer
+from train.sync.ranks import HostCopy
 from train.tasks.base import PredictingTask, Unlabelled
 
 
@@ -61,12 +65,25 @@ def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
     parts = evaluation_indices(
         size, ranks.rank, ranks.world_size, batch_size, same_passes=trainer.grad_sync.same_passes
     )
+    parts, ahead = itertools.tee(parts)
+    batches = feed.loader(
+        range(size),  # a sample is its row
+        (rows or ANY_SAMPLE for rows in ahead),
+        functools.partial(task.batch_of, unlabelled),
+        trainer.config,
+        trainer.device,
+        torch.Generator(),
+    )
+
+    def passes() -> Iterator[tuple[list[int], HostCopy]]:
+        for rows, batch in zip(parts, batches, strict=True):
+            with state.precision.autocast():
+                logits = task.logits(state.model, to_device(batch, state.model, trainer.device))
+            if rows:
+                yield rows, HostCopy(logits.float())
+
     state.model.eval()
     answers: list[tuple[int, str]] = []
-    for rows in parts:
-        batch = task.batch_of(unlabelled, rows or ANY_SAMPLE)
-        with state.precision.autocast():
-            logits = task.logits(state.model, to_device(batch, state.model, trainer.device))
-        if rows:
-            answers += zip(rows, task.answers(logits.float().cpu()), strict=True)
+    for rows, logits in feed.one_late(passes(), trainer.device):
+        answers += zip(rows, task.answers(logits.wait()), strict=True)
     return answers

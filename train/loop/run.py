@@ -129,6 +129,7 @@ def prepared(
         meter = _meter(peers, ranks, run_dir)
         if meter is not None:
             closing.callback(meter.close)
+        precision.set_float32_matmul(config.float32_matmul)
         console = Console(speaks=ranks.rank == 0 and not config.quiet)
         if advice := precision.advice(config.precision, device):
             console.line(advice)

@@ -12,6 +12,13 @@ Collectives of a step, in this order on every rank: (1) the sum of the task's un
 units other than samples; (2) what the sync mode sends during the backward pass; (3) the exchange
 of program/exchange.py, with a mark for each buffer, and which gradients the rank has, if the mode
 needs it; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has changed.
+With a GPU, (5) comes after the update.
+
+The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
+only if no gradient has overflowed; a rank that lacks gradients others have; --split auto, which
+reads the times of each step; gloo, which sends from the host. Then the host reads the exchange (3),
+as far as the end of the backward pass, since it says on all ranks alike whether this step is saved,
+or is the last. All other numbers of the step are read when the next one has been given to the GPU.
 """
 
 import math
@@ -33,6 +40,7 @@ from train.loop.state import TrainingState
 from train.program.exchange import Shared, exchange
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
+from train.sync.ranks import moved
 from train.tasks.base import Batch, Task
 
 
@@ -94,12 +102,22 @@ class TrainedModel:
             if own_used:
                 more.append(torch.tensor(own_used))
             shared = exchange(self.ranks, local_loss, requests, norm, more)
-            # a rank that has used all gradients need not wait for the device here
+            # a rank that has used all gradients need not wait for the exchange here
             used = own_used if all(own_used) else shared.more[-1].any(0).tolist()
             self.grad_sync.sync(self.model, used)
-            if self.buffers.watched:
-                self.buffers.average(plan.local_samples / plan.samples, shared.more[0])
+            if self.device.type == "cpu":
+                self.average_buffers(plan, shared)
         return shared, norm if isinstance(norm, Tensor) else self._clip()
+
+    def average_buffers(self, plan: StepPlan, shared: Shared) -> None:
+        """Make the buffers equal that some rank has changed.
+
+        Which ones, the host reads in the exchange. So with a GPU this comes after `update`, when
+        the device has been given all else of the step.
+        """
+        if self.buffers.watched:
+            with named("sync"):
+                self.buffers.average(plan.local_samples / plan.samples, shared.more[0])
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
@@ -115,7 +133,7 @@ class TrainedModel:
             for count, micro in zip(counts, plan.micro_batches, strict=True)
             if count is not None
         ]
-        local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
+        local = moved(torch.stack(counted), self.device, torch.float64)
         total = self.ranks.all_reduce(local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
         return list(local * self.ranks.world_size / total)
 
@@ -188,10 +206,7 @@ def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
             return None
         return of_labels if name == "labels" else dtype
 
-    return {
-        name: tensor.to(device, kind(name, tensor), non_blocking=True)
-        for name, tensor in batch.items()
-    }
+    return {name: moved(tensor, device, kind(name, tensor)) for name, tensor in batch.items()}
 
 
 def schedule_end(config: TrainConfig, epoch_steps: int) -> int:

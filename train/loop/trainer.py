@@ -1,14 +1,15 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
+import functools
 import itertools
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster import orderly_stop
@@ -18,11 +19,12 @@ from train.batches.steps import Position, Steps
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import build, export
+from train.loop import build, export, feed
 from train.loop.evaluation import evaluate, require_metric
+from train.loop.feed import Feed
 from train.loop.run_settings import RunSettings, objects_to_reset
 from train.loop.state import MeasuredSplit, TrainingState
-from train.loop.step import TrainedModel, build_schedule, schedule_end
+from train.loop.step import TrainedModel, build_schedule, schedule_end, to_device
 from train.model import rng
 from train.model.precision import Precision
 from train.program.exchange import Shared, exchange
@@ -34,7 +36,7 @@ from train.records.traffic import Meter
 from train.sync import batchnorm, drift, plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.tasks.base import Batch, Task
+from train.tasks.base import Task
 
 
 class Trainer:
@@ -177,16 +179,20 @@ class Trainer:
         before = self.position.step
         if self.meter is not None:
             self.meter.begin()
-        for step, batches in self._loaded_steps():
-            self.recorder.begin(self.model)
-            loss = self.trained.forward_backward(step, batches)
-            shared, norm = self.trained.synchronise(step, loss, self._requests(step.step))
-            lr = self.trained.update()
-            self._record(step, shared, norm, lr)
-            self._equalize()
-            asked = shared.requests
-            if asked.stop or (asked.save and not self.steps.is_epoch_complete):
-                self.checkpoints.make(step.step, asked)
+        with closing(self._loaded_steps()) as steps:
+            for step, batches in steps:
+                self.recorder.begin(self.model)
+                loss = self.trained.forward_backward(step, batches)
+                shared, norm = self.trained.synchronise(step, loss, self._requests(step.step))
+                lr = self.trained.update()
+                batches.fetch()  # while the device works
+                if self.device.type != "cpu":
+                    self.trained.average_buffers(step, shared)
+                self._record(step, shared, norm, lr)
+                self._equalize()
+                asked = shared.requests
+                if asked.stop or (asked.save and not self.steps.is_epoch_complete):
+                    self.checkpoints.make(step.step, asked)
         self._count_traffic(before, self.position.epoch + 1)
         if self.steps.is_epoch_complete:
             self._end_epoch()
@@ -266,29 +272,41 @@ class Trainer:
             return self.manager.requests(step, stop=is_asked)
         return StepRequests(stop=is_asked)
 
-    def _loaded_steps(self) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
+    def _loaded_steps(self) -> Generator[tuple[StepPlan, Feed], None, None]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            plans, coming = itertools.tee(self.steps.coming())  # to cut by lengths takes time
+            # to cut by lengths takes time: once for each step
+            plans, coming = itertools.tee(self.steps.coming())
             batches = self._loaded(coming)
-            for plan in self.steps.segment(plans):
-                yield plan, batches
+            try:
+                batches.fetch()
+                for plan in self.steps.segment(plans):
+                    yield plan, batches
+            finally:
+                batches.close()
 
-    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Feed:
         """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.position.epoch
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
-        loader: Iterable[Batch] = DataLoader(
-            self.datasets.train,  # type: ignore[arg-type]
-            batch_sampler=(list(micro.indices) for plan in coming for micro in plan.micro_batches),
-            collate_fn=self.task.collate,
-            num_workers=self.config.data_workers,
+        config = self.config
+        device = self.device
+        place = counted = None
+        if device.type == "cuda" and feed.processes(config, device) > 0:
+            place = functools.partial(to_device, model=self.model, device=device)
+            coming, counted = itertools.tee(coming)
+        loaded = feed.loader(
+            self.datasets.train,
+            (list(micro.indices) for plan in coming for micro in plan.micro_batches),
+            self.task.collate,
+            config,
+            device,
             # its own generator: a resumed epoch must not use the one of dropout
-            generator=torch.Generator().manual_seed(rng.hash_seed(self.config.seed, epoch)),
-            pin_memory=self.device.type == "cuda",
+            torch.Generator().manual_seed(rng.hash_seed(config.seed, epoch)),
         )
-        return iter(loader)
+        counts = (len(plan.micro_batches) for plan in counted or ())
+        return Feed(loaded, counts, device, place)
 
     def _evaluate(self, when: str) -> dict[str, float]:
         """Evaluate if it is due now; return the metrics."""

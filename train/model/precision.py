@@ -91,8 +91,25 @@ class Precision(torch.amp.GradScaler):
         return torch.autocast(self._kind, dtype=self._reduced)
 
 
+def set_float32_matmul(precision: str) -> None:
+    """Have torch compute float32 products so; with its default, "highest", nothing is set.
+
+    What a task has set for itself stays so with the default.
+    """
+    if precision != "highest":
+        torch.set_float32_matmul_precision(precision)
+
+
 def advice(precision: str, device: torch.device) -> str:
-    """A reason against this precision on this machine; empty if there is none."""
+    """What to know of this precision on this machine; empty if there is nothing."""
+    if device.type == "cuda" and precision == "fp32":
+        chosen = torch.get_float32_matmul_precision()
+        line = f"float32 products on the GPU: {chosen}"
+        if chosen != "highest":
+            return line
+        return (
+            f"{line}, torch's default; --float32-matmul high (TF32) or --precision bf16 is faster"
+        )
     if device.type != "cpu" or precision not in REDUCED:
         return ""
     if precision == "fp16":

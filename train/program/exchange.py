@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.manager import StepRequests
-from ..sync.ranks import Ranks
+from ..sync.ranks import HostCopy, Ranks, moved
 
 NO_REQUESTS = StepRequests()
 
@@ -29,15 +29,30 @@ class RequestSource(Protocol):
 
 
 class Shared:
-    """The rows of all ranks after one step. Reading them makes the host wait for the device."""
+    """The rows of all ranks after one step.
 
-    def __init__(self, rows: Sequence[Tensor]) -> None:
-        self._numbers = rows[0]  # (world_size, 5)
-        self.more = rows[1:]  # each (world_size, n)
+    From a GPU they are copied to the host at once. Reading them waits for that copy, and not for
+    what the device has been given to do since.
+    """
+
+    def __init__(self, rows: Tensor, lengths: Sequence[int]) -> None:
+        """`rows` is (world_size, sum of `lengths`): the numbers of each row, and what came more."""
+        self._on_host = HostCopy(rows)
+        self._lengths = lengths
+
+    @cached_property
+    def _parts(self) -> Sequence[Tensor]:
+        parts: Sequence[Tensor] = self._on_host.wait().split(self._lengths, dim=1)
+        return parts
+
+    @property
+    def more(self) -> Sequence[Tensor]:
+        """Each (world_size, n), on the CPU."""
+        return self._parts[1:]
 
     @cached_property
     def _rows(self) -> list[list[float]]:
-        rows: list[list[float]] = self._numbers.tolist()
+        rows: list[list[float]] = self._parts[0].tolist()
         return rows
 
     @property
@@ -69,22 +84,20 @@ def exchange(
 ) -> Shared:
     """Give the other ranks this one's numbers, and get theirs: one all_gather, on every rank.
 
-    `loss` and `norm` have one element each. `more` are tensors (n,) on the device of `loss`; n is
-    the same on every rank. The host does not wait for the device.
+    `loss` and `norm` have one element each. `more` are tensors (n,); n is the same on every rank.
+    The host does not wait for the device.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
     # The norm is a tensor only where the loss is. Tensors stay on their device: the host does not
     # wait for it.
     numbers = [loss, norm]
     tensors = [value.reshape(1).double() for value in numbers if isinstance(value, Tensor)]
-    row = torch.tensor([*numbers[len(tensors) :], *requests], dtype=torch.float64, device=device)
+    row = moved(torch.tensor([*numbers[len(tensors) :], *requests], dtype=torch.float64), device)
     if tensors:
         row = torch.cat([*tensors, row])
-    if not more:
-        return Shared([ranks.all_gather(row)])
-    parts = [row, *(part.to(row) for part in more)]
-    rows = ranks.all_gather(torch.cat(parts))
-    return Shared(rows.split([len(part) for part in parts], dim=1))
+    parts = [row, *(moved(part, device, torch.float64) for part in more)]
+    rows = ranks.all_gather(torch.cat(parts) if more else row)
+    return Shared(rows, [len(part) for part in parts])
 
 
 class ProgramRequests:

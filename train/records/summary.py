@@ -1,6 +1,5 @@
 """A run on one page: `summary.json`, and the small table printed at its end."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,4 +56,4 @@ def rows(summary: dict[str, Any], run_dir: str) -> list[tuple[str, str]]:
         last = summary["evaluations"][-1]
         scores = "  ".join(f"{k} {v:.4f}" for k, v in last.items() if k not in ("epoch", "step"))
         table.append(("last evaluation", scores))
-    return [*table, ("run folder", run_dir), ("report", f"muster report {shlex.quote(run_dir)}")]
+    return [*table, ("run folder", run_dir)]

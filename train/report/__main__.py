@@ -29,6 +29,12 @@ def main() -> int:
         metavar="FOLDER",
         help="where the report goes (default: report/ in the first folder)",
     )
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="prints_all",
+        help="print all tables (default: the first one and the warnings)",
+    )
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.live:
@@ -46,7 +52,7 @@ def main() -> int:
         raise UsageError(
             f"{folder} cannot be written to ({error.strerror}); name another with --output"
         ) from None
-    print(page.markdown(subject, parts))
+    print(page.markdown(subject, parts) if args.prints_all else page.beginning(subject))
     print(printable(f"report: {folder / 'index.html'}"))
     if problem:
         print(problem, file=sys.stderr)

@@ -125,7 +125,9 @@ def local_statistics(values: Tensor, counts: bool) -> Tensor:
         return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
     # Four times as fast as var_mean over all dimensions but one; it updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
-    return torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
+    # filled and not copied: a copy would make the host wait for a GPU, in each layer
+    counted = mean.new_full((1,), count, dtype=torch.float64)
+    return torch.cat([mean.double(), var.double() * count, counted])
 
 
 def merge(rows: Tensor) -> Statistics:

@@ -268,6 +268,29 @@ def current_ranks() -> Ranks:
     return Ranks()
 
 
+def moved(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`tensor` on `device`, without that the host waits for a GPU: it travels in pinned memory."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, dtype, non_blocking=True)
+
+
+class HostCopy:
+    """A copy of a tensor on the host, which begins now; `wait` waits for it and nothing later."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copy = tensor.to("cpu", non_blocking=True)  # from a GPU into pinned memory
+        self._copied: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(tensor.device))
+
+    def wait(self) -> Tensor:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._copy
+
+
 def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
     """Sort tensors into groups of one dtype and of at most `limit_bytes`, or of a single tensor.
 

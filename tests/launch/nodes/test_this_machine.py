@@ -9,6 +9,7 @@ from launch.nodes import this_machine
 from launch.nodes.this_machine import free_port, ports_of
 from muster.errors import MusterError, UsageError
 from tests.configs.made import made
+from tests.written import write
 
 OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
 
@@ -72,3 +73,48 @@ def test_cards_are_named_as_gloo_and_as_nccl_read_them(monkeypatch, gpus, value,
     found = this_machine.absent_interface({**other, variable: value}, CARDS)
     assert found == (None if fits else variable)
     assert this_machine.absent_interface({}, CARDS) is None
+
+
+NODES = "sys/class/kfd/kfd/topology/nodes"
+CPU = "cpu_cores_count 64\nsimd_count 0\n"
+GPU = "cpu_cores_count 0\nsimd_count 416\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 0),
+        ({"proc/driver/nvidia/gpus/0000:01:00.0/x": "", "proc/driver/nvidia/gpus/b/x": ""}, 2),
+        ({"dev/nvidia0": "", "dev/nvidia11": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""}, 2),
+        # a container that may use one of two
+        (
+            {
+                "dev/nvidia1": "",
+                "proc/driver/nvidia/gpus/a/x": "",
+                "proc/driver/nvidia/gpus/b/x": "",
+            },
+            1,
+        ),
+        ({f"{NODES}/0/properties": CPU, f"{NODES}/1/properties": GPU}, 1),
+        ({"dev/dxg": "", "usr/lib/wsl/lib/libcuda.so": ""}, 1),
+        ({"dev/dxg": ""}, 0),
+    ],
+)
+def test_gpus_of_drivers_containers_rocm_and_wsl_are_counted(monkeypatch, tmp_path, files, count):
+    for variable in VISIBLE:
+        monkeypatch.delenv(variable, raising=False)
+    write(tmp_path, files)
+    assert this_machine.gpu_count(tmp_path) == count
+
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize("variable", VISIBLE)
+@pytest.mark.parametrize(("value", "count"), [("", 0), ("0, 2", 2), ("1,-1,2", 1), ("MIG-a", 1)])
+def test_visible_gpus_of_cuda_and_rocm_decide(monkeypatch, tmp_path, variable, value, count):
+    for other in VISIBLE:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(variable, value)
+    write(tmp_path, {"dev/nvidia0": ""})
+    assert this_machine.gpu_count(tmp_path) == count

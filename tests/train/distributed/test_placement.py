@@ -1,5 +1,8 @@
 """From one list of workers every rank concludes the same: neighbours, cores, GPUs."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -75,6 +78,36 @@ def test_too_few_gpus_are_named_and_the_cpu_is_used(capsys):
     with pytest.raises(MusterError, match="--device cuda, but 4 workers on h have 1 GPUs"):
         placement.choose_device("cuda", world, workers)
     assert placement.choose_device("cpu", world, workers).type == "cpu"
+
+
+@pytest.mark.parametrize("job", [None, "SLURM_JOB_ID", "PBS_JOBID"])
+def test_one_gpu_too_few_is_an_error_on_a_cluster(monkeypatch, job):
+    """Of two nodes, or of one that a scheduler has given; --device cpu is a request."""
+    workers = [worker(gpus="ab")] * 2 + [worker("h2", machine="other", gpus="a")] * 2
+    if job is not None:
+        monkeypatch.setenv(job, "7")
+        workers = workers[2:]
+    for rank in range(len(workers)):
+        world = World(rank=rank, world_size=len(workers), host="h")
+        with pytest.raises(MusterError, match="2 workers on h2 have 1 GPUs; start one"):
+            placement.choose_device("auto", world, workers)
+        assert placement.choose_device("cpu", world, workers).type == "cpu"
+    without = [replace(one, gpus=()) for one in workers]
+    assert placement.choose_device("auto", world, without).type == "cpu"
+
+
+def test_slices_of_one_gpu_are_several(monkeypatch):
+    """torch gives each the id of the whole GPU."""
+    whole = Mock(uuid="a-b-c")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: whole)
+    seen = []
+    for visible in ("MIG-x", "MIG-y", "0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        seen.append(placement.visible_gpus("auto"))
+    assert seen == [["MIG-x"], ["MIG-y"], ["a-b-c"]]
+    assert placement.visible_gpus("cpu") == []
 
 
 @pytest.mark.parametrize(

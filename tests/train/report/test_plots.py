@@ -137,3 +137,36 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):
     path = make_run(tmp_path / "a", more=[evaluation(20, accuracy=0.5)])
     assert sections.over_epochs(tables.metrics(read_subject([path]))) == {}
+
+
+def test_many_series_over_workers_are_bars_and_not_as_many_colours():
+    def figures(series):
+        rows = ((f"batch {number}", workers) for number in range(series) for workers in (1, 2))
+        table = frame(
+            {"series": name, "run": f"{name}, {workers}", "workers": workers, "epoch_s": 9.0}
+            for name, workers in rows
+        )
+        return plots.over_x(table, "workers", {"time": ("epoch_s", "seconds of an epoch")})
+
+    (few,) = figures(plots.MOST_LINES)["time"].axes
+    assert len(few.lines) == plots.MOST_LINES and not few.patches
+    (many,) = figures(9)["time"].axes
+    assert len(many.patches) == 18 and not many.lines
+    assert not figures(9)["time"].legends
+
+
+def test_a_legend_names_no_part_that_cannot_be_seen():
+    names = ("data", "forward", "backward", "sync", "optimizer")
+    sizes = dict(zip(names, (0.001, 0.4, 0.4, 0.2, 0.002), strict=True))
+    row = {f"{name}_s": size for name, size in sizes.items()}
+    row |= {"run": "ddp", "mean_s": 1.003, "low_s": None, "high_s": None}
+    (legend,) = plots.seconds(frame([row]))["seconds"].legends
+    assert {one.get_text() for one in legend.get_texts()} == {"forward", "backward", "sync"}
+
+
+def test_losses_on_one_another_are_called_so(tmp_path):
+    near = [step(n, loss=1 / n + 1e-7) for n in range(1, 9)]
+    table = tables.losses(subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}))
+    above, below = plots.losses(table).axes
+    assert above.get_title(loc="left") == "all curves lie on one another"
+    assert "loss of single" in below.get_title(loc="left").replace("\n", " ")

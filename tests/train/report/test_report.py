@@ -48,9 +48,12 @@ def full_study(path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
+def test_the_command_writes_all_forms_and_prints_the_tables_if_asked(tmp_path):
     study = full_study(tmp_path / "study")
     done = report(study)
+    assert done.returncode == 0, done.stderr
+    assert "## " not in done.stdout and "| run" in done.stdout
+    done = report(study, "--print")
     assert done.returncode == 0, done.stderr
     assert "## Seconds per iteration" in done.stdout
     folder = study / "report"
@@ -102,7 +105,7 @@ def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, make, given, 
 @pytest.fixture
 def without_figures(monkeypatch):
     """Figures and the PDF take most of the time."""
-    for name in ("seconds", "memory", "evaluation", "throughput", "over_workers"):
+    for name in ("seconds", "memory", "evaluation", "throughput", "over_x"):
         monkeypatch.setattr(plots, name, lambda *given: {})
     monkeypatch.setattr(plots, "losses", lambda *given: "")
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
@@ -183,6 +186,10 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_
             split.setdefault(body.element, []).append(rows)
     parted = [of_pages for of_pages in split.values() if len(of_pages) > 1]
     assert parted and min(map(min, parted)) >= 3, parted
+    for boxes, paper in zip(pages, printed, strict=True):
+        right = paper._page_box.position_x + paper._page_box.margin_width() - 14 / 25.4 * 96
+        cells = [box for box in boxes if box.element_tag in ("td", "th")]
+        assert max((box.position_x + box.width for box in cells), default=0) <= right + 1
     for boxes in pages[:-1]:
         shown = [box for box in boxes if box.element_tag in ("h2", "h3", "p", "tr", SVG)]
         assert shown[-1].element_tag not in ("h2", "h3")

@@ -7,9 +7,10 @@ import pytest
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, subject_of
+from train.report.data.quantities import Unit
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame, records
-from train.report.pages import drawing, page, provenance, sections, verdict
+from train.report.pages import drawing, head, page, provenance, sections, verdict
 
 
 def made(path, **step_s):
@@ -25,12 +26,12 @@ def made(path, **step_s):
 def test_each_run_has_a_row_with_what_is_known(tmp_path):
     found = made(tmp_path, single=0.4, all_reduce=0.1, ddp=0.2)
     rows = rows_of(found)
-    assert rows["ddp, 4 workers"]["seconds_per_step"] == "200.0 ± 2.4 ms"
+    assert rows["ddp, 4 workers"]["time_per_step"] == "200.0 ± 2.4 ms"
     assert rows["all_reduce, 4 workers"]["speedup"] == pytest.approx(4)
     assert rows["all_reduce, 4 workers"]["efficiency"] == pytest.approx(1)
     assert rows["single, 1 worker"]["losses"] == "reference"
     assert rows["ddp, 4 workers"]["losses"] == "equal"
-    assert found.base == "Speed-up and efficiency are relative to single, 1 worker."
+    assert found.under[0] == "Speed-up and efficiency are relative to single, 1 worker."
     assert found.warnings == []
 
 
@@ -50,7 +51,7 @@ def test_losses_are_called_equal_only_where_they_are(tmp_path):
     )  # fmt: skip
     found = rows_of(verdict.build(subject))
     assert {name.partition(",")[0]: row["losses"] for name, row in found.items()} == {
-        "single": "reference", "ddp": "equal", "all_reduce": "within 1 of single",
+        "single": "reference", "ddp": "equal", "all_reduce": "within 1",
         "gather_scatter": "not a number", "accelerate": None,  # another lr: not compared
     }  # fmt: skip
 
@@ -61,7 +62,7 @@ def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
     other = {"sync": "all_reduce", "seed": 2}
     subject = subject_of(tmp_path, SINGLE, {}, other, {"rows": far, "seed": 2})
     two = rows_of(verdict.build(subject))["ddp, 2 workers"]
-    assert two["final_loss"] == pytest.approx(1 / 20 + 0.25)
+    assert two["last_batch_loss"] == pytest.approx(1 / 20 + 0.25)
     assert two["losses"] == "within 0.5 of all_reduce"
 
 
@@ -69,7 +70,7 @@ def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
     long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
     found = verdict.build(subject_of(tmp_path / "a", a=long, b=short))
     assert {row["steps"] for row in rows_of(found).values()} == {40, 10}
-    assert any(one.startswith("Runs took from 10 to 40 steps") for one in found.warnings)
+    assert any(one.sentence.startswith("Runs took from 10 to 40 steps") for one in found.warnings)
     same = verdict.build(subject_of(tmp_path / "b", a=long, b=long))
     assert same.warnings == [] and set(same.table["steps"]) == {40}
 
@@ -77,7 +78,7 @@ def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
 def test_a_run_that_failed_has_a_row_that_says_so(tmp_path):
     failed = {"rows": {}, "end": {"code": 1, "message": "no memory"}}
     row = rows_of(verdict.build(subject_of(tmp_path, a=SINGLE, b=failed)))["ddp, 2 workers"]
-    assert row["state"] == "failed (1)" and row["seconds_per_step"] is None
+    assert row["state"] == "failed (1)" and row["time_per_step"] is None
     whole = subject_of(tmp_path / "whole", a={}, b={"sync": "all_reduce"})
     assert "state" not in verdict.build(whole).table
 
@@ -86,7 +87,7 @@ def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
     subject = subject_of(tmp_path, {"rows": [folders.evaluation(0, accuracy=0.5)], "epochs": 0})
     assert provenance.notes(subject) == []  # it was to have no steps
     (one,) = records(verdict.build(subject).table)
-    assert one["seconds_per_evaluation"] == "500 ms" and one["accuracy"] == 0.5
+    assert one["time_per_evaluation"] == "500 ms" and one["accuracy"] == 0.5
     assert one["evaluated_samples_per_s"] == pytest.approx(200)
 
 
@@ -99,23 +100,26 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
             write_json(path / "environment" / f"node{host}.json", own)
         write_json(path / "job.json", {"launcher": launcher})
         found = verdict.build(read_subject([path]))
-        begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU), which simulated"
-        begins += " up to 8 nodes, up to 8 workers on 4 cores, torch 2.13.0: 1 run, done of quick"
-        assert found.ran.startswith(begins) is is_one
+        begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU) that simulated"
+        begins += " 8 nodes; 8 workers shared 4 cores."
+        assert (found.measured == begins) is is_one
         assert len(provenance.hosts(read_subject([path]))) == (1 if is_one else 8)
-        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if is_one else [])
+        assert [one.details for one in found.warnings] == (
+            [["8 workers on 4: ddp"]] if is_one else []
+        )
 
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
     (warning,) = made(tmp_path, single=0.9, ddp=0.1, all_reduce=0.25).warnings
-    assert warning.startswith("An efficiency above 105%")
-    assert "225% of ddp, 4 workers against single, 1 worker." in warning
+    assert warning.sentence.startswith("No speed-up is shown over a run that was probably slowed")
+    of = "single, 1 worker: ddp, 4 workers would have an efficiency of 225% over it"
+    assert warning.details == [of]
 
 
 def test_quantities_are_written_as_people_write_them():
     assert [drawing.duration(one) for one in (0.006735, 4.3701)] == ["6.73 ms", "4.37 s"]
-    assert drawing.with_interval(0.0067351, 0.00662, 0.00685) == "6.74 ± 0.12 ms"
-    assert drawing.with_interval(4.37, 4.30, 4.44) == "4.370 ± 0.070 s"
+    assert drawing.with_interval(0.0067351, 0.00662, 0.00685, Unit("ms", 1e-3)) == "6.74 ± 0.12 ms"
+    assert drawing.with_interval(4.37, 4.30, 4.44, Unit("s", 1)) == "4.370 ± 0.070 s"
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
     assert [drawing.link_rate(one) for one in rates] == written
@@ -153,17 +157,20 @@ def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
         return [{**step(n), "local_tokens": tokens} for n in range(1, 4)]
 
     alike = subject_of(tmp_path / "alike", {"rows": rows(1000)}, {"rows": rows(1010)})
-    assert not [one for one in verdict.build(alike).warnings if "tokens" in one]
+    assert not [one for one in verdict.build(alike).warnings if "tokens" in one.sentence]
     padded = subject_of(tmp_path / "padded", {"rows": rows(1000)}, {"rows": rows(2000)})
-    (warning,) = [one for one in verdict.build(padded).warnings if "tokens" in one]
-    assert "not of the same work" in warning
+    (warning,) = [one for one in verdict.build(padded).warnings if "tokens" in one.sentence]
+    assert "not of the same work" in warning.sentence
 
 
-def test_a_label_has_what_the_mode_makes_use_of_and_the_table_all_that_differs(tmp_path):
+def test_label_and_table_have_the_settings_that_differ(tmp_path):
     other = {"sync": "all_reduce", "bucket_mb": 0.0, "overlap": False}
     subject = subject_of(tmp_path, SINGLE | {"bucket_mb": 25.0}, other)
     labels = [entry.label for entry in subject.entries]
-    assert labels == ["single, 1 worker", "all_reduce, bucket mb 0, no overlap, 2 workers"]
+    assert labels == [
+        "single, bucket mb 25, 1 worker",
+        "all_reduce, bucket mb 0, no overlap, 2 workers",
+    ]
     first = sections.build(subject)[0]
     assert "bucket_mb" in first.shown and "precision" not in first.shown
     assert list(first.table["bucket_mb"]) == [25.0, 0.0]
@@ -176,20 +183,20 @@ def test_what_was_set_stands_apart_from_defaults(tmp_path):
     assert {"batch_size", "data_workers"} <= {row["setting"] for row in chosen}
     assert {"lr", "keep_last"} <= {row["setting"] for row in default}
     text = page.html(subject, sections.build(subject))
-    assert text.index("Settings that all runs share") < text.index('<details class="defaults">')
+    assert text.index("Settings that were changed") < text.index('<details class="defaults">')
 
 
 def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
     folder = tmp_path / "report"
     page.write(subject_of(tmp_path, short={"step_s": 0.006735, "workers": 46}), folder)
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "mean_ms" in text and "6.735" in text and "0.006735" not in text
+    assert "mean (ms)" in text and "6.735" in text and "0.006735" not in text
     assert "0.006735" in (folder / "data" / "seconds.csv").read_text(encoding="utf-8")
     assert "6 more rows are in data/ranks.csv of the report." in text
     assert (folder / "data" / "ranks.csv").is_file()
     long = subject_of(tmp_path, long={"step_s": 4.37})
     text = page.markdown(long, sections.build(long))
-    assert "mean_s" in text and "mean_ms" not in text
+    assert "mean (s)" in text and "mean (ms)" not in text
 
 
 def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
@@ -212,10 +219,45 @@ def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_
     parts = sections.build(subject)
     text, plain = page.html(subject, parts), page.markdown(subject, parts)
     assert "<p>Which &lt;mode&gt;?</p>" in text and "<p>One.</p>\n<p>Two.</p>" in text
-    assert text.index('id="question"') < text.index('class="verdict"') < text.index('<h2 id="what-')
+    assert text.index('class="verdict"') < text.index('id="question"') < text.index('<h2 id="what-')
     assert text.index('id="losses"') < text.index('id="discussion"') < text.index('id="hardware"')
     assert plain.index("## Question") < plain.index("## Losses") < plain.index("## Discussion")
     assert "Implementation" not in text + plain and "before these runs" not in text + plain
     links = re.findall('<a href="#([^"]+)">', text)
     assert {"seconds-per-iteration", "hardware", "repeat"} <= set(links)
+    assert all(text.count(f'id="{link}"') == 1 for link in links)
+
+
+def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_path):
+    (what, state, when, commit, torch) = head.facts(subject_of(tmp_path / "one", {"workers": 4}))
+    assert (what, state) == ("quickstart, ddp, 4 workers", "done")
+    assert when == "2027-01-15 08:00 UTC, 61 s"
+    assert (commit, torch) == ("commit 36b7e834", "torch 2.13.0")
+    failed = {"rows": {}, "end": {"code": 1, "message": "no memory", "time_unix_s": 1.0}}
+    several = head.facts(subject_of(tmp_path / "two", {}, {"sync": "single"}, failed))
+    assert "2 of 3 runs done, 1 failed (1)" in several
+    assert "2027-01-15 08:00 UTC, 3 min of runs" in several
+
+
+def test_a_run_without_times_has_a_first_line_without_them(tmp_path):
+    path = make_run(tmp_path / "run")
+    for name in ("job.json", "exit.json"):
+        (path / name).unlink()
+    assert not [fact for fact in head.facts(read_subject([path])) if "UTC" in fact]
+    assert head.ended_at(read_subject([make_run(tmp_path / "timed")])) == "2027-01-15T08:01:01Z"
+
+
+def test_the_answer_is_in_the_first_columns(tmp_path):
+    table = made(tmp_path, single=0.4, ddp=0.2).table
+    assert list(table)[:4] == ["run", "time_per_step", "speedup", "losses"]
+
+
+def test_long_tables_are_in_the_appendix_behind_all_else(tmp_path):
+    subject = subject_of(tmp_path, {"more": [folders.traffic(1), folders.collectives()]})
+    text = page.html(subject, sections.build(subject))
+    at = text.index('<h2 id="appendix">')
+    assert text.index('id="repeat"') < at
+    assert at < text.index("ratio wire") and at < text.index("dtype")
+    assert text.index('id="traffic"') < at  # its figure is in the body
+    links = re.findall('<a href="#([^"]+)">', text)
     assert all(text.count(f'id="{link}"') == 1 for link in links)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from train.report.data import tables
+from train.report.data.columns import Entry
 from train.report.data.reader import Row, numbers
-from train.report.data.subject import Entry, Subject
+from train.report.data.subject import Subject
 from train.report.pages import provenance
 from train.report.pages.drawing import link_rate
 
@@ -17,7 +18,7 @@ MINUTE_S, HOUR_S = 60, 3600
 def facts(subject: Subject) -> list[str]:
     """What ran and whether it is done, when, for how long, and at which commit and torch."""
     versions = {row["name"]: row["version"] for row in provenance.versions(subject)}
-    commit = versions.get("commit", "?")
+    commit = ", ".join(one[:8] + one[12:] for one in versions.get("commit", "?").split(", "))
     every = [
         _what(subject),
         states(subject),

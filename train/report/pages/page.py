@@ -14,9 +14,10 @@ from train.report.data import quantities
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
-from train.report.pages import drawing, head, provenance, sections, verdict
+from train.report.pages import drawing, head, provenance, repeat, sections, verdict
 from train.report.pages.sections import Section
 
+UNKNOWN = "-"  # the cell of a value that is not known
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
@@ -24,6 +25,7 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
+    "eval_loss": "{:.5g}",
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
 }
@@ -53,7 +55,7 @@ def shown(
     units = quantities.units(values)
     found = []
     for name, cells in values.items():
-        if not any(pd.notna(value) for value in cells):
+        if all(as_text(value) == UNKNOWN for value in cells):
             continue
         is_number = bool(numbers(cells))
         if unit := units.get(name):
@@ -66,7 +68,7 @@ def shown(
 def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or value != value:
-        return "-"
+        return UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if column.endswith("bytes"):
@@ -84,7 +86,9 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
-    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
+    column = column.replace("speedup", "speed-up").replace(
+        "samples_per_s", "samples/\N{WORD JOINER}s"
+    )
     for unit in ("s", "ms", "bytes", "MiB"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
@@ -114,6 +118,11 @@ def markdown(subject: Subject, parts: list[Section]) -> str:
     return _render("report.md.j2", subject, parts).rstrip() + "\n"
 
 
+def beginning(subject: Subject) -> str:
+    """The first part of `markdown`: what ran, the table of all runs, and the warnings."""
+    return _render("beginning.md.j2", subject, []).rstrip() + "\n"
+
+
 def _render(template: str, subject: Subject, parts: list[Section], **more: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -127,9 +136,9 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
     for one in (as_anchor, as_heading, layout, shown, without_html):
         environment.filters[one.__name__] = one
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
-    what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
-    what["ended_at"] = head.ended_at(subject)
-    return environment.get_template(template).render(what, provenance=provenance, **more)
+    what: dict[str, Any] = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    what |= {"ended_at": head.ended_at(subject), "provenance": provenance, "repeat": repeat}
+    return environment.get_template(template).render(what, **more)
 
 
 def markdown_table(

@@ -12,7 +12,7 @@ import pandas as pd
 
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
-from train.report.data.over_workers import has_widths
+from train.report.data.over_workers import has_points
 from train.report.data.quantities import drawn
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
@@ -28,7 +28,7 @@ MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
 ON_ONE_LINE = 0.01  # of the largest loss: a smaller difference cannot be seen
-SEEN = 0.005  # of the longest bar: a shorter part of a bar cannot be seen
+SEEN = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
 @dataclass(frozen=True)
@@ -135,23 +135,21 @@ def speedup(table: pd.DataFrame) -> str:
     return lines(rows)
 
 
-def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over workers, and its axis label.
+def over_x(table: pd.DataFrame, x: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A figure for each chart's name: a column over the column x, and its axis label.
 
     Many series are bars of a row for each run.
     """
     found: dict[str, str] = {}
     for name, (column, label) in charts.items():
         known = table[table[column].notna()] if column in table else table[:0]
-        if not has_widths(known):
+        if not has_points(known, x):
             continue
         if known["series"].nunique() > MOST_LINES:
-            in_order = known.sort_values(["series", "workers"], kind="stable").set_index("run")
+            in_order = known.sort_values(["series", x], kind="stable").set_index("run")
             found |= bars(name, in_order[[column]].astype(float), label)
         else:
-            found[name] = lines(
-                [[Panel(known, "workers", column, label, by="series", from_zero=True)]]
-            )
+            found[name] = lines([[Panel(known, x, column, label, by="series", from_zero=True)]])
     return found
 
 

@@ -1,10 +1,10 @@
-"""What was run, on which machines, and how to repeat it, from the run folders."""
+"""What was run, and on which machines, from the run folders."""
 
-import shlex
 from pathlib import Path
 
+from train.report.data.columns import Entry, defaults
 from train.report.data.reader import Row, numbers
-from train.report.data.subject import Entry, Subject, defaults
+from train.report.data.subject import Subject
 
 
 def is_simulated(entry: Entry) -> bool:
@@ -60,15 +60,6 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
 def _without_folders(value: object) -> object:
     """An absolute path by its last name: a report is read on other machines."""
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
-
-
-def commands(subject: Subject) -> list[str]:
-    """The study's command, or those of the runs, each once."""
-    if subject.command:
-        return [subject.command]
-    shown = [entry.run.launch.get("command") for entry in subject.entries]
-    found = [one if isinstance(one, str) else shlex.join(map(str, one)) for one in shown if one]
-    return list(dict.fromkeys(found))
 
 
 def notes(subject: Subject) -> list[str]:

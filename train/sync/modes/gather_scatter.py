@@ -73,9 +73,7 @@ class GatherScatterHook(BucketHook):
         work = dist.gather(piece, list(parts), group_dst=ROOT, group=group, async_op=True)
         return parts, work
 
-    def _scatter(
-        self, piece: Tensor, gathered: futures.Future[Any], group: Any
-    ) -> dist.Work | None:
+    def _scatter(self, piece: Tensor, gathered: futures.Future[Any], group: Any) -> Any:
         try:
             parts, work = gathered.result()
             work.wait()
