@@ -40,7 +40,8 @@ def _run_row(entry: Entry, subject: Subject) -> Row:
         one["observed_sent_bytes"] for one in entry.run.rows("traffic") if one["epoch"]
     )
     ends = entry.run.exits
-    row["peak_memory_bytes"] = max(numbers(end.get("peak_memory_bytes") for end in ends), default=0)
+    peaks = numbers(end.get("peak_memory_bytes") for end in ends)
+    row["peak_memory_bytes"] = max(peaks, default=0) or None  # older versions wrote 0
     metrics = evaluations[-1]["metrics"] if evaluations else None
     return row | {name: value for name, value in (metrics or {}).items() if name not in row}
 

@@ -17,6 +17,7 @@ from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, head, provenance, repeat, sections, verdict
 from train.report.pages.sections import Section
 
+UNKNOWN = "-"  # the cell of a value that is not known
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
@@ -54,7 +55,7 @@ def shown(
     units = quantities.units(values)
     found = []
     for name, cells in values.items():
-        if not any(pd.notna(value) for value in cells):
+        if all(as_text(value) == UNKNOWN for value in cells):
             continue
         is_number = bool(numbers(cells))
         if unit := units.get(name):
@@ -67,7 +68,7 @@ def shown(
 def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or value != value:
-        return "-"
+        return UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if column.endswith("bytes"):

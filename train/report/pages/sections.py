@@ -100,7 +100,8 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
     figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
-    yield "evaluation", table, {"figures": figures}
+    shown = [name for name in table if name not in HIDDEN]
+    yield "evaluation", table, {"figures": figures, "shown": shown}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
     yield "memory", table, {"figures": figures}
