@@ -94,7 +94,7 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
     more = {"figures": {"speedup": plots.speedup(table)}} if len(table) else {}
-    if not _is_same(table, "base"):  # one base is named once, under the first table
+    more: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
         more["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
     yield "speedup", table, more
     yield "ranks", tables.per_rank(subject), {}
