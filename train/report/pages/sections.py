@@ -93,8 +93,8 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
-    more = {"figures": {"speedup": plots.speedup(table)}} if len(table) else {}
     more: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
+    if not _is_same(table, "base"):  # one base is named once, under the first table
         more["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
     yield "speedup", table, more
     yield "ranks", tables.per_rank(subject), {}
