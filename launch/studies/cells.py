@@ -121,10 +121,10 @@ class Sweep:
     def record(self) -> dict[str, Any]:
         """The record of the sweep and all of its cells."""
         script = "launch/study.py" if self.is_study else "launch/sweep.py"
-        texts = ("name", "title", "about", "texts", "texts_before", "source")
-        columns = ("x", "series", "reference")
+        fields = ["name", "title", "about", "texts", "texts_before", "source"]
+        fields += ["x", "series", "reference"]
         return {
-            **{name: getattr(self, name) for name in (*texts, *columns)},
+            **{name: getattr(self, name) for name in fields},
             "command": shlex.join(["python", script, *sys.argv[1:]]),
             "started_unix_s": self.started_unix_s,
             "cells": [cell.record() for cell in self.cells],

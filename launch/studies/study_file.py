@@ -194,12 +194,12 @@ def _value(cell: Cell, column: str) -> object:
     """The value of a cell in a column, as far as it is known before the run."""
     if column == NAME:
         return cell.name
-    launch, train = cell.parsed.launch, cell.parsed.train
+    launch = cell.parsed.launch
+    train = cell.parsed.train
     if column in (WORKERS, BATCH_OF_EACH):
         width = [str(launch.nodes), str(launch.nproc_per_node)]
-        if column == WORKERS or train is None:
-            return width
-        return [*width, train.local_batch_size, train.batch_size]
+        size = (train.local_batch_size, train.batch_size) if train else ()
+        return width if column == WORKERS else [*width, *size]
     if column in OF_TESTBED:
         return cell.settings.get(column)
     for part in (train, launch):

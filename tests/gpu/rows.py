@@ -111,9 +111,6 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     yield Row(STUCK, shared, stopped_rank(*through), against="")
     yield Row(KILLED, shared, killed_and_resumed(*through))
     yield Row(RESUMED, most, stopped_and_resumed)
-    for model in (BERT, VGG):
-        for flags in ((), ("--compile",)):
-            yield from _speeds(model, most, flags)
     yield Row("compile", most, trained("--compile"), CLOSE)
     for name, within in COMPRESSORS.items():
         flags = ("--sync", "all_reduce", "--compress", name, *through)
@@ -124,6 +121,9 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     if on_gpu:
         yield Row(EVERY_GPU, gpus, every_gpu, against="")
     yield Row(DOCTOR, 1, doctor, against="")
+    for more in ((), ("--compile",)):
+        for model in (BERT, VGG):
+            yield from _speeds(model, most, more)
     if on_gpu:
         yield Row(AGAIN, 1, trained("--sync", SINGLE))  # what the device itself differs by
         for mode in modes:

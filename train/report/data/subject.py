@@ -122,7 +122,8 @@ def _add_study(subject: Subject, record: Path) -> None:
 def _roles(study: Row, notes: list[str]) -> Roles:
     """What the file of the study said of its columns; a value of another kind is noted."""
     x, series, reference = study.get("x"), study.get("series"), study.get("reference")
-    is_list = isinstance(series, list) and all(isinstance(one, str) for one in series)
+    columns = series if isinstance(series, list) else []
+    is_list = isinstance(series, list) and all(isinstance(one, str) for one in columns)
     kinds = {
         "x": x is None or isinstance(x, str),
         "series": series is None or is_list,
@@ -131,7 +132,7 @@ def _roles(study: Row, notes: list[str]) -> Roles:
     notes += [f"study.json: {name} is left out" for name, is_right in kinds.items() if not is_right]
     return Roles(
         x.replace("-", "_") if isinstance(x, str) and x else WORKERS,
-        tuple(map(as_column, series)) if isinstance(series, list) and is_list else None,
+        tuple(map(as_column, columns)) if is_list else None,
         {as_column(key): value for key, value in reference.items()}
         if isinstance(reference, dict)
         else {},
