@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from configs import cli
-from configs.settings.fields import Config, neutral
+from configs.settings.fields import Config, setting
 from configs.settings.launch import RunConfig
 from configs.settings.train import ByHand, DeviceConfig, TrainConfig
 from muster.errors import UsageError
@@ -33,7 +33,7 @@ SHOWN -= {"checkpoint_dir"}
 class PredictConfig(Config):
     """What is done with the model beside scoring it."""
 
-    predict: bool = neutral(False, "write labels for the task's test sets, which have none")
+    predict: bool = setting(False, "write labels for the task's test sets, which have none")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

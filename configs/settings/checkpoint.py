@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from configs.settings.fields import computing, neutral, setting, sharing
+from configs.settings.fields import setting
 
 RESETS = ("optimizer", "lr-scheduler", "data")
 # Words in the names of metrics that say which value is the best: the lowest, or the highest.
@@ -38,26 +38,26 @@ class Best(NamedTuple):
 class CheckpointConfig:
     """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
-    checkpoint_every: str = computing(
+    checkpoint_every: str = setting(
         "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
     )
-    keep_last: int = sharing(2, "how many of the newest checkpoints stay", least=1)
-    keep_best: str | None = sharing(
+    keep_last: int = setting(2, "how many of the newest checkpoints stay", least=1)
+    keep_best: str | None = setting(
         None, "also keep the best by this metric: accuracy, or with a direction mine:min, mine:max"
     )
-    patience: int | None = sharing(
+    patience: int | None = setting(
         None, "end the run after so many epochs without a better --keep-best", least=1
     )
-    resume: str | None = neutral(
+    resume: str | None = setting(
         None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
-    stop_signal: Literal["USR1", "USR2"] = neutral(
+    stop_signal: Literal["USR1", "USR2"] = setting(
         "USR2", "another signal, beside TERM and INT, that stops a run cleanly after a step"
     )
-    save_model: bool = sharing(True, "save the trained model into model/ of the run folder")
+    save_model: bool = setting(True, "save the trained model into model/ of the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
         """A line for each wrong setting among these."""

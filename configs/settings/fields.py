@@ -4,43 +4,26 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, field, fields
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from configs import plugins
 from muster import entry_points
 from muster.errors import refuse
 
-# What a setting changes in a run:
-# losses     what is computed, and so the losses
-# gradients  what is sent of the gradients: the losses, but not the work of a step
-# sending    how gradients are sent: only seconds; `single` sends none
-# sharing    which rank computes what, and what happens between steps: only seconds
-# computing  how the same is computed: only seconds, but steps are not the same work
-# nothing    no number of the run
-Affects = Literal["losses", "gradients", "sending", "sharing", "computing", "nothing"]
 # In a line about a problem: a flag, and a setting of a file, `FILE:LINE: name`.
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 OF_FILE = re.compile(r".+?:\d+: (\w+)")
 MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
 
 
-def setting(default: Any, help: str, *, affects: Affects | None = None, **more: Any) -> Any:
+def setting(default: Any, help: str, **more: Any) -> Any:
     """A field with the text that --help shows; `aliases` are further flags for it.
 
-    Without `affects`, a setting of the training changes the losses, and a setting of a launch
-    nothing. --help leaves out a setting that is `internal`. Its value may have a limit: `least`,
-    `positive`, `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in
-    the folder `files`, or the default. None is always right.
+    --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
+    `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
+    `files`, or the default. None is always right.
     """
-    return field(default=default, metadata={"help": help, "affects": affects, **more})
-
-
-# Settings that change only this, or nothing measured.
-neutral, computing, sharing, sending, gradients = (
-    partial(setting, affects=what)
-    for what in ("nothing", "computing", "sharing", "sending", "gradients")
-)
+    return field(default=default, metadata={"help": help, **more})
 
 
 def flag(name: str) -> str:

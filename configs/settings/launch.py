@@ -13,7 +13,6 @@ from configs.settings.fields import (
     MIN_PORT,
     Config,
     applying,
-    neutral,
     setting,
     too_low,
 )
@@ -145,20 +144,20 @@ class RunConfig(Config):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    run_id: str | None = neutral(None, "name of the run folder (default: time, program, size)")
-    logs_dir: Path | None = neutral(
+    run_id: str | None = setting(None, "name of the run folder (default: time, program, size)")
+    logs_dir: Path | None = setting(
         None, "where run folders go (default: logs/ of this checkout, or of your program's project)"
     )
-    checkpoint_dir: Path | None = neutral(
+    checkpoint_dir: Path | None = setting(
         None, "where checkpoints go (default: checkpoints/ of the run folder)"
     )
-    overwrite: bool = neutral(
+    overwrite: bool = setting(
         False, "remove an earlier run's files from the run folder (not checkpoints, with --resume)"
     )
-    join_timeout_s: float = neutral(
+    join_timeout_s: float = setting(
         300.0, "seconds within which all workers and nodes must have started", positive=True
     )
-    quiet: bool = neutral(False, "print errors only", aliases=["-q"])
+    quiet: bool = setting(False, "print errors only", aliases=["-q"])
 
     def _problems(self) -> Iterator[str]:
         if self.run_id is not None:
@@ -195,7 +194,6 @@ class LaunchConfig(Config):
     nodes: NodeCount | None = setting(
         None,
         "machines, simulated by the local launcher; 2:4: two to four (default: all, or 1)",
-        affects="sharing",
         aliases=["-N"],
     )
     nproc_per_node: tuple[WorkersPerNode, ...] | None = setting(
@@ -218,7 +216,6 @@ class LaunchConfig(Config):
     network: str | None = setting(
         None,
         "network for gradients: 10.10.1.0/24 (default: one that all nodes share)",
-        affects="sharing",
     )
     master_port: int | None = setting(
         None, "rendezvous port on node 0 (default: a free one)", port=True

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from configs.settings.fields import applying, gradients, sending, sharing
+from configs.settings.fields import applying, setting
 
 # These modes can send fewer bytes than the gradients have.
 COMPRESSED = ("all_reduce", "ddp", "accelerate")
@@ -15,29 +15,29 @@ PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
-    sync: str = sharing("ddp", "how gradients are averaged", files="train.sync.modes")
-    bucket_mb: float | None = sending(
+    sync: str = setting("ddp", "how gradients are averaged", files="train.sync.modes")
+    bucket_mb: float | None = setting(
         None, "size of a collective; 0: one per parameter (default: the mode's own)", least=0
     )
-    overlap: bool = sending(
+    overlap: bool = setting(
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
-    sparse_rows: bool = sending(
+    sparse_rows: bool = setting(
         True, "send only the used rows of embeddings (all_reduce, gather_scatter, zero1)"
     )
-    compress: str = gradients(
+    compress: str = setting(
         "none",
         "how gradients are compressed",
         files="train.sync.compression",
     )
-    compress_rank: int = gradients(4, "rank of PowerSGD's matrices", least=1)
-    sync_every: int = gradients(16, "steps that local_sgd takes between two averages", least=1)
-    outer_lr: float = gradients(
+    compress_rank: int = setting(4, "rank of PowerSGD's matrices", least=1)
+    sync_every: int = setting(16, "steps that local_sgd takes between two averages", least=1)
+    outer_lr: float = setting(
         1.0, "local_sgd's step towards the average; DiLoCo: 0.7", positive=True
     )
-    outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
+    outer_momentum: float = setting(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
-    equalize_every: int = sharing(
+    equalize_every: int = setting(
         0, "every n-th step measure how much parameters differ, and make them equal; "
         "0: never", least=0
     )  # fmt: skip

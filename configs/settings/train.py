@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from configs import plugins
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import Config, applying, computing, flag, neutral, setting, sharing
+from configs.settings.fields import Config, applying, flag, setting
 from configs.settings.launch import RunConfig
 from configs.settings.sync import SyncingConfig
 
@@ -55,7 +55,7 @@ class LearningConfig:
     float32_matmul: Literal["highest", "high", "medium"] = setting(
         "highest", "precision of float32 products, as torch names it; high: TF32 on a GPU"
     )
-    compile: bool = computing(False, "compile the model's layers in the first steps, by torch")
+    compile: bool = setting(False, "compile the model's layers in the first steps, by torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,9 @@ class TaskConfig:
     """What is trained: the model, and its data."""
 
     task: str = setting("quickstart", "what to train", files="train.tasks")
-    data_dir: Path | None = neutral(None, "folder with the task's own files (default: the Hub)")
+    data_dir: Path | None = setting(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
-    tokenizer: str | None = neutral(None, "Hub name, folder, or vocab.txt (default: the model's)")
+    tokenizer: str | None = setting(None, "Hub name, folder, or vocab.txt (default: the model's)")
     random_weights: bool = setting(False, "start from random weights, not the model's own")
     new_head: bool = setting(
         False, "replace the head of --model by a new one for the task's labels"
@@ -74,10 +74,10 @@ class TaskConfig:
         "auto", "lower-case text for a bare vocab.txt; auto: if it has no upper-case token"
     )
     max_seq_length: int = setting(128, "tokens per sample at most; more are cut off", least=1)
-    pad: Literal["max_length", "longest"] = computing(
+    pad: Literal["max_length", "longest"] = setting(
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
-    length_balance: bool = computing(
+    length_balance: bool = setting(
         True, "divide batches so that all workers have equally many tokens, with padding: same loss"
     )
     dropout: float | None = setting(
@@ -97,7 +97,7 @@ class BatchConfig:
     """How long it trains, in what batches, and which worker has which part of them."""
 
     epochs: int = setting(3, "passes over the training set; 0 only evaluates", least=0)
-    max_steps: int | None = sharing(None, "stop after n steps; changes nothing else", least=1)
+    max_steps: int | None = setting(None, "stop after n steps; changes nothing else", least=1)
     schedule_steps: int | None = setting(
         None, "steps of the schedule (default: all epochs)", least=1
     )
@@ -105,9 +105,9 @@ class BatchConfig:
     local_batch_size: int | None = setting(
         None, "samples per step of each worker, instead of --batch-size", least=1
     )
-    eval_batch_size: int = sharing(64, "evaluation samples per worker at a time", least=1)
+    eval_batch_size: int = setting(64, "evaluation samples per worker at a time", least=1)
     accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into", least=1)
-    split: str = sharing(
+    split: str = setting(
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
@@ -117,39 +117,39 @@ class BatchConfig:
 class OutputConfig:
     """What is evaluated, printed and recorded."""
 
-    evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
-    metrics: str | None = neutral(
+    evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
+    metrics: str | None = setting(
         None, "more metrics, of the package evaluate: f1:average=macro,./my_metric.py"
     )
-    log_every: int = neutral(
+    log_every: int = setting(
         0,
         "print every n-th step's loss; 0: the first five, and at a terminal one each ten seconds",
         least=0,
     )
-    cache_dir: Path | None = neutral(None, "folder of tokenised data (default: ~/.cache/muster)")
-    tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
-    profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
-    redirect: bool = neutral(False, "the run folder is this run's already", internal=True)
+    cache_dir: Path | None = setting(None, "folder of tokenised data (default: ~/.cache/muster)")
+    tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
+    profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")
+    redirect: bool = setting(False, "the run folder is this run's already", internal=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """Where each worker computes, and how workers connect."""
 
-    device: Literal["auto", "cpu", "cuda"] = computing(
+    device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", "where the model is; auto: cuda if there is a GPU"
     )
-    backend: Literal["auto", "gloo", "nccl"] = sharing(
+    backend: Literal["auto", "gloo", "nccl"] = setting(
         "auto", "what sends gradients; auto: nccl on cuda, gloo on cpu"
     )
-    threads: int | None = computing(
+    threads: int | None = setting(
         None, "threads per worker (default: its share of the cores)", least=1
     )
-    data_workers: int | None = computing(
+    data_workers: int | None = setting(
         None, "processes per worker that prepare batches (default: 2 with a GPU, else 0)", least=0
     )
-    timeout_s: float = neutral(
-        120.0,
+    timeout_s: float = setting(
+        600.0,
         "how late a worker may be for a collective; loading and saving may take longer",
         positive=True,
     )

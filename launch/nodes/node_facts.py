@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import fcntl
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -330,7 +331,11 @@ def _interfaces():  # type: ignore[no-untyped-def]
         # since iproute2 4.14; psutil may not be installed yet
         done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise OSError("no `ip -json address` there; install iproute2") from error
+        try:
+            interfaces = _interfaces_by_psutil()
+        except ImportError:
+            raise OSError("no `ip -json address` there; install iproute2 or psutil") from error
+        return sorted(interfaces, key=lambda entry: ":" in entry["address"])
     interfaces = []
     for link in json.loads(done.stdout):
         for entry in link.get("addr_info", ()):
@@ -346,6 +351,29 @@ def _interfaces():  # type: ignore[no-untyped-def]
                     }
                 )
     return sorted(interfaces, key=lambda entry: ":" in entry["address"])
+
+
+def _interfaces_by_psutil():  # type: ignore[no-untyped-def]
+    """The same for a node without iproute2; psutil does not tell which IPv6 addresses may change.
+
+    Raises:
+        ImportError: the node's Python has no psutil.
+    """
+    import psutil
+
+    return [
+        {
+            "name": name,
+            "address": card_address.address,
+            "netmask": str(bin(int(ipaddress.ip_address(card_address.netmask))).count("1")),
+        }
+        for name, several in psutil.net_if_addrs().items()
+        for card_address in several
+        if card_address.family in (socket.AF_INET, socket.AF_INET6)
+        and card_address.netmask
+        and "%" not in card_address.address
+        and card_address.address != "::1"
+    ]
 
 
 def _address_towards(host):  # type: ignore[no-untyped-def]

@@ -87,6 +87,11 @@ class Sweep:
     texts_before: Mapping[str, str] | None = None  # the texts before the first run
     source: str = ""  # of a study: its file
     collectives: tuple[str, ...] = ()  # of a study: measured before its runs
+    # Of a study, for its report: the column along which figures are drawn, the columns that tell
+    # series apart, and the values of columns that select the run with which others are compared.
+    x: str | None = None
+    series: tuple[str, ...] | None = None
+    reference: Mapping[str, Any] | None = None
     is_study: bool = False
     folder: Path = Path()
     started_unix_s: float = field(default_factory=time.time)
@@ -116,7 +121,8 @@ class Sweep:
     def record(self) -> dict[str, Any]:
         """The record of the sweep and all of its cells."""
         script = "launch/study.py" if self.is_study else "launch/sweep.py"
-        fields = ("name", "title", "about", "texts", "texts_before", "source")
+        fields = ["name", "title", "about", "texts", "texts_before", "source"]
+        fields += ["x", "series", "reference"]
         return {
             **{name: getattr(self, name) for name in fields},
             "command": shlex.join(["python", script, *sys.argv[1:]]),

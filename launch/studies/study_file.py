@@ -12,7 +12,7 @@ from configs.raw import ShallowLoader, alike, not_yaml, text_of
 from configs.settings.fields import flag
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
-from launch.programs.command_line import CLASSES
+from launch.programs.command_line import CLASSES, setting_names
 from launch.studies import grid
 from launch.studies.cells import Cell, Sweep, check_cells
 from muster.checkout import CHECKOUT
@@ -20,7 +20,9 @@ from muster.errors import UsageError, refuse
 
 # The user's texts, which stand beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
-KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
+# What a report groups its runs by: train/report/data/columns.py.
+ROLES = ("x", "series", "reference")
+KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", *ROLES, "collectives")
 # Settings of the testbed, not of a run: the rate of its links, and on how many of its nodes another
 # program uses the cores.
 RATE = "rate"
@@ -29,6 +31,9 @@ OF_TESTBED = (RATE, BUSY)
 # A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
 # same name are one series, and so are the runs of one entry.
 NAME = "name"
+# Columns that follow from settings.
+WORKERS = "workers"
+BATCH_OF_EACH = "batch_of_each"
 SEED = "seed"  # of which each repeat has another, unless the study says otherwise
 OWN = CHECKOUT / "configs" / "studies"
 
@@ -99,13 +104,108 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     except UsageError as error:
         refuse(str(error).splitlines(), where=f"{path}: ")
         raise
+    x, series, reference = _roles(raw, path)
+    refuse(_role_problems(cells, x, series, reference), where=f"{path}: ")
     title = str(raw.get("title", path.stem))
     about = str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(
         path.stem, cells, title, about, texts,
         source=_name_in_reports(path), collectives=tuple(collectives), is_study=True,
+        x=x, series=series, reference=reference,
     )  # fmt: skip
+
+
+def _roles(
+    raw: Mapping[str, Any], path: Path
+) -> tuple[str | None, tuple[str, ...] | None, Mapping[str, Any] | None]:
+    """The x, the series and the reference of a study's file; None for what it does not say.
+
+    Raises:
+        UsageError: one of them has another form, or names no column; with every problem.
+    """
+    x, series, reference = (raw.get(key) for key in ROLES)
+    is_list = isinstance(series, list) and all(isinstance(one, str) for one in series)
+    is_mapping = isinstance(reference, dict) and not any(
+        isinstance(value, list | dict) for value in reference.values()
+    )
+    problems = []
+    if x is not None and not isinstance(x, str):
+        problems.append(f"x must be one column, such as workers (got {reprlib.repr(x)})")
+    if series is not None and not is_list:
+        problems.append(f"series must be a list of columns (got {reprlib.repr(series)})")
+    if reference is not None and not is_mapping:
+        problems.append(
+            "reference must be values of columns, such as {sync: single} "
+            f"(got {reprlib.repr(reference)})"
+        )
+    refuse(problems, where=f"{path}: ")
+    names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
+    settings = setting_names(*CLASSES)
+    known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *settings}
+    refuse(
+        (
+            f"{key}: unknown column {name!r}; "
+            + (alike(_column(name), known) or f"known: {', '.join(sorted(known))}")
+            for key, columns in names.items()
+            for name in columns
+            if _column(name) not in known
+        ),
+        where=f"{path}: ",
+    )
+    return (
+        None if x is None else _column(x),
+        None if series is None else tuple(map(_column, series)),
+        None if reference is None else {_column(key): reference[key] for key in reference},
+    )
+
+
+def _column(name: object) -> str:
+    return str(name).replace("-", "_")
+
+
+def _role_problems(
+    cells: Sequence[Cell],
+    x: str | None,
+    series: Sequence[str] | None,
+    reference: Mapping[str, Any] | None,
+) -> Iterator[str]:
+    """A line if two runs would be one row of the report, or if no run is the reference."""
+    for column, value in (reference or {}).items():
+        values = dict.fromkeys(str(_value(cell, column)) for cell in cells)
+        if str(value) not in values:
+            yield f"reference: no run has {column} {value}; known: {', '.join(values)}"
+    if series is None:
+        return
+    rows: dict[Any, Cell] = {}
+    columns = [*series, x or WORKERS]
+    for cell in cells:
+        row = (cell.repeat, *(str(_value(cell, column)) for column in columns))
+        other = rows.setdefault(row, cell)
+        if other is not cell:
+            yield (
+                f"series and x do not tell {other.id} and {cell.id} apart; add to series a "
+                "setting in which they differ"
+            )
+            return
+
+
+def _value(cell: Cell, column: str) -> object:
+    """The value of a cell in a column, as far as it is known before the run."""
+    if column == NAME:
+        return cell.name
+    launch = cell.parsed.launch
+    train = cell.parsed.train
+    if column in (WORKERS, BATCH_OF_EACH):
+        width = [str(launch.nodes), str(launch.nproc_per_node)]
+        size = (train.local_batch_size, train.batch_size) if train else ()
+        return width if column == WORKERS else [*width, *size]
+    if column in OF_TESTBED:
+        return cell.settings.get(column)
+    for part in (train, launch):
+        if hasattr(part, column):
+            return getattr(part, column)
+    return cell.settings.get(column)
 
 
 def _given_twice(

@@ -64,6 +64,26 @@ def collectives() -> list[dict[str, Any]]:
     return latest[::-1]
 
 
+def nearly_timed_out(before_s: float) -> dict[str, Any] | None:
+    """A collective because of which NCCL aborts this process in `before_s` seconds or less.
+
+    A thread of NCCL's process group does that, without any Python code of this process.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    recorder = getattr(c10d, "_dump_nccl_trace_json", None)
+    if recorder is None or "torch.distributed.distributed_c10d" not in sys.modules:
+        return None
+    trace = _trace(lambda: recorder(includeCollectives=True, onlyActive=True))
+    for entry in trace.get("entries", []):
+        backend, _, operation = str(entry.get("profiling_name", "")).partition(":")
+        age_s = time.time() - entry.get("time_created_ns", 0) / 1e9
+        limit_s = entry.get("timeout_ms", 0) / 1e3
+        waits = backend == "nccl" and not entry.get("retired") and limit_s > 0
+        if waits and age_s > limit_s - min(before_s, limit_s / 2):
+            return {"operation": operation, "limit_s": limit_s}
+    return None
+
+
 def _statuses(traces: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """How far each group is, by its name.
 

@@ -1,7 +1,8 @@
 """A worker answers its agent: where its threads are, in which collectives, and since when.
 
 How it works: a thread waits at a unix socket in a folder that only the user can enter. Once a
-second it notes where the main thread is, so it can say for how long. The thread needs the
+second it notes where the main thread is, so it can say for how long, and whether NCCL is about to
+abort the process. The thread needs the
 interpreter, which C code may hold. In that case faulthandler, triggered by a signal, writes the
 stacks into a file beside the socket, without the interpreter. Forked children, such as the
 processes of a data loader, inherit the signal but not the socket. The collectives are read from
@@ -51,6 +52,7 @@ FRAMES = 60  # the innermost ones of each thread
 LOOKS = 60
 LOOK_S = 0.003
 GIVE_UP_S = 5.0
+ABORT_FORESEEN_S = 4.0  # agents have looked at all ranks by then
 END_S = 10.0  # for the last answer, on a busy machine
 # By convention, real-time signals are free; schedulers use SIGUSR1 and SIGUSR2.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
@@ -129,6 +131,24 @@ class Inspector:
         except OSError:
             return
 
+    def _foresee_abort(self) -> None:
+        """Let the agents look at all ranks before NCCL aborts this one for a late collective."""
+        late = flight_recorder.nearly_timed_out(ABORT_FORESEEN_S) if self._gave_up is None else None
+        if late is None:
+            return
+        frames = [
+            {
+                "file": frame.f_code.co_filename,
+                "line": frame.f_lineno,
+                "function": frame.f_code.co_name,
+            }
+            for frame in _outermost_first(sys._current_frames().get(self._main or 0))
+        ]
+        message = f"{late['operation']} timed out: NCCL ends this rank after {late['limit_s']:g} s"
+        self._gave_up = {"message": message, "frames": frames}
+        with contextlib.suppress(OSError):
+            self._gave_up_file.touch()
+
     def _run(self) -> None:
         signal.pthread_sigmask(
             signal.SIG_BLOCK, signal.valid_signals()
@@ -137,6 +157,7 @@ class Inspector:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
                     self._note()
+                    self._foresee_abort()
                     continue
                 connection, _ = self._listener.accept()
             except (OSError, ValueError):  # closed: the process ends

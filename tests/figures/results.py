@@ -3,7 +3,8 @@
     python -m tests.figures.results NAME [--output FOLDER] [FLAG ...]
 
 runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. With
---output the records stay there, and the same command goes on after an interruption. Of `quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
+--output the records stay there, and the same command goes on after an interruption. Of `quick`,
+which runs here in two minutes, only the losses of docs/report.md are taken.
 """
 
 import argparse
@@ -38,11 +39,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = ["launch/study.py", f"configs/studies/{args.name}.yaml", *flags]
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.output or temporary
-        done = subprocess.run([sys.executable, *study, "--output", folder], cwd=REPOSITORY)
-        if done.returncode == 0:
+        code = _to_its_end([sys.executable, *study, "--output", folder])
+        if code == 0:
             for file, place in taken(args.name).items():
                 shutil.copyfile(Path(folder, "report", file), DOCS / place)
-        return done.returncode
+        return code
+
+
+def _to_its_end(command: Sequence[str]) -> int:
+    """Run a command to its end, also if Ctrl-C, which it gets as well, stops it."""
+    with subprocess.Popen(command, cwd=REPOSITORY) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
 
 def taken(name: str) -> dict[str, str]:

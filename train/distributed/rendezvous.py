@@ -111,7 +111,7 @@ class Meeting:
 
     device: str = "auto"  # cpu, cuda, or auto: cuda if every worker has one
     backend: str = "auto"  # gloo, nccl, or auto: nccl on cuda
-    timeout_s: float = 120.0  # how late a rank may be for a collective, once all have met
+    timeout_s: float = 600.0  # how late a rank may be for a collective, once all have met
     join_timeout_s: float = 300.0  # how long after one another workers may start
 
 

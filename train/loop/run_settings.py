@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from configs.settings.checkpoint import RESETS
 from configs.settings.fields import flag
-from configs.settings.train import TrainConfig
+from configs.settings.sync import SyncingConfig
+from configs.settings.train import BatchConfig, LearningConfig, TaskConfig, TrainConfig
 
 # For each restored part, the settings it depends on; its flag --reset-... discards the part.
 SETTINGS_OF_PART = {
@@ -15,8 +15,13 @@ SETTINGS_OF_PART = {
     "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr", "decay"),
     "optimizer": ("optimizer",),
 }
-# Settings that change the losses, but say how long to train, or how to resume.
-NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{part.replace('-', '_')}" for part in RESETS)}
+# Of these classes a checkpoint stores the settings, but for those that say how long to train, or by
+# which way the same losses are computed.
+COMPARED = (TaskConfig, LearningConfig, BatchConfig, SyncingConfig)
+NOT_COMPARED = frozenset(
+    "epochs max_steps schedule_steps eval_batch_size data_dir tokenizer pad length_balance split "
+    "compile bucket_mb overlap sparse_rows equalize_every".split()
+)
 OBJECTS_OF_PART = {"lr_scheduler": ("schedule",), "optimizer": ("optimizer", "precision")}
 
 
@@ -92,11 +97,11 @@ def compared_settings(config: TrainConfig) -> dict[str, Any]:
     """The settings that a checkpoint stores for a later comparison: those that change losses."""
     names = [
         setting.name
-        for setting in fields(TrainConfig)
-        if setting.metadata.get("affects") in (None, "losses", "gradients")
-        and setting.name not in NOT_COMPARED
+        for settings in COMPARED
+        for setting in fields(settings)
+        if setting.name not in NOT_COMPARED
     ]
-    return {name: getattr(config, name) for name in ["sync", *names]}
+    return {name: getattr(config, name) for name in names}
 
 
 def _text_of(value: object) -> str:

@@ -15,10 +15,10 @@ needs it; (4) what the mode's `sync` sends; (5) the mean of the buffers that som
 With a GPU, (5) comes after the update.
 
 The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
-only if no gradient has overflowed; a rank that lacks gradients others have; --split auto, which
-reads the times of each step; gloo, which sends from the host. Then the host reads the exchange (3),
-as far as the end of the backward pass, since it says on all ranks alike whether this step is saved,
-or is the last. All other numbers of the step are read when the next one has been given to the GPU.
+only if no gradient has overflowed; a rank that lacks gradients others have; gloo, which sends from
+the host. When the next step's batches are on their way, the host waits for the end of the step: the
+exchange says, on all ranks alike, whether this step is saved or is the last, and until then the
+next one must not change parameters, buffers or random numbers. With a GPU, (5) is before that wait.
 """
 
 import math

@@ -42,7 +42,8 @@ class Shared:
 
     @cached_property
     def _parts(self) -> Sequence[Tensor]:
-        return self._on_host.wait().split(self._lengths, dim=1)
+        parts: Sequence[Tensor] = self._on_host.wait().split(self._lengths, dim=1)
+        return parts
 
     @property
     def more(self) -> Sequence[Tensor]:

@@ -27,7 +27,7 @@ class SyncOptions:
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # also of local_sgd
-    timeout_s: float = 120.0  # how late a rank may be for a collective of the mode's own groups
+    timeout_s: float = 600.0  # how late a rank may be for a collective of the mode's own groups
 
     def bucket_bytes(self, default_mb: float) -> int:
         """The size of a bucket in bytes; `default_mb` is the mode's default in MiB."""

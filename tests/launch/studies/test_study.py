@@ -96,6 +96,32 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
 
 
+def test_interrupted_study_goes_on_with_the_same_command(tmp_path):
+    """It runs what it was stopped in, and not what was done before; its last line is a command."""
+    skip_if_quick()
+    path, folder = tmp_path / "short.yaml", tmp_path / "out"
+    base = "{task: synthetic, nodes: 1, max_steps: 3, evaluate: never, save_model: false}"
+    path.write_text(f"{{base: {base}, grid: [{{seed: [1, 2]}}]}}")
+    command = (sys.executable, STUDY, path, "--output", folder, "--launcher", "local")
+    with ended(begin(*command)) as process:
+        assert wait_until(
+            lambda: (
+                (folder / "study.json").exists()
+                and [one["state"] for one in cells(folder).values()] == ["done", "running"]
+            )
+        )
+        process.send_signal(signal.SIGINT)
+        code, *_ = finish(process)
+    assert code == 128 + signal.SIGINT
+    first = folder / "runs" / "seed-1_0" / "exit.json"
+    before = first.read_bytes()
+    again = call(*command, timeout_s=840)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [one["state"] for one in cells(folder).values()] == ["done", "done"]
+    assert first.read_bytes() == before
+    assert again.stdout.splitlines()[-1].endswith(f"muster report {folder}")
+
+
 @pytest.mark.needs("Pango")
 def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     report = tmp_path / "out" / "report"

@@ -102,7 +102,19 @@ def test_a_flag_that_would_make_the_grid_s_runs_alike_is_refused(
 
 REFUSED = [
     ("{grd: []}", "unknown key 'grd'; did you mean grid?"),
-    ("{x: []}", "unknown key 'x'; known: title, about, question, implementation, discussion"),
+    ("{y: []}", "unknown key 'y'; known: title, about, question, implementation, discussion"),
+    ("{x: []}", "x must be one column, such as workers (got [])"),
+    ("{x: worker}", "x: unknown column 'worker'; did you mean workers?"),
+    ("{x: height}", "x: unknown column 'height'; known: account, accumulation, "),
+    ("{series: sync}", "series must be a list of columns (got 'sync')"),
+    ("{series: [sync, snyc]}", "series: unknown column 'snyc'; did you mean sync?"),
+    ("{reference: single}", "reference must be values of columns, such as {sync: single}"),
+    ("{reference: {mode: single}}", "reference: unknown column 'mode'; did you mean model?"),
+    ("{reference: {sync: single}}", "reference: no run has sync single; known: ddp"),
+    (
+        "{series: [sync], grid: [{sync: ddp, lr: [0.1, 0.2]}]}",
+        "series and x do not tell sync-ddp_lr-0.1_0 and sync-ddp_lr-0.2_0 apart; add to series",
+    ),
     ("[]", "not a study"),
     ("{repeats: 0}", "repeats must be a number of at least 1"),
     ("{grid: {sync: ddp}}", "grid must be a list of settings"),
@@ -129,6 +141,7 @@ def test_what_no_run_could_be_is_refused_before_the_first(read, text, message):
 def test_what_is_shipped_can_be_run(path):
     study = study_file.read(path)
     assert study.about and len(study.cells) >= 3
+    assert study.x and study.series
     # flags may change any number: the report says those of the runs
     assert not re.search(r"(?<![-\w])\d", study.about)
 
@@ -157,6 +170,14 @@ def test_texts_of_ones_own_are_kept_for_the_report(tmp_path, read):
     study.folder = tmp_path
     cell_runs.begin(study)
     assert json.loads((tmp_path / "study.json").read_text())["texts"] == study.texts
+
+
+def test_x_series_and_reference_are_in_the_record_for_the_report(tmp_path, read):
+    text = "{x: local-batch-size, series: [name], reference: {name: A}, "
+    study = read(text + "grid: [{name: A, task: synthetic, local-batch-size: [4, 8]}]}")
+    record = study.record()
+    assert (record["x"], record["reference"]) == ("local_batch_size", {"name": "A"})
+    assert record["series"] == ("name",)
 
 
 OF_RUN = odd_values.settings(["task", "nodes", "sync", "lr", "seed", "rate", "busy", "name"])

@@ -56,6 +56,15 @@ def test_compiled_model_has_the_same_losses_and_names(tmp_path):
         assert max(found) < 2e-6
 
 
+@pytest.mark.parametrize(("device", "threads"), [("cuda", 3), ("cpu", 1)])
+def test_kernels_of_a_gpu_are_compiled_by_all_cores_of_the_worker(device, threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr("train.loop.build.shutil.which", lambda name: name)
+    with torch._inductor.config.patch(compile_threads=7):
+        compile_layers(nn.Linear(1, 1), torch.device(device))  # it compiles at its first call
+        assert torch._inductor.config.compile_threads == threads
+
+
 def test_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UsageError, match=r"--compile needs a C\+\+ compiler.* no-such-compiler"):

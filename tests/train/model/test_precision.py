@@ -6,7 +6,7 @@ from torch import nn
 
 from muster.errors import UsageError
 from train.loop.step import to_device
-from train.model.precision import advice, place
+from train.model.precision import advice, place, set_float32_matmul
 
 CPU = torch.device("cpu")
 
@@ -103,3 +103,16 @@ def test_bf16_on_a_cpu_without_its_instructions_is_advised_against(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False})
     assert "fp32 is likely faster" in advice("bf16", CPU)
     assert advice("fp32", CPU) == "" and advice("bf16", torch.device("cuda")) == ""
+
+
+def test_float32_products_of_a_gpu_are_said_and_are_torchs_default_without_the_setting():
+    gpu = torch.device("cuda")
+    assert "highest, torch's default; --float32-matmul high (TF32)" in advice("fp32", gpu)
+    try:
+        torch.set_float32_matmul_precision("high")
+        set_float32_matmul("highest")  # the default leaves what a task has set
+        assert advice("fp32", gpu) == "float32 products on the GPU: high"
+        set_float32_matmul("medium")
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")

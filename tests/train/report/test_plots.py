@@ -159,7 +159,7 @@ def test_many_series_over_workers_are_bars_and_not_as_many_colours():
             {"series": name, "run": f"{name}, {workers}", "workers": workers, "epoch_s": 9.0}
             for name, workers in rows
         )
-        return plots.over_workers(table, {"time": ("epoch_s", "seconds of an epoch")})
+        return plots.over_x(table, "workers", {"time": ("epoch_s", "seconds of an epoch")})
 
     (few,) = figures(plots.MOST_LINES)["time"].axes
     assert len(few.lines) == plots.MOST_LINES and not few.patches

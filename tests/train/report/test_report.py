@@ -105,7 +105,7 @@ def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, make, given, 
 @pytest.fixture
 def without_figures(monkeypatch):
     """Figures and the PDF take most of the time."""
-    for name in ("seconds", "memory", "evaluation", "throughput", "over_workers"):
+    for name in ("seconds", "memory", "evaluation", "throughput", "over_x"):
         monkeypatch.setattr(plots, name, lambda *given: {})
     monkeypatch.setattr(plots, "losses", lambda *given: "")
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)

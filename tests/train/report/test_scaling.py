@@ -13,14 +13,14 @@ from train.report.data.subject import read_subject
 from train.report.data.tables import records
 
 
-def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> pd.DataFrame:
+def table_of(path: Path, runs: dict[str, dict[str, Any]], **roles: Any) -> pd.DataFrame:
     """A study of these runs; what only a study knows of one stands in `of_bed` and `title`."""
     cells = []
     for name, raw in runs.items():
         known = {"settings": raw.pop("of_bed", {}), "name": raw.pop("title", "")}
         make_run(path / "runs" / name, **raw)
         cells.append(cell(name, nodes=raw.get("workers", 2)) | known)
-    return scaling.speedup(read_subject([make_study(path, cells)]))
+    return scaling.speedup(read_subject([make_study(path, cells, **roles)]))
 
 
 # As the assignments have it: two modes with a collective per parameter, ddp as it is.
@@ -46,7 +46,8 @@ def unequal(path: Path) -> pd.DataFrame:
         rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
         run = {"workers": workers, "rows": rows, "batch_size": 32 * workers, "split": split}
         runs[f"{workers}-{split}-{busy}"] = run | {"of_bed": {"busy": busy} if busy else {}}
-    return table_of(path, runs)
+    names_the_base = {"split": "even", "busy": None}
+    return table_of(path, runs, series=["split", "busy"], reference=names_the_base)
 
 
 def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
@@ -67,10 +68,10 @@ NAMED = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
 @pytest.mark.parametrize(
     ("runs", "bases", "series"),
     [
-        # where the batch grows, each part of a worker has its own
-        ([{"workers": workers, "batch_size": part * workers}
+        # where the batch of each worker is set, each has its own
+        ([{"workers": workers, "local_batch_size": part}
           for workers in (1, 2, 4) for part in (16, 32)],
-         {f"batch {part}, 1 worker" for part in (16, 32)},
+         {f"batch {part} a worker, 1 worker" for part in (16, 32)},
          {f"batch {part} a worker" for part in (16, 32)}),
         # one that was set of each worker, also where 8 on two workers makes the 16 of one
         ([{"workers": workers, "batch_size": part * workers, "local_batch_size": part}

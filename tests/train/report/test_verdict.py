@@ -161,11 +161,14 @@ def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
     assert "not of the same work" in warning.sentence
 
 
-def test_a_label_has_what_the_mode_makes_use_of_and_the_table_all_that_differs(tmp_path):
+def test_label_and_table_have_the_settings_that_differ(tmp_path):
     other = {"sync": "all_reduce", "bucket_mb": 0.0, "overlap": False}
     subject = subject_of(tmp_path, SINGLE | {"bucket_mb": 25.0}, other)
     labels = [entry.label for entry in subject.entries]
-    assert labels == ["single, 1 worker", "all_reduce, bucket mb 0, no overlap, 2 workers"]
+    assert labels == [
+        "single, bucket mb 25, 1 worker",
+        "all_reduce, bucket mb 0, no overlap, 2 workers",
+    ]
     first = sections.build(subject)[0]
     assert "bucket_mb" in first.shown and "precision" not in first.shown
     assert list(first.table["bucket_mb"]) == [25.0, 0.0]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from train.report.data import scaling, tables
+from train.report.data.columns import Entry
 from train.report.data.reader import Row, mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import as_table
@@ -26,19 +27,17 @@ def training(subject: Subject) -> Iterator[Row]:
     rates = {row["run"]: row["samples_per_s"] for row in known if row["samples_per_s"]}
     gains = {row["run"]: row for row in scaling.speedup(subject).to_dict("records")}
     cells = dict(tables.cells(subject))
-    firsts = [cells[label][0] for label in rates]
     bases = {
-        one.label: scaling.base_of(alike, rates)
-        for alike in scaling.same_work(firsts, subject.varying, of_any_size=True)
+        one.label: base
+        for base, alike in scaling.same_work(subject, rates, of_any_size=True)
         for one in alike
     }
     names = tables.main_metrics(subject)
     for label, rate in rates.items():
         entries, first, base = cells[label], cells[label][0], bases[label]
-        sizes = numbers([first.settings.get("batch_size")])
-        row: Row = {"series": scaling.series(first, firsts, subject.varying), "run": label}
+        row: Row = {"series": first.series, "run": label, **_x(first, subject)}
         row |= {"workers": first.workers, "precision": first.settings.get("precision")}
-        row |= {"batch_of_each": sizes[0] / first.workers if sizes else None}
+        row |= {"batch_of_each": first.settings["batch_of_each"]}
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         steps = [row for one in entries for row in tables.all_steps(one.run)]
         samples = mean(entry.run.summary.get("train_samples") for entry in entries)  # in one epoch
@@ -61,7 +60,7 @@ def evaluation(subject: Subject) -> pd.DataFrame:
         if found := tables.estimate(row["eval_s"] for row in made):
             parts = ("samples", "predict_s", "metric_s", "sync_s")
             means = {name: tables.mean_of(made, name) for name in parts}
-            row: Row = {"run": label, "workers": entries[0].workers}
+            row: Row = {"run": label, **_x(entries[0], subject), "workers": entries[0].workers}
             row["evaluations"] = len(numbers(one["eval_s"] for one in made))
             row |= {"samples": means["samples"], "eval_s": found["mean_s"]}
             rows.append(row | {name: found[name] for name in ("low_s", "high_s")} | means)
@@ -71,7 +70,7 @@ def evaluation(subject: Subject) -> pd.DataFrame:
         return table
     rates = table["samples"].astype(float) / table["eval_s"].astype(float).replace(0, math.nan)
     table["samples_per_s"] = rates
-    table["series"] = [scaling.series(one, firsts, subject.varying) for one in firsts]
+    table["series"] = [one.series for one in firsts]
     table["samples_per_s_per_worker"] = rates / table["workers"].astype(float)
     in_order = table.sort_values(["workers", "samples_per_s"])
     bases = in_order.drop_duplicates("series").set_index("series").loc[table["series"]]
@@ -93,6 +92,13 @@ def memory(subject: Subject) -> Iterator[Row]:
             yield row
 
 
-def has_widths(table: pd.DataFrame) -> bool:
-    """Whether a series of `table` has several numbers of workers."""
-    return len(table) > 0 and bool((table.groupby("series")["workers"].nunique() > 1).any())
+def _x(entry: Entry, subject: Subject) -> Row:
+    """The column along which figures are drawn."""
+    return {subject.roles.x: entry.value(subject.roles.x)}
+
+
+def has_points(table: pd.DataFrame, x: str) -> bool:
+    """Whether a series of `table` has several values of the column x, which are numbers."""
+    if not len(table) or len(numbers(table[x])) < len(table):
+        return False
+    return bool((table.groupby("series")[x].nunique() > 1).any())

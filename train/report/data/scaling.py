@@ -5,24 +5,15 @@ r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second a
 seconds per step, so it is also valid if the batch grows with the workers (weak scaling).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
+from train.report.data.columns import SAME_WORK, Entry, of, selected
 from train.report.data.reader import Row
-from train.report.data.subject import (
-    OF_TESTBED,
-    OF_TOPK,
-    WIDTH,
-    Entry,
-    Subject,
-    affecting,
-    differing,
-)
+from train.report.data.subject import Subject
 from train.report.data.tables import cells, frame, seconds
 
-SIZES = frozenset({"batch_size", "local_batch_size"})
 DOUBTFUL = 1.05  # above it, it is more likely that the base was disturbed
 
 
@@ -30,13 +21,11 @@ def speedup(subject: Subject) -> pd.DataFrame:
     """A row for each group of repeats, against the base of its work."""
     known = seconds(subject)
     rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
-    firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
     made: list[Row] = []
-    for alike in same_work(firsts, subject.varying):
-        base = base_of(alike, rates)
+    for base, alike in same_work(subject, rates):
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
             ideal, gain = entry.workers / base.workers, rates[entry.label] / rates[base.label]
-            row: Row = {"series": series(entry, firsts, subject.varying), "run": entry.label}
+            row: Row = {"series": entry.series, "run": entry.label}
             row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
             row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
             made.append(row | {"ideal": ideal, "efficiency": gain / ideal})
@@ -44,64 +33,26 @@ def speedup(subject: Subject) -> pd.DataFrame:
 
 
 def same_work(
-    entries: list[Entry], varying: list[str], *, of_any_size: bool = False
-) -> list[list[Entry]]:
-    """Groups of runs whose steps compute the same: they differ only in workers and in sending.
+    subject: Subject, rates: dict[str, float], *, of_any_size: bool = False
+) -> list[tuple[Entry, list[Entry]]]:
+    """The base and all runs of each work; of a study with a reference, that is the only base.
 
-    `of_any_size`: they may also differ in the size of the batch.
+    `of_any_size`: runs of one work may also differ in the size of the batch.
     """
-    free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED | OF_TOPK
-    keys = [key for key in varying if key not in free | SIZES]
-    size, _ = _batch(entries)
-    found: dict[Any, list[Entry]] = {}
-    for entry in entries:
-        work = (of_any_size or size(entry), *(repr(entry.settings.get(key)) for key in keys))
-        found.setdefault(work, []).append(entry)
-    return list(found.values())
+    firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
+    if chosen := selected(firsts, subject.roles):
+        return [(base_of(chosen, rates), firsts)]
+    alike: dict[Any, list[Entry]] = {}
+    for entry in firsts:
+        is_of_each = entry.settings.get("local_batch_size")
+        batch = ["local_batch_size"] if is_of_each else ["local_batch_size", "batch_size"]
+        columns = (*SAME_WORK, *([] if of_any_size else batch))
+        alike.setdefault(of(entry, columns), []).append(entry)
+    return [(base_of(entries, rates), entries) for entries in alike.values()]
 
 
 def base_of(alike: list[Entry], rates: dict[str, float]) -> Entry:
     """The run on the fewest workers; of several the one with `single`, or else the fastest."""
     fewest = min(one.workers for one in alike)
-    found = [one for one in alike if one.workers == fewest]
-    return max(found, key=lambda one: (one.sync == "single", rates[one.label]))
-
-
-def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
-    """The batch size that stays the same while workers are added, and its text.
-
-    It is the global batch's, or that of a worker's part if these have fewer different sizes, as in
-    weak scaling.
-    """
-
-    def total(entry: Entry) -> Any:
-        return entry.settings.get("batch_size")
-
-    def part(entry: Entry) -> Any:
-        size = total(entry)
-        return size / entry.workers if isinstance(size, int | float) else size
-
-    parts, totals = ({repr(size(one)) for one in entries} for size in (part, total))
-    is_of_each = all(one.settings.get("local_batch_size") for one in entries)
-    of_each = (part, "batch {:g} a worker")
-    return of_each if is_of_each or len(parts) < len(totals) else (total, "batch {:g}")
-
-
-def series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
-    """The settings in which it differs from other series; after a title, from those with it."""
-    if entry.title:
-        return differing(entry, entries, varying, WIDTH | {"batch_size"})
-    size, text = _batch(entries)
-    several = len({repr(size(one)) for one in entries}) > 1
-    batch = text.format(size(entry)) if several and size(entry) is not None else ""
-    own = differing(entry, entries, varying, WIDTH | SIZES | _grows(entries))
-    return ", ".join(filter(None, [batch, own])) or entry.sync
-
-
-def _grows(entries: list[Entry]) -> set[str]:
-    """Settings whose value follows from the number of workers."""
-    values: dict[int, set[str]] = {}
-    for entry in entries:
-        values.setdefault(entry.workers, set()).add(repr(entry.settings.get("eval_batch_size")))
-    one_each = len(values) > 1 and all(len(one) == 1 for one in values.values())
-    return {"eval_batch_size"} if one_each else set()
+    narrow = [one for one in alike if one.workers == fewest]
+    return max(narrow, key=lambda one: (one.sync == "single", rates[one.label]))

@@ -1,58 +1,24 @@
-"""What a report is about: runs, and of a study also the cells that have none.
+"""What a report is about: runs, and of a study also the cells that have none."""
 
-What each setting changes of a run, and so which runs are alike, its field in configs/settings says.
-"""
-
-from collections import Counter
-from collections.abc import Set
-from dataclasses import Field, dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs.settings.fields import Affects
-from configs.settings.launch import LaunchConfig
-from configs.settings.remote import SlurmConfig, SshConfig
-from configs.settings.train import BenchConfig, TrainConfig
 from muster import run_files
 from muster.errors import UsageError
 from muster.printable import printable
-from train.report.data.reader import Row, Run, numbers, read_mapping, read_run
-
-# For settings whose field does not say it.
-CLASSES: dict[type, Affects] = {
-    LaunchConfig: "nothing",
-    SshConfig: "nothing",
-    SlurmConfig: "nothing",
-    BenchConfig: "losses",
-    TrainConfig: "losses",
-}
-# Settings of a study's testbed: the rate of its links, and how many nodes are busy.
-OF_TESTBED = frozenset({"rate", "busy"})
-WIDTH = frozenset({"workers", "nodes"})
-OF_TOPK = frozenset({"compress_share"})  # in runs of versions that had this compressor
-IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
-
-
-@dataclass
-class Entry:
-    """One run, and what the study set for it."""
-
-    run: Run
-    settings: Row
-    title: str = ""  # given by the study
-    # The title, or the settings in which it differs from the others: the same for repeats.
-    label: str = ""
-    name: str = ""  # the label, with a number if there are repeats
-    repeat: int = 0
-
-    @property
-    def sync(self) -> str:
-        return str(self.settings.get("sync") or "?")
-
-    @property
-    def workers(self) -> int:
-        return int(self.settings["workers"])
+from train.report.data.columns import (
+    NAME,
+    WORKERS,
+    Entry,
+    Roles,
+    is_known,
+    of_training,
+    selected,
+    tell_apart,
+    varying_of,
+)
+from train.report.data.reader import Row, Run, read_mapping, read_run
 
 
 @dataclass
@@ -68,6 +34,7 @@ class Subject:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
+    roles: Roles = field(default_factory=Roles)
 
 
 def read_subject(folders: list[Path]) -> Subject:
@@ -81,7 +48,10 @@ def read_subject(folders: list[Path]) -> Subject:
         _add(subject, folder)
     if len(folders) > 1:
         subject.title = f"{len(folders)} runs compared"
-    _label(subject)
+        subject.roles = Roles()  # a study's file speaks of its own runs
+    _check_roles(subject)
+    tell_apart(subject.entries, subject.roles)
+    subject.varying = varying_of(subject.entries, subject.roles)
     return subject
 
 
@@ -127,6 +97,7 @@ def _add_study(subject: Subject, record: Path) -> None:
         same = (name for name, text in texts.items() if before.get(name) == text)
         subject.sources |= dict.fromkeys(same, str(source))
     subject.command = str(study.get("command") or "")
+    subject.roles = _roles(study, subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
     for cell in cells:
@@ -148,109 +119,59 @@ def _add_study(subject: Subject, record: Path) -> None:
         subject.notes.append(f"{record.name} lists no cells: nothing was run yet")
 
 
+def _roles(study: Row, notes: list[str]) -> Roles:
+    """What the file of the study said of its columns; a value of another kind is noted."""
+    x, series, reference = study.get("x"), study.get("series"), study.get("reference")
+    columns = series if isinstance(series, list) else []
+    is_list = isinstance(series, list) and all(isinstance(one, str) for one in columns)
+    kinds = {
+        "x": x is None or isinstance(x, str),
+        "series": series is None or is_list,
+        "reference": reference is None or isinstance(reference, dict),
+    }
+    notes += [f"study.json: {name} is left out" for name, is_right in kinds.items() if not is_right]
+    return Roles(
+        x.replace("-", "_") if isinstance(x, str) and x else WORKERS,
+        tuple(map(as_column, columns)) if is_list else None,
+        {as_column(key): value for key, value in reference.items()}
+        if isinstance(reference, dict)
+        else {},
+    )
+
+
+def as_column(key: object) -> str:
+    return str(key).replace("-", "_")
+
+
+def _check_roles(subject: Subject) -> None:
+    """Note what the runs do not have of it, and go on without."""
+    roles, entries = subject.roles, subject.entries
+    if not entries:
+        return
+    if unknown := [column for column in roles.named() if not is_known(column, entries)]:
+        known = {key: None for entry in entries for key in entry.settings}
+        subject.notes.append(
+            f"study.json: no run has a column {', '.join(unknown)}; known: {NAME}, "
+            f"{', '.join(sorted(known))}"
+        )
+        subject.roles = Roles()
+    elif roles.reference and not selected(entries, roles):
+        wanted = ", ".join(f"{key} {value}" for key, value in roles.reference.items())
+        subject.notes.append(f"the study's reference, {wanted}, is none of the runs")
+
+
 def _entry(run: Run, settings: Row) -> Entry:
-    of_run = {k: v for k, v in run.config.items() if k not in affecting("nothing")}
-    of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
-    of_run |= {k: settings[k] for k in OF_TESTBED if k in settings}
-    if of_run.get("compress") != "topk":  # older versions recorded its settings of every run
-        of_run = {k: v for k, v in of_run.items() if k not in OF_TOPK}
+    of_run = {k: v for k, v in run.config.items() if k in of_training()}
+    of_run |= {k: v for k, v in settings.items() if of_run.get(k) is None}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))
     of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1
     per_node = run.config.get("nproc_per_node")
     planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
-    of_run["workers"] = run.workers or planned
+    of_run[WORKERS] = run.workers or planned
     if isinstance(local := of_run.get("local_batch_size"), int):
-        of_run["batch_size"] = local * of_run["workers"]
+        of_run["batch_size"] = local * of_run[WORKERS]
+    size: Any = of_run["batch_size"]
+    is_number = isinstance(size, int | float) and not isinstance(size, bool)
+    of_run["batch_of_each"] = size / of_run[WORKERS] if is_number else None
     return Entry(run, of_run)
-
-
-def _label(subject: Subject) -> None:
-    """Name each entry by the settings in which it differs from the others."""
-    entries = subject.entries
-    subject.varying = varying_of(entries)
-    for entry in entries:
-        plain = entry.run.name if entry.run.is_foreign else entry.sync
-        entry.label = differing(entry, entries, subject.varying) or plain
-    seen: Counter[str] = Counter()
-    for entry in entries:
-        entry.repeat = max(entry.repeat, seen[entry.label])
-        seen[entry.label] += 1
-    for entry in entries:
-        alike = seen[entry.label] > 1
-        entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
-    if all(entry.title for entry in entries):  # a study that names its runs: use its order
-        labels = list(dict.fromkeys(entry.label for entry in entries))
-        entries.sort(key=lambda entry: (labels.index(entry.label), entry.repeat))
-    else:
-        entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
-
-
-def differing(
-    entry: Entry, entries: list[Entry], varying: list[str], but: Set[str] = frozenset()
-) -> str:
-    """The settings in which it differs from others; after a title, from those with that title."""
-    alike = [one for one in entries if one.title == entry.title]
-    keys = varying_of(alike) if entry.title else varying
-    parts = [label_part(key, entry) for key in keys if key not in but]
-    return ", ".join(filter(None, [entry.title, *parts]))
-
-
-def varying_of(entries: list[Entry]) -> list[str]:
-    """Settings in which they differ, in the order of labels."""
-    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    found = [
-        key
-        for key in keys
-        if key != "seed" and len({repr(entry.settings.get(key)) for entry in entries}) > 1
-    ]
-    if "workers" in found and "nodes" in found:
-        found.remove("nodes")
-    if "batch_size" in found and all(one.settings.get("local_batch_size") for one in entries):
-        found.remove("batch_size")  # it follows from the workers
-    order = ["task", "sync", "batch_size", "local_batch_size", "precision", "", "workers", "nodes"]
-    return sorted(found, key=lambda key: order.index(key if key in order else ""))
-
-
-def label_part(key: str, entry: Entry) -> str:
-    """A setting as a part of a label; empty for a default, or if the mode ignores it."""
-    value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
-    if value is None or (key in OF_TESTBED and not value):
-        return ""
-    if key in affecting("sending", "gradients") and entry.sync == "single":  # it sends nothing
-        return ""
-    if isinstance(value, bool):
-        usual = defaults().get(key, False)
-        return "" if value is usual else plain if value else f"no {plain}"
-    if key in ("sync", "precision", "task", "split"):
-        return str(value)
-    if key == "local_batch_size":
-        return f"batch {value} a worker"
-    if key in ("workers", "nodes"):
-        return f"{value} {key[:-1] if value == 1 else key}"
-    return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"
-
-
-def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
-    known: list[Any] = [entry.settings.get(key) for key in varying]
-    values = [IN_ORDER.index(one) if one in IN_ORDER else one for one in known]
-    return [(0, float(one), "") if numbers([one]) else (1, 0.0, str(one)) for one in values]
-
-
-@cache
-def _known() -> dict[str, tuple[Field[Any], Affects]]:
-    return {
-        one.name: (one, one.metadata.get("affects") or usual)
-        for settings, usual in CLASSES.items()
-        for one in fields(settings)
-    }
-
-
-def affecting(*what: Affects) -> frozenset[str]:
-    """The settings that change one of these."""
-    return frozenset(name for name, (_, affects) in _known().items() if affects in what)
-
-
-def defaults() -> dict[str, Any]:
-    """The default of every setting, as config.yaml writes it."""
-    return {name: one.default for name, (one, _) in _known().items()}

@@ -25,11 +25,11 @@ import pandas as pd
 
 from muster.errors import STOPPED
 from train.records.schema import PHASES
+from train.report.data.columns import Entry, by_label, loss_reference
 from train.report.data.reader import Row, Run, mean, numbers
-from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting
+from train.report.data.subject import Subject
 
 P = ParamSpec("P")
-INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 FIRST = 5  # losses that are shown one by one, as in the courses
 CONFIDENCE = 0.95
 
@@ -100,29 +100,20 @@ def losses(subject: Subject) -> Iterator[Row]:
 
 
 def reference(entry: Entry, subject: Subject) -> Entry | None:
-    """The run whose losses `entry` should have: single if there is one, else the first.
-
-    None if that is `entry` itself.
-    """
-    alike = [one for one in subject.entries if _curve_key(one) == _curve_key(entry)]
-    with_steps = [one for one in alike if one.run.first_rank("step")] or [entry]
-    found = min(with_steps, key=lambda one: one.sync != "single")
-    return None if found is entry else found
-
-
-def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
-    """Equal for runs that should have the same loss curve."""
-    free = affecting("sending", "sharing", "computing") | OF_TESTBED | WIDTH
-    if entry.sync in INEXACT:
-        free -= WIDTH | {"sync"}
-    return tuple(sorted((k, repr(v)) for k, v in entry.settings.items() if k not in free))
+    """The run whose losses `entry` should have; None if that is `entry` itself."""
+    return loss_reference(entry, subject.entries, subject.roles)
 
 
 def _same_draw(entry: Entry, subject: Subject) -> Entry | None:
-    """The first run with as many workers and the same split: its dropout draws the same masks."""
+    """The first run of the same reference with as many workers, and the same split and seed.
+
+    Its dropout draws the same masks.
+    """
 
     def draw(one: Entry) -> tuple[object, ...]:
-        return _curve_key(one), one.workers, one.settings.get("split") or "even"
+        base = reference(one, subject) or one
+        seed, split = one.settings.get("seed"), one.settings.get("split") or "even"
+        return base.name, one.workers, split, seed
 
     first = next(one for one in subject.entries if draw(one) == draw(entry))
     return None if first is entry else first
@@ -175,11 +166,8 @@ def last_metric(entry: Entry, name: str) -> Any:
 
 
 def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
-    """Runs of the same settings together, as repeats."""
-    found: dict[str, list[Entry]] = {}
-    for entry in subject.entries:
-        found.setdefault(entry.label, []).append(entry)
-    return list(found.items())
+    """The repeats of each label."""
+    return list(by_label(subject.entries).items())
 
 
 @as_table
@@ -285,15 +273,3 @@ def state(entry: Entry) -> str:
         return "done"
     bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]
     return "failed" if bad else "no end on record"
-
-
-@as_table
-def overview(subject: Subject) -> Iterator[Row]:
-    """A row for each run: its settings, how it ended, and its last step."""
-    columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
-    for entry in subject.entries:
-        steps = all_steps(entry.run)
-        row: Row = {key: entry.settings.get(key) for key in (*columns, *subject.varying)}
-        row |= {"run": entry.name, "folder": entry.run.name, "state": state(entry)}
-        row["steps"] = len(steps) or None
-        yield row | {"final_loss": steps[-1]["loss"] if steps else None}

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from train.report.data import tables
+from train.report.data.columns import Entry
 from train.report.data.reader import Row, numbers
-from train.report.data.subject import Entry, Subject
+from train.report.data.subject import Subject
 from train.report.pages import provenance
 from train.report.pages.drawing import link_rate
 

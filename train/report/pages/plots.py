@@ -12,7 +12,7 @@ import pandas as pd
 
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
-from train.report.data.over_workers import has_widths
+from train.report.data.over_workers import has_points
 from train.report.data.scaling import DOUBTFUL
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
@@ -141,23 +141,21 @@ def speedup(table: pd.DataFrame) -> str:
     return lines(rows)
 
 
-def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over workers, and its axis label.
+def over_x(table: pd.DataFrame, x: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A figure for each chart's name: a column over the column x, and its axis label.
 
     Many series are bars of a row for each run.
     """
     found: dict[str, str] = {}
     for name, (column, label) in charts.items():
         known = table[table[column].notna()] if column in table else table[:0]
-        if not has_widths(known):
+        if not has_points(known, x):
             continue
         if known["series"].nunique() > MOST_LINES:
-            in_order = known.sort_values(["series", "workers"], kind="stable").set_index("run")
+            in_order = known.sort_values(["series", x], kind="stable").set_index("run")
             found |= bars(name, in_order[[column]].astype(float), label)
         else:
-            found[name] = lines(
-                [[Panel(known, "workers", column, label, by="series", from_zero=True)]]
-            )
+            found[name] = lines([[Panel(known, x, column, label, by="series", from_zero=True)]])
     return found
 
 

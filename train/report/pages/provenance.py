@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from train.report.data.columns import Entry, defaults
 from train.report.data.reader import Row, numbers
-from train.report.data.subject import Entry, Subject, defaults
+from train.report.data.subject import Subject
 
 
 def is_simulated(entry: Entry) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from muster import run_files
 from muster.printable import printable
-from train.report.data.subject import Entry, Subject
+from train.report.data.columns import Entry
+from train.report.data.subject import Subject
 
 # The command of each script that records one.
 COMMANDS = {"submit.py": "run", "study.py": "study", "sweep.py": "sweep"}

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from train.report.data import event_tables, over_workers, scaling, tables
+from train.report.data import event_tables, frames, over_workers, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
@@ -62,18 +62,19 @@ def build(subject: Subject) -> list[Section]:
 
 def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
     """The data of each section, and what of it the text does not say."""
+    x = subject.roles.x
     training = over_workers.training(subject)
     alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
     # which have their own section
     hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
     hidden += [name for name in ("precision", "steps", "against") if _is_same(training, name)]
     shown = [name for name in training if name not in hidden]
-    figures = plots.over_workers(training, charts["training"])
-    of_several = training if over_workers.has_widths(training) else training[:0]
+    figures = plots.over_x(training, x, charts["training"])
+    of_several = training if over_workers.has_points(training, x) else training[:0]
     yield "training", of_several, {"figures": figures, "shown": shown}
     # of several runs the settings in which they differ (losses and steps have their own tables,
     # folders are in the data); of one its main ones
-    table = tables.overview(subject)
+    table = frames.overview(subject)
     always = {"run", "state", "workers", "seed"}
     shown = [name for name in table if name in {*always, *subject.varying}]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
@@ -86,7 +87,7 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     table = tables.seconds(subject)
     yield "seconds", table, {"figures": plots.seconds(table) if len(table) else {}}
     # over workers where there are several numbers of them, else bars
-    figures = plots.over_workers(training, charts["throughput"])
+    figures = plots.over_x(training, x, charts["throughput"])
     if len(training) > 1 and not figures:
         figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
@@ -96,7 +97,7 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    figures |= plots.over_workers(table, charts["evaluation"])
+    figures |= plots.over_x(table, x, charts["evaluation"])
     shown = [name for name in table if name not in ("series", "base_workers")]
     yield "evaluation", table, {"figures": figures, "shown": shown}
     table = over_workers.memory(subject)

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from train.report.data import event_tables, over_workers, scaling, tables
+from train.report.data.columns import Entry
 from train.report.data.reader import Row, mean
 from train.report.data.scaling import DOUBTFUL
-from train.report.data.subject import Entry, Subject
+from train.report.data.subject import Subject
 from train.report.data.tables import frame, records
 from train.report.pages import head, provenance
 from train.report.pages.drawing import duration, with_interval

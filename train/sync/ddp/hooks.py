@@ -111,7 +111,7 @@ class BucketHook:
             return done_with(buffer)
         if bucket.index() == 0:
             self.ranks.ledger.step.clear()  # the previous pass, if nobody took its entries
-            self.ready.clear()
+            self.ready = []  # a new list: the last pass's may not have been read yet
             self._scale = self.scale()
         if self.is_timed and buffer.is_cuda and (bucket.index() == 0 or bucket.is_last()):
             self.ready.append(marked())

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from ..base import DEFAULT_MB
 from ..ddp.hooks import BackgroundThread, BucketHook, all_done, done_by, new_stream
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
@@ -42,7 +43,9 @@ class GatherScatterHook(BucketHook):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._piece_bytes = self.options.bucket_bytes(self.default_mb)
+        # from a GPU pieces are as large as DDP's buckets: each costs the start of two collectives
+        piece_mb = self.default_mb if self.device.type == "cpu" else DEFAULT_MB
+        self._piece_bytes = self.options.bucket_bytes(piece_mb)
         threads = (BackgroundThread(self.ranks, self.options, self.device) for _ in range(3))
         self._up, self._down, self._end = threads
         self._room = Semaphore(PIECES_AT_ONCE)

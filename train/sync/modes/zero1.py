@@ -23,9 +23,9 @@ from torch.optim import Optimizer
 
 from muster.errors import MusterError
 
-from ..base import MIB, SyncOptions
+from ..base import DEFAULT_MB, MIB, SyncOptions
 from ..ddp.hooks import candidates, rows_in_use
-from ..ranks import Ranks, dense_gradient, groups
+from ..ranks import Ranks, backend_of, dense_gradient, groups
 from ..sharding.bucket import ShardedBucket
 from ..sharding.parts import NUMBERS, Shard, ShardedSync
 
@@ -33,13 +33,14 @@ MAX_WAITING_BYTES = (
     16 * MIB
 )  # of gradients that may wait for the network; beyond it, computing waits
 BUCKETS_AT_ONCE = 2  # buckets of parameters that are gathered at the same time
+BUCKETS_ON_NCCL = 4  # larger buckets, of which so many may wait for the network
 BUCKET_MB = 4.0
 
 
 class Zero1(ShardedSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes, as with all_reduce.
 
-    A step has one all_to_all and one all_gather for each bucket.
+    A step has one all_to_all, on NCCL a reduce_scatter, and one all_gather for each bucket.
     """
 
     _started = 0  # buckets that were started, in their order
@@ -54,11 +55,16 @@ class Zero1(ShardedSync):
         # a group for this alone, so that other traffic in the backward pass does not matter
         group = self.ranks.own_group(self.options.timeout_s)
         self._peers = replace(self.ranks, group=group, carries_gradients=True)
-        by_rows = candidates(model) if self.options.sparse_rows else []
+        on_nccl = backend_of(self._device, group) == "nccl"
+        # On NCCL all of an embedding is sent: which rows are used, the host would have to wait for.
+        by_rows = candidates(model) if self.options.sparse_rows and not on_nccl else []
         # About the order in which gradients become ready; the same on every rank.
         trained = [param for param in [*model.parameters()][::-1] if param.requires_grad]
         sent = [param for param in trained if param not in set(by_rows)]
-        bucket_bytes = self.options.bucket_bytes(BUCKET_MB)
+        bucket_bytes = self.options.bucket_bytes(DEFAULT_MB if on_nccl else BUCKET_MB)
+        self._most_waiting = MAX_WAITING_BYTES
+        if on_nccl:
+            self._most_waiting = max(MAX_WAITING_BYTES, BUCKETS_ON_NCCL * bucket_bytes)
         self._buckets = [
             ShardedBucket(params, self.ranks, group) for params in groups(sent, bucket_bytes)
         ]
@@ -108,7 +114,7 @@ class Zero1(ShardedSync):
         self._sending.append(bucket)
         waiting = sum(bucket.nbytes for bucket in self._sending)
         while self._sending and (
-            self._sending[0].work.is_completed() or waiting > MAX_WAITING_BYTES
+            self._sending[0].work.is_completed() or waiting > self._most_waiting
         ):
             waiting -= self._sending[0].nbytes
             self._sending.popleft().wait()

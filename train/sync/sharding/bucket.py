@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..ranks import Ranks, all_gather_single, waits
+from ..ranks import Ranks, all_gather_single, backend_of, reduce_scatter_single, waits
 from .parts import Shard, in_memory_order
 
 
@@ -30,6 +30,7 @@ class ShardedBucket:
     ) -> None:
         """`group` is the group to send through; it differs from that of `ranks`."""
         self.params, self._ranks, self._group = params, ranks, group
+        self._on_nccl = backend_of(params[0].device, group) == "nccl"
         self.missing = set(params)  # those whose gradients are not ready yet
         for param in params:
             if param.stride() != torch.empty_like(param, device="meta").stride():
@@ -55,7 +56,7 @@ class ShardedBucket:
     def reduce(self) -> Tensor:
         """Begin to send every rank its row of the gradients; return what this rank sends.
 
-        Its shape is (ranks, row). One all_to_all, which `wait` ends.
+        Its shape is (ranks, row). One all_to_all, on NCCL one reduce_scatter, which `wait` ends.
         """
         gradients = [param.grad for param in self.params]
         self.had_gradient = [gradient is not None for gradient in gradients]
@@ -68,19 +69,28 @@ class ShardedBucket:
             torch.cat(values, out=self._flat.view(-1)[: self._size])
         for param in self.params:
             param.grad = None
-        self._ranks.ledger.gradient("all_to_all", self._flat)
-        self._received = torch.empty_like(self._flat)  # this rank's row, from each rank
-        # gloo's reduce_scatter is an all_reduce and sends twice as much.
-        self.work = dist.all_to_all_single(
-            self._received.view(-1), self._flat.view(-1), group=self._group, async_op=True
-        )
+        sent = self._flat.view(-1)
+        if self._on_nccl:
+            self._ranks.ledger.gradient("reduce_scatter", self._flat)
+            self._received = torch.empty_like(self._flat[:1])  # the sum of this rank's rows
+            received = self._received.view(-1)
+            work = reduce_scatter_single(received, sent, group=self._group, async_op=True)
+        else:  # gloo's reduce_scatter is an all_reduce and sends twice as much
+            self._ranks.ledger.gradient("all_to_all", self._flat)
+            self._received = torch.empty_like(self._flat)  # this rank's row, from each rank
+            received = self._received.view(-1)
+            work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
+        self.work = work
         return self._flat
 
     @torch.no_grad()
     def wait(self) -> None:
         """Wait for the gradients of all ranks; average them and free the sent ones."""
         waits.during(self.work.wait)
-        self._mean = self._received.mean(dim=0)
+        if self._on_nccl:
+            self._mean = self._received[0].div_(self._ranks.world_size)
+        else:
+            self._mean = self._received.mean(dim=0)
         del self._flat, self._received
 
     def set_gradients(self, used: Sequence[bool]) -> None:

@@ -1,0 +1,54 @@
+"""A rank that NCCL aborts for a late collective: the late one is named, on one node as on two.
+
+A double stands for NCCL: its recorder, and the words with which it aborts a process.
+"""
+
+import pytest
+
+from tests.commands import cause_in
+from tests.launch.submit import submit
+from tests.preload import interpreter
+
+PROGRAM = """
+import json, os, sys, time
+import torch.distributed
+from torch._C import _distributed_c10d
+
+LIMIT_S = 12
+BEGUN = time.time()
+
+def recorded(includeCollectives=None, onlyActive=None):
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 4, "is_p2p": False}
+    entry.update(profiling_name="nccl:all_reduce", input_sizes=[[3]], input_dtypes=["Float"])
+    entry.update(time_created_ns=int(BEGUN * 1e9), timeout_ms=LIMIT_S * 1000, retired=False)
+    status = {"last_enqueued_collective": "4", "last_completed_collective": "3"}
+    return json.dumps({"entries": [entry], "pg_status": {"0": status}}).encode()
+
+if os.environ["RANK"] == "0":
+    _distributed_c10d._dump_nccl_trace_json = recorded
+    time.sleep(LIMIT_S)
+    print("terminate called after throwing an instance of 'c10::DistBackendError'\\n  what():  "
+          "[Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog "
+          "caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=3, "
+          "NumelOut=3, Timeout(ms)=12000) ran for 12011 milliseconds before timing out.",
+          file=sys.stderr, flush=True)
+    os.abort()
+
+def load_data():
+    time.sleep(600)
+
+load_data()
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_rank_that_others_waited_for_is_named_where_nccl_aborts_them(tmp_path, nodes):
+    (tmp_path / "late.py").write_text(PROGRAM)
+    flags = ["--launcher", "local", "--nodes", nodes, "--nproc-per-node", 2 // nodes]
+    words = [*map(str, flags), "--no-snapshot", "--run-id", "late", "--", "late.py"]
+    code, _, err = submit(*words, cwd=tmp_path, python=interpreter())
+    assert code == 1, err
+    cause = cause_in(err)
+    name = f"rank 1 on node{nodes - 1}"
+    assert f"{name} has not come to all_reduce 4 of the default group: it is in load_data" in cause
+    assert "rank 0 gave up after 12 s" in cause, err

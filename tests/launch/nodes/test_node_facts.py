@@ -1,0 +1,21 @@
+"""A node without iproute2 reports its addresses, too."""
+
+import sys
+
+import pytest
+
+from launch.nodes import node_facts
+
+
+def test_node_without_iproute2_reports_its_addresses(monkeypatch, tmp_path):
+    with_ip = node_facts._interfaces()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ipv4 = [entry for entry in with_ip if ":" not in entry["address"]]
+    assert [entry for entry in node_facts._interfaces() if ":" not in entry["address"]] == ipv4
+
+
+def test_node_without_iproute2_and_psutil_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with pytest.raises(OSError, match="install iproute2 or psutil"):
+        node_facts._interfaces()

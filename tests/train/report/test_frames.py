@@ -1,0 +1,58 @@
+"""A report's tables can be made of its records with pandas alone, as docs/report.md does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
+from train.report.data import frames, tables
+from train.report.data.tables import records
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "report.md"
+
+
+def test_the_example_of_the_page_prints_the_seconds_of_the_report(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "logs" / "studies" / "quick"
+    cells = []
+    for sync, seed in (("ddp", 1), ("ddp", 2), ("all_reduce", 1)):
+        name = f"{sync}-{seed}"
+        make_run(folder / "runs" / name, sync=sync, seed=seed, step_s=0.1 * seed)
+        cells.append(cell(name))
+    make_study(folder, cells, x="workers", series=["sync"])
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.strip().splitlines()) <= 11  # one is empty
+    names: dict[str, object] = {}
+    exec(code, names)
+    printed = capsys.readouterr().out
+    assert "ddp" in printed and "0.15" in printed
+    table = {row["run"]: row["mean_s"] for row in records(tables.seconds(names["subject"]))}
+    found = names["of_runs"].groupby("label").mean()
+    assert dict(found) == pytest.approx(table)
+
+
+def test_runs_have_settings_ends_seconds_losses_and_metrics(tmp_path):
+    more = [evaluation(20, accuracy=0.75)]
+    subject = subject_of(tmp_path, a={"sync": "single", "workers": 1}, b={"lr": 0.3, "more": more})
+    rows = {row["sync"]: row for row in records(frames.runs(subject))}
+    assert (rows["ddp"]["lr"], rows["ddp"]["accuracy"]) == (0.3, 0.75)
+    assert rows["ddp"]["step_s"] == pytest.approx(0.1)
+    assert rows["ddp"]["samples_per_s"] == pytest.approx(640)
+    assert rows["ddp"]["last_minibatch_loss"] == pytest.approx(1 / 20)
+    assert rows["single"]["state"] == "done" and rows["single"]["accuracy"] is None
+
+
+def test_steps_have_a_row_for_each_rank_and_only_timed_ones_count(tmp_path):
+    rows = [step(n) for n in range(1, 4)]
+    table = frames.steps(subject_of(tmp_path, {"rows": rows}))
+    assert len(table) == 6 and set(table["rank"]) == {0, 1}
+    timed = table[table["is_timed"] & table["is_lead"]]
+    assert list(timed["step"]) == [2, 3] and set(timed["rank"]) == {0}
+
+
+def test_a_run_without_steps_has_a_row(tmp_path):
+    subject = subject_of(tmp_path, {"rows": {}, "end": {"code": 1, "message": "no memory"}})
+    (row,) = records(frames.runs(subject))
+    assert (row["state"], row["step_s"], row["steps"]) == ("failed (1)", None, None)
+    assert not len(frames.steps(subject))
