@@ -95,10 +95,10 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
     is_drawn = len(quantities.drawn(table)) > 0
-    more: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
+    options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
     if not _is_same(table, "base"):  # one base is named once, under the first table
-        more["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
-    yield "speedup", table, more
+        options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+    yield "speedup", table, options
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
