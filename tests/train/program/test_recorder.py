@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 
 import muster
 from tests.train.workers import records, run_program
+from train.program.recorder import Recorder
+from train.sync.ranks import Ranks
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from train.report.data.columns import (
     tell_apart,
     varying_of,
 )
-from train.report.data.reader import Row, Run, read_mapping, read_run
+from train.report.data.reader import Row, Run, known, read_mapping, read_run
 
 
 @dataclass
@@ -161,7 +161,7 @@ def _check_roles(subject: Subject) -> None:
 
 
 def _entry(run: Run, settings: Row) -> Entry:
-    of_run = {k: v for k, v in run.config.items() if k in of_training()}
+    of_run = {k: known(v) for k, v in run.config.items() if k in of_training()}
     of_run |= {k: v for k, v in settings.items() if of_run.get(k) is None}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))
