@@ -95,13 +95,15 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
     is_drawn = len(quantities.drawn(table)) > 0
-    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
+    options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
+    if not _is_same(table, "base"):  # one base is named once, under the first table
+        options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+    yield "speedup", table, options
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
     figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
-    shown = [name for name in table if name not in HIDDEN]
-    yield "evaluation", table, {"figures": figures, "shown": shown}
+    yield "evaluation", table, {"figures": figures}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
     yield "memory", table, {"figures": figures}
