@@ -93,10 +93,10 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
-    more: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
+    of_gains: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
     if not _is_same(table, "base"):  # one base is named once, under the first table
-        more["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
-    yield "speedup", table, more
+        of_gains["shown"] = "series workers samples_per_s base speedup efficiency".split()
+    yield "speedup", table, of_gains
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
