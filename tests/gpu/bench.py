@@ -22,9 +22,10 @@ from tests.benchmarks.made import Made
 from tests.benchmarks.places import SUBMIT, TIMEOUT_S, Place, Steps
 from tests.commands import call
 
+CASES = ("ddp", "muster", "ddp,compile", "muster,compile")  # of programs/speeds.py
 PROGRAMS = "tests.gpu.programs"
 TAIL = 6000  # characters of what a command has printed
-ROW_S = 100.0  # for each run, on a machine with a GPU
+ROW_S = 150.0  # for each run, on a machine with a GPU
 LEAST_S = 5.0  # that a run is given
 
 
@@ -35,6 +36,7 @@ class Bench:
     args: argparse.Namespace
     folder: Path
     until: float = float("inf")
+    speeds: dict[str, tuple[list[dict[str, Any]], str]] = field(default_factory=dict)
     models: dict[str, Future[Made]] = field(default_factory=dict)
 
     def prepare(self, pool: ThreadPoolExecutor) -> None:
@@ -56,20 +58,35 @@ class Bench:
         """A run of the trainer; `fast`: of the model and the steps of speed rows."""
         return self._run(Case(name, OURS, (*PADDED, *flags)), workers, logs, fast)
 
-    def script(self, name: str, workers: int, flags: Sequence[str], logs: Path) -> Steps:
-        """A run of a file of tests/benchmarks/peers, for its speed."""
-        peer, *more = flags
-        case = Case(name, peer, tuple(more))
-        return self._run(case, workers, logs, fast=True, is_of_images=peer == "vgg")
+    def script(self, shape: str, case: str, workers: int, logs: Path) -> Steps:
+        """Steps of one case of programs/speeds.py, whose cases all run in one start.
 
-    def _run(
-        self, case: Case, workers: int, logs: Path, fast: bool, is_of_images: bool = False
-    ) -> Steps:
+        Raises:
+            MusterError: this case did not run to its end.
+        """
+        if shape not in self.speeds:
+            batch_size = self.args.images if shape == "vgg" else self.args.batch_size
+            made = self.models[self.args.speed_model].result()
+            words = ["--shape", shape, "--data-dir", str(made.data), "--model", str(made.model)]
+            words += ["--steps", str(self.args.speed_steps), "--batch-size", str(batch_size)]
+            words += ["--lr", str(self.args.lr), "--seed", str(self.args.seed), "--cases", *CASES]
+            log = ""
+            try:
+                self.program("speeds", workers, logs, *words)
+            except MusterError as error:  # cases before it have ended
+                log = str(error)
+            printed = [path.read_text() for path in logs.glob("*/workers/rank_00000.out")]
+            self.speeds[shape] = (printed_lines("\n".join(printed)), log)
+        lines, log = self.speeds[shape]
+        for line in lines:
+            if line["case"] == case:
+                return Steps(line["losses"], line["step_s"])
+        raise MusterError(log or f"{case} printed nothing")
+
+    def _run(self, case: Case, workers: int, logs: Path, fast: bool) -> Steps:
         made = self.models[self.args.speed_model if fast else self.args.model].result()
         steps = self.args.speed_steps if fast else self.args.steps
-        batch_size = self.args.images if is_of_images else self.args.batch_size
-        changed = {"steps": steps, "batch_size": batch_size}
-        args = argparse.Namespace(**{**vars(self.args), **changed})
+        args = argparse.Namespace(**{**vars(self.args), "steps": steps})
         place = Place(workers, 1, cluster=None, timeout_s=self.left_s)
         return place.run(case, made, args, self.folder, logs)
 

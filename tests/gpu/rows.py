@@ -140,10 +140,11 @@ def _mode(mode: str, workers: int, *flags: str, place: str = "") -> Row:
 def _speeds(model: str, workers: int, flags: tuple[str, ...]) -> Iterator[Row]:
     """Steps per second of a hand-written script, of it with `muster.sync`, and of the trainer."""
     pair = ", ".join((model, *(flag.strip("-") for flag in flags)))
-    peer = "plain_ddp" if model == BERT else "vgg"
+    shape = "bert" if model == BERT else "vgg"
+    end = ",compile" if flags else ""
     for name, work in (
-        (PLAIN, scripted(peer, *flags)),
-        (SCRIPT, scripted(peer, "--sync", "muster", *flags)),
+        (PLAIN, scripted(shape, f"ddp{end}")),
+        (SCRIPT, scripted(shape, f"muster{end}")),
         (TRAINER, fast_bert(*flags) if model == BERT else fast_images(*flags)),
     ):
         yield Row(f"{pair}: {name}", workers, work, against="", alone=True, pair=pair)
@@ -158,9 +159,9 @@ def trained(*flags: str) -> Callable[..., None]:
     return work
 
 
-def scripted(peer: str, *flags: str) -> Callable[..., None]:
+def scripted(shape: str, case: str) -> Callable[..., None]:
     def work(row: Row, bench: Bench, folder: Path) -> None:
-        row.steps = bench.script(row.name, row.workers, (peer, *flags), folder)
+        row.steps = bench.script(shape, case, row.workers, folder)
 
     return work
 

@@ -32,6 +32,7 @@ def test_one_worker_for_each_gpu(tmp_path):
 
 def test_doctor_has_nothing_to_mend(tmp_path):
     doctor = REPOSITORY / "launch" / "doctor.py"
-    done = call(sys.executable, doctor, "--launcher", "local", "--quick", cwd=tmp_path)
+    env = {"COLUMNS": "250"}
+    done = call(sys.executable, doctor, "--launcher", "local", "--quick", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert torch.cuda.get_device_name(0) in done.stdout

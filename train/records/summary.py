@@ -18,7 +18,7 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
         **settings,
         "steps": history.count,
         "first_losses": list(history.first_losses),
-        "final_loss": last.loss if last is not None else None,
+        "last_batch_loss": last.loss if last is not None else None,
         "evaluations": [
             {"epoch": evaluation.epoch, "step": evaluation.step, **evaluation.metrics}
             for evaluation in evaluations
@@ -26,8 +26,8 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
         **(evaluations[-1].metrics if evaluations else {}),
         "total_s": history.total_s,
     }
-    if last is not None:
-        timed_steps = max(history.count - 1, 1)
+    if history.count > 1:  # the first step is not timed, here as in a report
+        timed_steps = history.count - 1
         means = {name: taken / timed_steps for name, taken in history.sums.items()}
         summary |= {
             "timed_steps": timed_steps,

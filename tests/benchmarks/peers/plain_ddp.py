@@ -46,7 +46,6 @@ WRAPPED = {
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--sync", choices=["none", *WRAPPED, *SYNCS], default="ddp")
-    parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     args = parser.parse_args()
     device = common.join(args)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -65,8 +64,6 @@ def main() -> None:
     batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
-    if args.compile:
-        model.compile()
     if args.sync in WRAPPED:
         model = WRAPPED[args.sync](model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)

@@ -6,14 +6,12 @@ python -m tests.gpu.programs.killed_worker --task rte …, with the worker's own
 import os
 import signal
 import sys
-from typing import Any
-
-from configs import cli
+from typing import Any, NoReturn
 
 VARIABLE = "KILL_AFTER"
 
 
-def main() -> None:
+def main() -> NoReturn:
     from train import worker
 
     if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
@@ -36,4 +34,4 @@ def kill_after(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()

@@ -108,3 +108,19 @@ def test_equal_losses_on_all_ranks_are_named_once(tmp_path, loss, is_named):
     ]
     message = "in 3 steps all 2 ranks had the same loss, last 0.3333333333333333"
     assert found == [[message] if is_named else [], []]
+
+
+def test_seconds_of_an_evaluation_end_when_the_device_has_its_metrics(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    class OnDevice:
+        """A metric that a GPU still computes; whoever reads it waits."""
+
+        def __float__(self):
+            clock[0] += 5
+            return 0.5
+
+    written = []
+    Recorder(SimpleNamespace(write=written.append), Ranks()).evaluated(1, {"accuracy": OnDevice()})
+    assert [record.eval_s for record in written] == [5]

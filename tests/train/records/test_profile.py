@@ -10,6 +10,7 @@ from tests.train.workers import records
 from train.records.schema import PHASES
 from train.report.data import tables
 from train.report.data.subject import read_subject
+from train.report.pages import verdict
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,15 @@ def test_console_summary_and_report_have_the_same_seconds(traced):
         shares.append(f"{phase} {summary[f'{phase}_s'] / summary['step_s']:.0%}")
     assert "  ".join(shares) in printed
     assert sum(summary[f"{phase}_s"] for phase in PHASES) == pytest.approx(summary["step_s"])
+    assert f"{reported['samples_per_s']:.1f}" in printed
+    for name in ("samples_per_s", "steps"):
+        wanted = summary["timed_steps" if name == "steps" else name]
+        assert reported[name] == pytest.approx(wanted)
+    (row,) = tables.records(verdict.build(read_subject([run_dir])).table)
+    scores = summary["evaluations"][-1]
+    for name in scores.keys() & row.keys() - {"step", "epoch"}:
+        assert row[name] == pytest.approx(scores[name]) and f"{name} {scores[name]:.4f}" in printed
+    assert row.get("last_batch_loss") in (None, summary["last_batch_loss"])
 
 
 def test_run_shorter_than_the_profile_leaves_a_shorter_trace(tmp_path):

@@ -39,7 +39,7 @@ def test_runs_have_settings_ends_seconds_losses_and_metrics(tmp_path):
     assert (rows["ddp"]["lr"], rows["ddp"]["accuracy"]) == (0.3, 0.75)
     assert rows["ddp"]["step_s"] == pytest.approx(0.1)
     assert rows["ddp"]["samples_per_s"] == pytest.approx(640)
-    assert rows["ddp"]["last_minibatch_loss"] == pytest.approx(1 / 20)
+    assert rows["ddp"]["last_batch_loss"] == pytest.approx(1 / 20)
     assert rows["single"]["state"] == "done" and rows["single"]["accuracy"] is None
 
 

@@ -45,16 +45,17 @@ def test_the_table_has_accuracies_time_and_speedup_with_the_run_it_is_over(tmp_p
         assert row["train_s"] == pytest.approx(5 * step_s)  # the first counts as the others
         assert row["accuracy_val"] == local / 1000 and row["accuracy_test"] == local / 2000
     # over one device with the same batch of each; of 128 there is none, and another stands in
-    assert [row["speedup"] for row in rows[:3]] == pytest.approx([1, 2 / 1.25, 8 / 1.6])
+    assert rows[0]["speedup"] is None  # it is the base
+    assert [row["speedup"] for row in rows[1:3]] == pytest.approx([2 / 1.25, 8 / 1.6])
     assert [row["speedup"] for row in rows[3:]] == pytest.approx([1024 / 0.8 / 256, 2048 / 256])
-    assert {row["against"] for row in rows} == {"Emotion, batch 256 a worker, 1 worker"}
+    assert {row["base"] for row in rows} == {"Emotion, batch 256 a worker, 1 worker"}
 
 
-def test_one_device_is_its_own_base_where_no_run_is_wider(tmp_path):
+def test_one_device_has_no_speedup_over_itself(tmp_path):
     one, other = {"workers": 1, "local_batch_size": 8}, {"workers": 1, "local_batch_size": 16}
     rows = records(over_workers.training(subject_of(tmp_path, one, other | {"step_s": 0.3})))
-    assert [row["speedup"] for row in rows] == [1, 1]
-    assert all(row["against"] == row["run"] for row in rows)
+    assert [row["speedup"] for row in rows] == [None, None]
+    assert all(row["base"] == row["run"] for row in rows)
 
 
 def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
@@ -70,7 +71,8 @@ def test_an_evaluations_speedup_is_over_the_fewest_workers_of_its_series(tmp_pat
     table = records(over_workers.evaluation(emotion(tmp_path)))
     of_256 = [row for row in table if "256" in row["series"]]
     assert [row["workers"] for row in of_256] == [1, 2, 8]
-    assert [row["speedup"] for row in of_256] == pytest.approx([1, 1, 1])
+    assert of_256[0]["speedup"] is None  # it is the base
+    assert [row["speedup"] for row in of_256[1:]] == pytest.approx([1, 1])
     assert [row["samples_per_s_per_worker"] for row in of_256] == pytest.approx([200, 100, 25])
 
 
@@ -88,7 +90,8 @@ def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
         for workers, eval_s in ((1, 1.0), (2, 0.4))
     }
     (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
-    assert "125% of the evaluation of" in warning and "against its series on 1" in warning
+    assert "No speed-up is shown" in warning.sentence
+    assert "2 workers would have an efficiency of 125% over it" in warning.details[0]
 
 
 def test_print_has_no_type_below_seven_points():

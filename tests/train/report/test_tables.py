@@ -1,5 +1,4 @@
 import pytest
-from scipy import stats
 
 from muster.writing import write_json
 from tests.train.report import folders
@@ -82,7 +81,7 @@ def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
 def test_seconds_that_differ_widely_are_marked_as_disturbed(tmp_path):
     rows = [step(n, step_s=3.0 if n == 5 else 0.1) for n in range(1, 9)]
     message = verdict.build(subject_of(tmp_path, {"rows": rows})).warnings
-    assert any("differ widely" in one and "median 100 ms" in one for one in message)
+    assert any("differ widely" in w.sentence and "median 100 ms" in w.details[0] for w in message)
 
 
 def test_with_dropout_runs_are_compared_with_their_like(tmp_path):
@@ -111,13 +110,3 @@ def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):
     assert row["hidden_share"] == pytest.approx(3 / 5)
     assert row["waited_share"] == pytest.approx(0.02 / row["mean_s"])  # as the terminal's `sync`
     assert alone["overlapped_s"] is alone["hidden_share"] is None
-
-
-def test_the_interval_is_students_t():
-    values = [0.11, 0.12, 0.1, 0.14, 0.13]
-    found = tables.estimate(values)
-    wanted = stats.t.interval(0.95, 4, loc=0.12, scale=stats.sem(values))
-    assert (found["low_s"], found["high_s"]) == pytest.approx(wanted)
-    assert (found["mean_s"], found["median_s"]) == (pytest.approx(0.12), 0.12)
-    assert tables.estimate([3.0])["low_s"] is None
-    assert tables.estimate([None, float("nan"), "x", True]) == {}

@@ -7,6 +7,7 @@ import pytest
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, subject_of
+from train.report.data.quantities import Unit
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame, records
 from train.report.pages import drawing, head, page, provenance, sections, verdict
@@ -110,14 +111,15 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
     (warning,) = made(tmp_path, single=0.9, ddp=0.1, all_reduce=0.25).warnings
-    assert warning.sentence.startswith("An efficiency above 105%")
-    assert "225% of ddp, 4 workers against single, 1 worker" in warning.details
+    assert warning.sentence.startswith("No speed-up is shown over a run that was probably slowed")
+    of = "single, 1 worker: ddp, 4 workers would have an efficiency of 225% over it"
+    assert warning.details == [of]
 
 
 def test_quantities_are_written_as_people_write_them():
     assert [drawing.duration(one) for one in (0.006735, 4.3701)] == ["6.73 ms", "4.37 s"]
-    assert drawing.with_interval(0.0067351, 0.00662, 0.00685) == "6.74 ± 0.12 ms"
-    assert drawing.with_interval(4.37, 4.30, 4.44) == "4.370 ± 0.070 s"
+    assert drawing.with_interval(0.0067351, 0.00662, 0.00685, Unit("ms", 1e-3)) == "6.74 ± 0.12 ms"
+    assert drawing.with_interval(4.37, 4.30, 4.44, Unit("s", 1)) == "4.370 ± 0.070 s"
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
     assert [drawing.link_rate(one) for one in rates] == written

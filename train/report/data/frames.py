@@ -30,7 +30,7 @@ def _run_row(entry: Entry, subject: Subject) -> Row:
     row["step_s"] = tables.mean_of(timed, "step_s")
     samples = tables.mean_of(timed, "samples")
     row["samples_per_s"] = samples / row["step_s"] if samples and row["step_s"] else None
-    row["last_minibatch_loss"] = steps[-1]["loss"] if steps else None
+    row["last_batch_loss"] = steps[-1]["loss"] if steps else None
     base = tables.reference(entry, subject)
     gaps = tables.apart(base, entry)
     row |= {"reference": base.name if base else None}
@@ -40,7 +40,8 @@ def _run_row(entry: Entry, subject: Subject) -> Row:
         one["observed_sent_bytes"] for one in entry.run.rows("traffic") if one["epoch"]
     )
     ends = entry.run.exits
-    row["peak_memory_bytes"] = max(numbers(end.get("peak_memory_bytes") for end in ends), default=0)
+    peaks = numbers(end.get("peak_memory_bytes") for end in ends)
+    row["peak_memory_bytes"] = max(peaks, default=0) or None  # older versions wrote 0
     metrics = evaluations[-1]["metrics"] if evaluations else None
     return row | {name: value for name, value in (metrics or {}).items() if name not in row}
 
@@ -72,5 +73,5 @@ def steps(subject: Subject) -> pd.DataFrame:
 
 def overview(subject: Subject) -> pd.DataFrame:
     """Of each run its main settings, those in which runs differ, and how it ended."""
-    wanted = [*MAIN, *subject.varying, "last_minibatch_loss"]
+    wanted = [*MAIN, *subject.varying, "last_batch_loss"]
     return runs(subject).reindex(columns=list(dict.fromkeys(wanted)))

@@ -9,20 +9,27 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from train.report.data import scaling, tables
+from train.report.data import quantities, scaling, tables
 from train.report.data.columns import Entry
 from train.report.data.reader import Row, mean, numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import as_table
+from train.report.data.tables import as_table, frame, records
 
 
-@as_table
-def training(subject: Subject) -> Iterator[Row]:
+def training(subject: Subject) -> pd.DataFrame:
     """Accuracy, seconds and speed-up by workers and by each worker's batch.
 
-    If no run on fewer workers had the same batch, the base is a run with another one; `against`
-    says which run it was.
+    If no run on fewer workers had the same batch, the base is a run with another one; `base`
+    says which run it was. A run that is its own base gains nothing.
     """
+    table = frame(_training(subject))
+    if not len(table):
+        return table
+    table = quantities.with_doubts(table, records(tables.seconds(subject)))
+    return table.drop(columns=["ideal", "efficiency"], errors="ignore")
+
+
+def _training(subject: Subject) -> Iterator[Row]:
     known = tables.seconds(subject).to_dict("records")
     rates = {row["run"]: row["samples_per_s"] for row in known if row["samples_per_s"]}
     gains = {row["run"]: row for row in scaling.speedup(subject).to_dict("records")}
@@ -45,26 +52,31 @@ def training(subject: Subject) -> Iterator[Row]:
         row |= {"steps": len(steps) / len(entries), "epoch_s": samples / rate if samples else None}
         row["train_s"] = trained / len(entries) / rate if trained else None
         row |= {"samples_per_s": rate, "samples_per_s_per_worker": rate / first.workers}
-        gain = gains.get(label)
-        if gain is None or gain["base_workers"] > base.workers:
-            base = base if first.workers > base.workers else first  # one device is its own base
-            gain = {"speedup": rate / rates[base.label], "base": base.label}
-        yield row | {"speedup": gain["speedup"], "against": gain["base"]}
+        nearer = gains.get(label)  # of the same batch
+        if nearer and nearer["base_workers"] <= base.workers:
+            base = cells[nearer["base"]][0]
+        elif first.workers <= base.workers:
+            base = first  # no run has fewer
+        gain = quantities.gain(rate, first.workers, rates[base.label], base.workers)
+        yield row | (quantities.NO_GAIN if base is first else gain) | {"base": base.label}
 
 
 def evaluation(subject: Subject) -> pd.DataFrame:
     """Seconds of evaluations and their parts, and the speed-up over the fewest workers."""
-    rows, firsts = [], []
+    rows: list[Row] = []
+    firsts: list[Entry] = []
+    estimates: list[Row] = []
     for label, entries in tables.cells(subject):
-        made = [row for entry in entries for row in tables.evaluations(entry.run)]
-        if found := tables.estimate(row["eval_s"] for row in made):
+        every = [row for entry in entries for row in tables.evaluations(entry.run)]
+        if found := quantities.estimate(row["eval_s"] for row in every):
             parts = ("samples", "predict_s", "metric_s", "sync_s")
-            means = {name: tables.mean_of(made, name) for name in parts}
+            means = {name: tables.mean_of_runs([every], name) for name in parts}
             row: Row = {"run": label, **_x(entries[0], subject), "workers": entries[0].workers}
-            row["evaluations"] = len(numbers(one["eval_s"] for one in made))
+            row["evaluations"] = len(numbers(one["eval_s"] for one in every))
             row |= {"samples": means["samples"], "eval_s": found["mean_s"]}
             rows.append(row | {name: found[name] for name in ("low_s", "high_s")} | means)
             firsts.append(entries[0])
+            estimates.append({"run": label} | found)
     table = tables.frame(rows)
     if not rows:
         return table
@@ -72,11 +84,14 @@ def evaluation(subject: Subject) -> pd.DataFrame:
     table["samples_per_s"] = rates
     table["series"] = [one.series for one in firsts]
     table["samples_per_s_per_worker"] = rates / table["workers"].astype(float)
-    in_order = table.sort_values(["workers", "samples_per_s"])
+    in_order = table.sort_values(["workers", "samples_per_s"], ascending=[True, False])
     bases = in_order.drop_duplicates("series").set_index("series").loc[table["series"]]
     table["base_workers"] = bases["workers"].to_numpy()
-    table["speedup"] = rates / bases["samples_per_s"].to_numpy()
-    return table
+    table["base"] = bases["run"].to_numpy()
+    gains = (rates / bases["samples_per_s"].to_numpy()).where(table["run"] != table["base"])
+    ideal = table["workers"].astype(float) / table["base_workers"].astype(float)
+    table = table.assign(speedup=gains, efficiency=gains / ideal)
+    return quantities.with_doubts(table, estimates)
 
 
 @as_table

@@ -6,6 +6,7 @@ killed rank leaves no file. None of that causes a traceback.
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from muster import records, run_files
 from muster.printable import printable
 from muster.records import MORE, anything, dict_of, fits
 from muster.run_files import RunFile
-from train.records.schema import Collective, Record
+from train.records.schema import PHASES, Collective, Record
 
 Row = dict[str, Any]
 
@@ -53,6 +54,11 @@ KINDS: dict[str, dict[Any, Any]] = {
     }
     for one in get_args(Record)
 }
+# What is counted or timed, by the ends of its names: none of it is below zero.
+AMOUNT = re.compile(r"(_s|_bytes|_bytes_.*|samples|tokens|steps|epoch|drift|gain|seconds)$")
+PARTS = frozenset(f"{phase}_s" for phase in PHASES)  # of `step_s`
+MOST = 1e18  # more than any amount, and little enough to be added up and squared
+ROUNDING_S = 1e-6  # by which a difference of seconds may miss zero
 UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
@@ -181,10 +187,15 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         if kind in FIELDS and not fits(raw, KINDS[kind]):
             problems[f"{kind} record(s) with a value of another kind left out"] += 1
             continue
-        if kind not in FIELDS or not isinstance(raw.get("step"), int):
+        if kind not in FIELDS or not fits(raw.get("step"), records.is_count):
             problems[f"record(s) of unknown kind {kind[:40]!r} left out"] += 1
             continue
         row = {name: _known(as_plain(raw.get(name))) for name in FIELDS[kind]}
+        if absurd := [name for name in FIELDS[kind] if not _can_be(name, row)]:
+            problems[f"{kind} record(s) with an impossible {', '.join(absurd)}, left out"] += 1
+            row |= dict.fromkeys(absurd)
+        for name in filter(AMOUNT.search, FIELDS[kind]):
+            row[name] = 0.0 if any(value < 0 for value in numbers([row[name]])) else row[name]
         rows[kind].append(row | {"kind": kind, "rank": rank})
         for name in (one for one in FIELDS[kind] if one not in raw and one not in UNUSED):
             problems[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1
@@ -200,6 +211,14 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
 def _known(value: Any) -> Any:
     """`value`, or None for NaN and infinity, with which nothing can be computed."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _can_be(name: str, row: Row) -> bool:
+    """Whether a count or a time is not below zero, nor a part of a step longer than the step."""
+    (value,) = numbers([row[name]]) or [0.0]
+    is_part = name in PARTS and any(whole >= 0 for whole in numbers([row.get("step_s")]))
+    most = row["step_s"] * (1 + SAME) + ROUNDING_S if is_part else MOST
+    return not AMOUNT.search(name) or -ROUNDING_S <= value <= most
 
 
 def _average_metrics(run: Run, notes: list[str]) -> None:

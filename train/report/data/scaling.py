@@ -9,27 +9,30 @@ from typing import Any
 
 import pandas as pd
 
+from train.report.data import quantities
 from train.report.data.columns import SAME_WORK, Entry, of, selected
 from train.report.data.reader import Row
 from train.report.data.subject import Subject
 from train.report.data.tables import cells, frame, seconds
 
-DOUBTFUL = 1.05  # above it, it is more likely that the base was disturbed
-
 
 def speedup(subject: Subject) -> pd.DataFrame:
-    """A row for each group of repeats, against the base of its work."""
+    """A row for each group of repeats, against the base of its work; the base itself gains nothing.
+
+    `doubt` says why the base is in doubt, if it is.
+    """
     known = seconds(subject)
     rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
     made: list[Row] = []
     for base, alike in same_work(subject, rates):
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
-            ideal, gain = entry.workers / base.workers, rates[entry.label] / rates[base.label]
             row: Row = {"series": entry.series, "run": entry.label}
             row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
-            row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
-            made.append(row | {"ideal": ideal, "efficiency": gain / ideal})
-    return frame(made)
+            row |= {"base_workers": base.workers, "base": base.label}
+            own = (rates[entry.label], entry.workers, rates[base.label], base.workers)
+            row |= quantities.gain(*own)
+            made.append(row | (quantities.NO_GAIN if entry is base else {}))
+    return quantities.with_doubts(frame(made), known.to_dict("records"))
 
 
 def same_work(

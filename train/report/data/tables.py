@@ -5,18 +5,9 @@ its collective. The first step of each attempt is left out, since it also pays f
 once. A loss curve is compared with that of a reference, whose settings may differ in what leaves
 losses alone: one rule makes all sync modes and splits compute the same mean gradient, so their
 losses should differ by rounding alone.
-
-Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
-taken as independent draws from one normal distribution. m is their mean and
-s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
-distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
-of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
-Biometrika 6, 1908). The steps of one run are not quite independent: a busy minute slows many of
-them, so that their interval is too narrow. The means of repeated runs are independent.
 """
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, ParamSpec
@@ -26,12 +17,12 @@ import pandas as pd
 from muster.errors import STOPPED
 from train.records.schema import PHASES
 from train.report.data.columns import Entry, by_label, loss_reference
+from train.report.data.quantities import estimate
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
 
 P = ParamSpec("P")
 FIRST = 5  # losses that are shown one by one, as in the courses
-CONFIDENCE = 0.95
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -182,11 +173,12 @@ def seconds(subject: Subject) -> Iterator[Row]:
         row: Row = {"run": label, "sync": entries[0].sync}
         row |= {"precision": entries[0].settings.get("precision"), "workers": workers}
         row |= {"runs": len(per_run), "steps": len(rows)} | found
-        parts = {f"{phase}_s": mean_of(rows, f"{phase}_s") for phase in PHASES}
-        known, per_s = numbers(parts.values()), rate(rows)
+        parts = {f"{phase}_s": mean_of_runs(per_run, f"{phase}_s") for phase in PHASES}
+        known, samples = numbers(parts.values()), mean_of_runs(per_run, "samples")
+        per_s = samples / mean_s if samples and mean_s else None
         is_whole = len(known) == len(parts)
         row |= parts | {"other_s": max(0.0, mean_s - sum(known)) if is_whole else None}
-        hidden = mean_of(rows, "overlapped_s") if workers > 1 else None
+        hidden = mean_of_runs(per_run, "overlapped_s") if workers > 1 else None
         waited = parts["sync_s"] if hidden is not None else None
         both = (hidden or 0.0) + (waited or 0.0)
         row |= {"overlapped_s": hidden, "exposed_s": waited}
@@ -218,32 +210,18 @@ def own_work_s(row: Row) -> float | None:
     return sum(parts) if None not in parts else None
 
 
-def estimate(values: Iterable[Any]) -> dict[str, Any]:
-    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
-
-    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
-    None where one value alone is known.
-    """
-    known = numbers(values)
-    if not known:
-        return {}
-    center, middle = statistics.fmean(known), statistics.median(known)
-    found = {"mean_s": center, "median_s": middle, "spread_s": None, "low_s": None, "high_s": None}
-    if len(known) > 1:
-        from scipy import special
-
-        spread = statistics.stdev(known)
-        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * spread / math.sqrt(len(known))
-        found |= {"spread_s": spread, "low_s": center - half, "high_s": center + half}
-    return found
-
-
 def of_runs(per_run: list[list[Row]]) -> dict[str, Any]:
     """Over the steps of one run; or over the means of several runs."""
     if len(per_run) > 1:
         return estimate(mean_of(rows, "step_s") for rows in per_run)
     return estimate(row["step_s"] for rows in per_run for row in rows)
+
+
+def mean_of_runs(per_run: list[list[Row]], name: str) -> float | None:
+    """The mean over runs of each one's mean, as that of their seconds; None unless all have it."""
+    if not all(numbers([row[name]]) for rows in per_run for row in rows):
+        return None
+    return mean(mean_of(rows, name) for rows in per_run)
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
@@ -255,13 +233,6 @@ def add_up(values: Iterable[Any]) -> float | None:
     """The sum; None if one of `values` is not a number."""
     every = list(values)
     return sum(every) if len(numbers(every)) == len(every) else None
-
-
-def rate(rows: list[Row]) -> float | None:
-    """Samples per second over `rows`, of all ranks together."""
-    known = [row for row in rows if len(numbers([row["samples"], row["step_s"]])) == 2]
-    total_s = sum(row["step_s"] for row in known)
-    return sum(row["samples"] for row in known) / total_s if total_s else None
 
 
 def state(entry: Entry) -> str:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from train.report.data.quantities import Unit
+
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # in the form of a testbed's --rate
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
@@ -88,14 +90,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
-def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
-    """The mean, with half of the interval if there is one."""
+def with_interval(mean_s: float, low_s: float | None, high_s: float | None, unit: Unit) -> str:
+    """The mean, with half of the interval if there is one, in the unit of its column."""
     if low_s is None or high_s is None or high_s <= low_s:
-        return duration(mean_s)
-    scale, unit = (1.0, "s") if mean_s >= 1 else (1e3, "ms")
-    half = (high_s - low_s) / 2 * scale
+        return f"{unit.of(mean_s):.3g} {unit.name}"
+    half = unit.of((high_s - low_s) / 2)
     digits = max(0, 1 - math.floor(math.log10(half)))
-    return f"{mean_s * scale:.{digits}f} ± {half:.{digits}f} {unit}"
+    return f"{unit.of(mean_s):.{digits}f} ± {half:.{digits}f} {unit.name}"
 
 
 def link_rate(text: str) -> str:

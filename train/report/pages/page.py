@@ -10,12 +10,14 @@ import pandas as pd
 
 from muster import extras
 from muster.printable import csv_cell, json_text, without_html
+from train.report.data import quantities
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, head, provenance, repeat, sections, verdict
 from train.report.pages.sections import Section
 
+UNKNOWN = "-"  # the cell of a value that is not known
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
@@ -46,25 +48,27 @@ def shown(
 ) -> list[Column]:
     """The columns that have a value.
 
-    Seconds become milliseconds if all of a column are below one; data/ keeps seconds.
+    All seconds of a table are in one unit, and memory is in MiB; data/ keeps seconds and bytes.
     """
     table = frame(table) if isinstance(table, list) else table
+    values = {name: list(table[name]) for name in columns or table.columns if name in table}
+    units = quantities.units(values)
     found = []
-    for name in columns or table.columns:
-        values = list(table[name]) if name in table else []
-        known = numbers(values)
-        if name.endswith("_s") and "per_s" not in name and known and max(map(abs, known)) < 1:
-            name, values = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in values]
-        if any(pd.notna(value) for value in values):
-            cells = [as_text(value, name) for value in values]
-            found.append(Column(name, bool(known), cells))
+    for name, cells in values.items():
+        if all(as_text(value) == UNKNOWN for value in cells):
+            continue
+        is_number = bool(numbers(cells))
+        if unit := units.get(name):
+            name = f"{name.rpartition('_')[0]}_{unit.name}"
+            cells = [unit.of(value) for value in cells]
+        found.append(Column(name, is_number, [as_text(value, name) for value in cells]))
     return found
 
 
 def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or value != value:
-        return "-"
+        return UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if column.endswith("bytes"):
@@ -85,7 +89,7 @@ def as_heading(column: str) -> str:
     column = column.replace("speedup", "speed-up").replace(
         "samples_per_s", "samples/\N{WORD JOINER}s"
     )
-    for unit in ("s", "ms", "bytes"):
+    for unit in ("s", "ms", "bytes", "MiB"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
     return column.replace("_", " ")

@@ -13,7 +13,7 @@ import pandas as pd
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
 from train.report.data.over_workers import has_points
-from train.report.data.scaling import DOUBTFUL
+from train.report.data.quantities import drawn
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
 
@@ -41,7 +41,6 @@ class Panel:
     label: str  # of the axis, with its unit
     by: str = "run"
     title: str = ""
-    hollow: str = ""  # a column that is true for doubtful points
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps at zero values
     from_zero: bool = False
@@ -84,12 +83,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         marker = marker if len(rows) <= MOST_POINTS else ""
         is_plain = panel.ideal or panel.from_zero
         look = {"linestyle": "-" if is_plain else dashes, "marker": marker, "clip_on": False}
-        hollow = rows[panel.hollow].astype(bool) if panel.hollow else rows[panel.x].isna()
-        solid = [at for at, is_hollow in enumerate(hollow) if not is_hollow]
-        axis.plot(x, y, label=name, markevery=solid, markersize=5, **look, **colour)
-        if hollow.any():
-            look |= {"linestyle": "none", "markerfacecolor": "none"}
-            axis.plot(x[hollow], y[hollow], label="doubtful: above ideal", **look, **colour)
+        axis.plot(x, y, label=name, markersize=5, **look, **colour)
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title), loc="left", fontsize="medium")
     if panel.ideal or panel.from_zero:
@@ -127,15 +121,15 @@ def metrics(table: pd.DataFrame) -> str:
 def speedup(table: pd.DataFrame) -> str:
     """Speed-up over workers, of all series; bases of other widths have a panel.
 
-    A series has only the measured points; hollow ones are doubtful.
+    A series has only the measured points; those over a base in doubt are left out.
     """
-    table = table.assign(doubtful=table["efficiency"] > DOUBTFUL)
+    table = drawn(table)
     rows = []
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
         several = f"{few} worker{'' if few == 1 else 's'} with the same batch"
         title = f"over {several if others else base}"
-        how: dict[str, Any] = {"by": "series", "hollow": "doubtful", "title": title}
+        how: dict[str, Any] = {"by": "series", "title": title}
         ideal = ((few, 1), (most, most / few))
         rows.append([Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)])
     return lines(rows)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from train.report.data import event_tables, frames, over_workers, scaling, tables
+from train.report.data import event_tables, frames, over_workers, quantities, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
@@ -38,7 +38,7 @@ class Section:
     @property
     def rows(self) -> pd.DataFrame:
         """The rows in the page: the first ones of each run, as many of each as fit."""
-        table = self.table.reset_index(drop=True)
+        table = quantities.believed(self.table.reset_index(drop=True))
         number_in_run = table.groupby(table.columns[0], dropna=False).cumcount()
         first = number_in_run.sort_values(kind="stable").index[: self.longest]
         return table.loc[first.sort_values()]
@@ -65,9 +65,10 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     x = subject.roles.x
     training = over_workers.training(subject)
     alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
-    # which have their own section
+    # samples per second have their own section
     hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
-    hidden += [name for name in ("precision", "steps", "against") if _is_same(training, name)]
+    hidden += ["doubt", "base_workers"]
+    hidden += [name for name in ("precision", "steps", "base") if _is_same(training, name)]
     shown = [name for name in training if name not in hidden]
     figures = plots.over_x(training, x, charts["training"])
     of_several = training if over_workers.has_points(training, x) else training[:0]
@@ -93,13 +94,16 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
-    yield "speedup", table, {"figures": {"speedup": plots.speedup(table)} if len(table) else {}}
+    is_drawn = len(quantities.drawn(table)) > 0
+    options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
+    if not _is_same(table, "base"):  # one base is named once, under the first table
+        options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+    yield "speedup", table, options
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    figures |= plots.over_x(table, x, charts["evaluation"])
-    shown = [name for name in table if name not in ("series", "base_workers")]
-    yield "evaluation", table, {"figures": figures, "shown": shown}
+    figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
+    yield "evaluation", table, {"figures": figures}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
     yield "memory", table, {"figures": figures}

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from train.report.data import event_tables, over_workers, scaling, tables
+from train.report.data import event_tables, over_workers, quantities, scaling, tables
 from train.report.data.columns import Entry
+from train.report.data.quantities import Unit
 from train.report.data.reader import Row, mean
-from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Subject
 from train.report.data.tables import frame, records
 from train.report.pages import head, provenance
@@ -38,29 +38,27 @@ class Verdict(NamedTuple):
 
 def build(subject: Subject) -> Verdict:
     """The verdict on `subject`."""
-    seconds, gains = records(tables.seconds(subject)), records(scaling.speedup(subject))
-    bases = list(dict.fromkeys(row["base"] for row in gains))
+    seconds = records(tables.seconds(subject))
+    of_workers = scaling.speedup(subject)
+    gains = records(quantities.believed(of_workers))
+    doubts = quantities.doubts_of(of_workers)
+    doubts |= quantities.doubts_of(over_workers.evaluation(subject))
+    bases = list(dict.fromkeys(row["base"] for row in gains if row["speedup"] is not None))
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
     under = [f"Speed-up and efficiency are relative to {base}."] if bases else []
     table = _table(subject, seconds, gains)
     if "losses" in table and table["losses"].notna().any():
         under.append(_on_losses(subject))
     notes = [Warned(note, []) for note in provenance.notes(subject)]
-    warnings = [*notes, *_warnings(subject, seconds, gains)]
+    warnings = [*notes, *_warnings(subject, seconds, doubts)]
     return Verdict(head.facts(subject), head.measured(subject), table, under, warnings)
 
 
-def _warnings(subject: Subject, seconds: list[Row], gains: list[Row]) -> Iterator[Warned]:
+def _warnings(subject: Subject, seconds: list[Row], doubts: dict[str, str]) -> Iterator[Warned]:
     yield from _shared_cores(subject)
-    # more likely their base was slowed
-    over = [
-        f"{row['efficiency']:.0%} of {row['run']} against {row['base']}"
-        for row in [*gains, *_evaluation_gains(subject)]
-        if row["efficiency"] > DOUBTFUL
-    ]
-    if over:
-        text = f"An efficiency above {DOUBTFUL:.0%} is seldom real; its base was probably slowed."
-        yield Warned(text, over)
+    if doubts:
+        text = "No speed-up is shown over a run that was probably slowed; data/ has the numbers."
+        yield Warned(text, [f"{base}: {reason}" for base, reason in doubts.items()])
     steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
     if len(steps) > 1:
         text = f"Runs took from {min(steps)} to {max(steps)} steps; do not compare their last "
@@ -70,7 +68,7 @@ def _warnings(subject: Subject, seconds: list[Row], gains: list[Row]) -> Iterato
     uneven = [
         f"{row['run']}: mean {duration(row['mean_s'])}, median {duration(row['median_s'])}"
         for row in seconds
-        if (row["spread_s"] or 0.0) > row["mean_s"] / 2
+        if quantities.is_uneven(row)
     ]
     if uneven:
         text = "Iterations of a run differ widely; other programs may have used the machine."
@@ -87,14 +85,16 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
     bases = _bases(subject)
+    unit = quantities.unit_of_seconds(row["mean_s"] for row in seconds)
+    of_evaluations = quantities.unit_of_seconds(row["eval_s"] for row in of_evaluation.values())
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
         row: Row = {"run": label, "state": ", ".join(dict.fromkeys(map(tables.state, entries)))}
-        row["time_per_step"] = _seconds(timed, "mean_s")
+        row["time_per_step"] = _seconds(timed, "mean_s", unit)
         if not seconds:  # runs of an evaluation only
             made = of_evaluation.get(label, {})
-            row["time_per_evaluation"] = _seconds(made, "eval_s")
+            row["time_per_evaluation"] = _seconds(made, "eval_s", of_evaluations)
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
         row["speedup"] = gain.get("speedup")
         row["losses"] = _equality(entries, subject, is_base_named=len(bases) > 1)
@@ -111,16 +111,6 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
         table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
-
-
-def _evaluation_gains(subject: Subject) -> list[Row]:
-    """The speed-ups of evaluations, in the form of `scaling.speedup`."""
-    return [
-        {"run": f"the evaluation of {row['run']}", "base": f"its series on {row['base_workers']}"}
-        | {"efficiency": row["speedup"] * row["base_workers"] / row["workers"]}
-        for row in records(over_workers.evaluation(subject))
-        if row["speedup"]
-    ]
 
 
 def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
@@ -144,8 +134,8 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
             )
 
 
-def _seconds(row: Row, column: str) -> str | None:
-    return with_interval(row[column], row["low_s"], row["high_s"]) if row else None
+def _seconds(row: Row, column: str, unit: Unit) -> str | None:
+    return with_interval(row[column], row["low_s"], row["high_s"], unit) if row else None
 
 
 def _last_loss(entry: Entry) -> float | None:

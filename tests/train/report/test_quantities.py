@@ -1,0 +1,63 @@
+"""What a number of a report is: its interval, its unit, and the run that it is over."""
+
+import pytest
+from scipy import stats
+
+from tests.train.report.folders import step, subject_of
+from train.report.data import quantities, scaling
+from train.report.data.reader import read_run
+from train.report.data.tables import frame, records
+from train.report.pages import page, sections, verdict
+
+
+def test_interval_is_students_t():
+    values = [0.11, 0.12, 0.1, 0.14, 0.13]
+    found = quantities.estimate(values)
+    wanted = stats.t.interval(0.95, 4, loc=0.12, scale=stats.sem(values))
+    assert (found["low_s"], found["high_s"]) == pytest.approx(wanted)
+    assert (found["mean_s"], found["median_s"]) == (pytest.approx(0.12), 0.12)
+    assert quantities.estimate([None, float("nan"), "x", True]) == {}
+
+
+@pytest.mark.parametrize("values", [[3.0], [0.1, 0.11, 0.12], [0.1, 0.1, 0.1, 5.0]])
+def test_no_interval_of_few_values_or_below_zero(values):
+    found = quantities.estimate(values)
+    assert found["mean_s"] > 0 and found["low_s"] is None is found["high_s"]
+
+
+def test_all_seconds_of_a_table_have_one_unit_and_memory_is_in_mib():
+    table = [{"eval_s": 0.6382, "high_s": 1.443, "peak_memory_bytes": 447 * 2**20}]
+    columns = {column.name: column.cells for column in page.shown(table)}
+    assert columns == {"eval_s": ["0.6382"], "high_s": ["1.443"], "peak_memory_MiB": ["447"]}
+    columns = [column.name for column in page.shown([{"eval_s": 0.2, "low_s": 0.1}])]
+    assert columns == ["eval_ms", "low_ms"]
+
+
+def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
+    """Fifty times on two workers: the run of one was slowed. The data has the number."""
+    subject = subject_of(
+        tmp_path, {"sync": "single", "workers": 1, "step_s": 10.0}, {"step_s": 0.1}
+    )
+    (row,) = records(scaling.speedup(subject).dropna(subset=["speedup"]))
+    assert row["speedup"] == pytest.approx(100) and "5000%" in row["doubt"]
+    built = verdict.build(subject)
+    assert "speedup" not in built.table or built.table["speedup"].isna().all()
+    assert any("No speed-up is shown" in warning.sentence for warning in built.warnings)
+    parts = {part.name: part for part in sections.build(subject)}
+    assert parts["speedup"].rows["speedup"].isna().all() and not parts["speedup"].figures
+
+
+def test_a_base_whose_own_times_differ_widely_is_in_doubt():
+    gains = frame([{"run": "b", "base": "a", "speedup": 1.5, "efficiency": 0.75}])
+    uneven = {"run": "a", "mean_s": 1.0, "spread_s": 0.9}
+    assert list(quantities.with_doubts(gains, [uneven])["doubt"]) == ["its own times differ widely"]
+    assert list(quantities.with_doubts(gains)["doubt"]) == [None]
+
+
+@pytest.mark.parametrize(("name", "value"), [("step_s", -0.1), ("sync_s", 9.0), ("samples", -1)])
+def test_impossible_value_becomes_a_note(tmp_path, name, value):
+    rows = [step(n, **({name: value} if n == 3 else {})) for n in range(1, 6)]
+    (entry,) = subject_of(tmp_path, {"rows": rows, "workers": 1}).entries
+    run = read_run(entry.run.path)
+    assert run.ranks[0]["step"][2][name] is None and run.ranks[0]["step"][2]["loss"] == 1 / 3
+    assert any(f"impossible {name}, left out" in note for note in run.notes)

@@ -1,0 +1,142 @@
+"""What a number of a report is: an estimate and its interval, a unit of a table, a gain over a run.
+
+Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
+taken as independent draws from one normal distribution. m is their mean and
+s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
+distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
+of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
+Biometrika 6, 1908). The steps of one run are not quite independent: a busy minute slows many of
+them, so that their interval is too narrow. The means of repeated runs are independent.
+
+Few values say little of their distribution, and an interval below zero says that it is not normal:
+neither has an interval.
+
+A base is in doubt if a run gains more over it than it has more workers, or if its own iterations
+differ widely: something else has probably slowed it. All gains over it are then in doubt. They
+stay in the data of a report, and are shown nowhere.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from train.report.data.reader import Row, numbers
+
+CONFIDENCE = 0.95
+FEWEST_FOR_INTERVAL = 4
+MOST_EFFICIENCY = 1.05  # above it, it is more likely that the base was disturbed
+GAINS = ("speedup", "efficiency")
+SECONDS = re.compile(r"(?<!per)_s$")
+MEMORY = re.compile(r"memory_bytes$")
+
+
+def estimate(values: Iterable[Any]) -> dict[str, Any]:
+    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
+
+    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
+    None where there is none.
+    """
+    known = numbers(values)
+    if not known:
+        return {}
+    center = statistics.fmean(known)
+    found: dict[str, Any] = {"mean_s": center, "median_s": statistics.median(known)}
+    found |= dict.fromkeys(("spread_s", "low_s", "high_s"))
+    if len(known) > 1:
+        found["spread_s"] = statistics.stdev(known)
+    if len(known) >= FEWEST_FOR_INTERVAL:
+        from scipy import special
+
+        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+        half = quantile * found["spread_s"] / math.sqrt(len(known))
+        if half <= center:
+            found |= {"low_s": center - half, "high_s": center + half}
+    return found
+
+
+def is_uneven(found: Mapping[str, Any]) -> bool:
+    """Whether the values of an estimate differ so much that something else may have run."""
+    spread = found.get("spread_s")
+    return bool(spread and spread > found["mean_s"] / 2)
+
+
+class Unit(NamedTuple):
+    """What a column of a table is shown in."""
+
+    name: str
+    size: float  # in the unit of the data
+
+    def of(self, value: Any) -> Any:
+        """A number in this unit; anything else as it is."""
+        return value / self.size if numbers([value]) else value
+
+
+def unit_of_seconds(values: Iterable[Any]) -> Unit:
+    """One unit for all of them: milliseconds if each is below one second."""
+    return Unit("ms", 1e-3) if max(numbers(values), default=1.0) < 1 else Unit("s", 1.0)
+
+
+def units(columns: Mapping[str, Iterable[Any]]) -> dict[str, Unit]:
+    """The units of a table's columns that have one to choose: the same one for all seconds."""
+    seconds = [name for name in columns if SECONDS.search(name)]
+    unit = unit_of_seconds(value for name in seconds for value in columns[name])
+    found = dict.fromkeys(seconds, unit)
+    return found | {name: Unit("MiB", 2**20) for name in columns if MEMORY.search(name)}
+
+
+def gain(rate: float, workers: int, base_rate: float, base_workers: int) -> Row:
+    """How much faster a run is than its base, and the share of what its workers could gain."""
+    ideal = workers / base_workers
+    return {"speedup": rate / base_rate, "ideal": ideal, "efficiency": rate / base_rate / ideal}
+
+
+NO_GAIN: Row = {"speedup": None, "efficiency": None}  # of a run that is its own base
+
+
+def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFrame:
+    """`table` of gains with a column `doubt`: why its base is in doubt; None where it is not.
+
+    `seconds` are estimates of the time of runs, which may be bases.
+    """
+    if not len(table):
+        return table
+    uneven = "its own times differ widely"
+    doubts = {row["run"]: uneven for row in seconds if is_uneven(row)}
+    known = table[table["efficiency"].notna()]
+    for base, rows in known.groupby("base", sort=False):
+        most = max(rows["efficiency"])
+        if most > MOST_EFFICIENCY:
+            run = rows.loc[rows["efficiency"].astype(float).idxmax(), "run"]
+            doubts[str(base)] = f"{run} would have an efficiency of {most:.0%} over it"
+    return table.assign(doubt=[doubts.get(base) for base in table["base"]])
+
+
+def believed(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` of gains as it is shown: those over a base in doubt are unknown."""
+    if "doubt" not in table:
+        return table
+    shown = [name for name in GAINS if name in table]
+    hidden = table["doubt"].notna()
+    return table.assign(**{name: table[name].mask(hidden, None) for name in shown})
+
+
+def drawn(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` of gains as a line over workers has it: it begins at one, where the base is."""
+    if "doubt" not in table:
+        return table
+    table = table[table["doubt"].isna()]
+    is_base = table["run"] == table["base"]
+    shown = [name for name in GAINS if name in table]
+    return table.assign(**{name: table[name].mask(is_base, 1.0) for name in shown})
+
+
+def doubts_of(table: pd.DataFrame) -> dict[str, str]:
+    """The bases of `table` that are in doubt, each with the reason."""
+    if "doubt" not in table:
+        return {}
+    doubted = table[table["doubt"].notna()]
+    return dict(zip(doubted["base"], doubted["doubt"], strict=True))
