@@ -16,9 +16,10 @@ With a GPU, (5) comes after the update.
 
 The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
 only if no gradient has overflowed; a rank that lacks gradients others have; gloo, which sends from
-the host. When the next step's batches are on their way, the host waits for the end of the step: the
-exchange says, on all ranks alike, whether this step is saved or is the last, and until then the
-next one must not change parameters, buffers or random numbers. With a GPU, (5) is before that wait.
+the host. Then the host reads the exchange, as far as the end of the backward pass: it says, on all
+ranks alike, whether this step is saved or is the last, and until then the next one must not change
+parameters, buffers or random numbers. What else a record has is read when a GPU has been given the
+next step. With a GPU, (5) comes after the update.
 """
 
 import math

@@ -4,9 +4,10 @@ import functools
 import itertools
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +36,21 @@ from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
 from train.sync import batchnorm, drift, plugins
 from train.sync.base import SyncOptions
-from train.sync.ranks import Ranks
+from train.sync.ranks import Collective, HostCopy, Ranks
+from train.sync.step_times import StepTimes, timer_of
 from train.tasks.base import Task
+
+
+class EndedStep(NamedTuple):
+    """A step whose numbers may still be on their way from a GPU."""
+
+    plan: StepPlan
+    shared: Shared
+    norm: HostCopy
+    lr: float
+    sent: list[Collective]
+    times: StepTimes
+    sync_seconds: Callable[[], tuple[float, float]]
 
 
 class Trainer:
@@ -103,7 +117,8 @@ class Trainer:
         self.state = TrainingState(model, optimizer, schedule, arithmetic, self.grad_sync)
         self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
         self.history = History()
-        self.completed = 0  # the last step that has ended
+        self.completed = 0  # the last step that was recorded
+        self._unread: EndedStep | None = None  # what a GPU has been given, and nobody has read
         ends = schedule_end(config, self.plan.steps_per_epoch)
         objects = {
             **self.state.objects(forgets=config.reset_optimizer),
@@ -181,32 +196,55 @@ class Trainer:
             self.meter.begin()
         with closing(self._loaded_steps()) as steps:
             for step, batches in steps:
-                self.recorder.begin(self.model)
+                if self._unread is None:  # else the end of the last step began this one
+                    self.recorder.begin(self.model)
                 loss = self.trained.forward_backward(step, batches)
                 shared, norm = self.trained.synchronise(step, loss, self._requests(step.step))
                 lr = self.trained.update()
-                batches.fetch()  # while the device works
                 if self.device.type != "cpu":
                     self.trained.average_buffers(step, shared)
-                self._record(step, shared, norm, lr)
+                self._end_step(step, shared, norm, lr)
+                batches.fetch()  # while the device works
                 self._equalize()
                 asked = shared.requests
                 if asked.stop or (asked.save and not self.steps.is_epoch_complete):
+                    self._record_unread()
                     self.checkpoints.make(step.step, asked)
+        self._record_unread()
         self._count_traffic(before, self.position.epoch + 1)
         if self.steps.is_epoch_complete:
             self._end_epoch()
 
-    def _record(self, step: StepPlan, shared: Shared, norm: Tensor, lr: float) -> None:
-        """Write down a step that is over; its numbers must be finite."""
-        grad_norm = float(norm)  # the host waits for the device here
+    def _end_step(self, step: StepPlan, shared: Shared, norm: Tensor, lr: float) -> None:
+        """Write a step down; a step that was given to a GPU, when it has been given the next."""
+        ended = EndedStep(
+            step, shared, HostCopy(norm), lr, self.ranks.ledger.take_step(),
+            timer_of(self.model).end_step(), self.grad_sync.sync_seconds(),
+        )  # fmt: skip
+        if self.device.type == "cpu":
+            self._record(ended)
+            return
+        self._record_unread()
+        self._unread = ended
+
+    def _record_unread(self) -> None:
+        """Write down the last step, if that is still to be done."""
+        if self._unread is not None:
+            self._record(self._unread)
+            self._unread = None
+
+    def _record(self, ended: EndedStep) -> None:
+        """Write down a step; its numbers must be finite. The host waits for its end."""
+        step = ended.plan
+        shared = ended.shared
+        grad_norm = float(ended.norm.wait())
         self.trained.require_finite(step.step, shared, grad_norm)
-        self.grad_sync.finished()
         self.completed = step.step
+        comm_s, overlapped_s = ended.sync_seconds()
         record = self.recorder.stepped(
-            step, self.model, self.ranks.ledger.take_step(),
-            loss=shared.loss, lr=lr, grad_norm=grad_norm,
-            comm_s=self.grad_sync.comm_s, overlapped_s=self.grad_sync.overlapped_s,
+            step, self.model, ended.sent, ended.times,
+            loss=shared.loss, lr=ended.lr, grad_norm=grad_norm,
+            comm_s=comm_s, overlapped_s=overlapped_s,
         )  # fmt: skip
         self.history.add(record)
         self.console.advance(record.loss)

@@ -20,7 +20,7 @@ from ..records.sinks import Sinks
 from ..sync.ddp import reducer
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ranks import Collective, Ranks, current_ranks
-from ..sync.step_times import StepTimer, timer_of
+from ..sync.step_times import StepTimer, StepTimes, timer_of
 from .exchange import of_program
 
 EQUAL_STEPS = 3  # in which equal losses on all ranks are no chance
@@ -148,14 +148,15 @@ class Recorder:
         plan: StepPlan,
         model: nn.Module | None,
         sent: Sequence[Collective],
+        times: StepTimes | None = None,
         **numbers: float,
     ) -> StepRecord:
-        """A step of `model` ends now, in which this rank has `sent` gradients.
+        """A step of `model` ends now, or has ended with `times`; this rank has `sent` gradients.
 
         `numbers` are loss, lr and grad_norm, and others of a record that the caller knows.
         """
         self._timer = self._untimed if model is None else timer_of(model)
-        seconds = self._timer.end_step().seconds()
+        seconds = (times or self._timer.end_step()).seconds()
         if model is None:
             seconds["optimizer"] = 0.0  # only what was waited is known
         local_samples = plan.local_samples

@@ -1,6 +1,6 @@
 """The contract of a sync mode: it makes every rank's gradients the plain mean over ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -103,8 +103,13 @@ class GradSync:
     def updated(self, model: nn.Module) -> None:
         """Called after the optimizer's step, for modes that synchronise parameters."""
 
-    def finished(self) -> None:
-        """Called when the device has finished the step, for modes that time it by device events."""
+    def sync_seconds(self) -> Callable[[], tuple[float, float]]:
+        """What gives `comm_s` and `overlapped_s` of the step that ends now.
+
+        It is called when the device has finished that step; the next one may have begun by then.
+        """
+        seconds = self.comm_s, self.overlapped_s
+        return lambda: seconds
 
     def make_replicas_equal(self, model: nn.Module) -> None:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""

@@ -2,12 +2,14 @@
 
 import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from configs.settings.train import TrainConfig
+from tests.train import retained
 from train.loop import feed
 from train.loop.feed import Feed, one_late
 
@@ -79,3 +81,18 @@ def test_results_of_a_gpu_come_when_the_next_pass_has_begun():
 def test_loader_processes_by_device(asked, device, processes):
     config = TrainConfig(data_workers=asked)
     assert feed.processes(config, device) == processes
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_run_goes_on_to_the_bit_and_evaluates_alike_with_loader_processes(processes, tmp_path):
+    whole, _ = retained.run(retained.CONFIG, tmp_path / "whole")
+    config = replace(retained.CONFIG, data_workers=processes)
+    retained.run(replace(config, max_steps=5, checkpoint_every="5"), tmp_path / "part")
+    resumed = replace(config, resume=str(tmp_path / "part" / "checkpoints"))
+    again, _ = retained.run(resumed, tmp_path / "again")
+    assert again.history.steps[-1].step == 16
+    of_whole = retained.results(whole)
+    assert all(of_whole[step] == got for step, got in retained.results(again).items())
+    assert retained.bits(again) == retained.bits(whole)
+    scores = [one.metrics for one in again.history.evaluations]
+    assert scores == [one.metrics for one in whole.history.evaluations]

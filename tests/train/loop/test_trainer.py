@@ -21,9 +21,11 @@ from tests.train.on_ranks import trainer_of
 from tests.train.workers import records
 from train.batches.plan import BatchPlan
 from train.loop import build
-from train.loop.step import build_schedule
+from train.loop.step import TrainedModel, build_schedule
+from train.loop.trainer import Trainer
 from train.model.precision import Precision
 from train.model.rng import set_dropout
+from train.program.saved_objects import Checkpoints
 from train.records import sinks
 from train.records.schema import StepRecord
 from train.records.sinks import Console, History
@@ -208,6 +210,35 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     shown = dict(rows(summary, "logs/x y"))
     assert shown["run folder"] == "logs/x y"
     assert set(asdict(history.steps[0])) == set(StepRecord.__dataclass_fields__)
+
+
+def test_step_of_a_gpu_is_recorded_after_the_next_is_given_or_before_a_checkpoint(
+    tmp_path, monkeypatch
+):
+    """The trainer takes its device for no CPU; what is computed is on one."""
+    config = replace(CONFIG, dropout=0.5, max_steps=5, checkpoint_every="3")
+    plain, _ = retained.run(config, tmp_path / "plain")
+    events = []
+
+    def noted(kind, name, word):
+        call = getattr(kind, name)
+
+        def noting(self, *given):
+            events.append(f"{word} {getattr(given[0], 'step', given[0])}")
+            return call(self, *given)
+
+        monkeypatch.setattr(kind, name, noting)
+
+    noted(TrainedModel, "forward_backward", "pass")
+    noted(Checkpoints, "make", "save")
+    other = property(lambda trainer: torch.device("meta"), lambda trainer, device: None)
+    monkeypatch.setattr(Trainer, "device", other, raising=False)
+    late, _ = retained.run(config, tmp_path / "late", lambda step: events.append(f"record {step}"))
+    assert retained.results(late) == retained.results(plain)
+    assert events == [
+        "pass 1", "pass 2", "record 1", "pass 3", "record 2", "record 3", "save 3",
+        "pass 4", "pass 5", "record 4", "record 5", "save 5",
+    ]  # fmt: skip
 
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):

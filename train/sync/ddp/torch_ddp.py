@@ -10,7 +10,7 @@ hooks record events in the stream when the first and the last bucket were ready,
 one when all of them are the mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -112,11 +112,13 @@ class DdpSync(GradSync):
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         return self._ddp.no_sync()
 
-    def finished(self) -> None:
-        if self._mean is not None:
-            first, last = self._hook.ready[0], self._hook.ready[-1]
-            self._set_seconds(first.elapsed_time(self._mean) / MS, first.elapsed_time(last) / MS)
-            self._mean = None
+    def sync_seconds(self) -> Callable[[], tuple[float, float]]:
+        mean, self._mean = self._mean, None
+        if mean is None:
+            return super().sync_seconds()
+        first = self._hook.ready[0]
+        last = self._hook.ready[-1]
+        return lambda: (first.elapsed_time(mean) / MS, first.elapsed_time(last) / MS)
 
     def _set_seconds(self, comm_s: float, overlapped_s: float) -> None:
         self.comm_s = comm_s

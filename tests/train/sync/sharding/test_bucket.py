@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
+from train.sync.sharding import bucket as bucket_module
 from train.sync.sharding.bucket import ShardedBucket
 
 NEVER, RARE, SPARSE = 3, 4, 5  # of the values
@@ -93,6 +94,17 @@ def work(ranks: Ranks) -> None:
     group = ranks.own_group(timeout_s=300)
     several(ranks, group)
     alone(ranks, group)
+
+
+def as_nccl_sends(ranks: Ranks) -> None:
+    """The same through reduce_scatter, which gloo has as well."""
+    bucket_module.backend_of = lambda device, group: "nccl"
+    work(ranks)
+    assert "reduce_scatter" in ranks.ledger.gradients and not ranks.ledger.gradients["all_to_all"]
+
+
+def test_bucket_on_nccl_is_reduced_to_the_same_mean(tmp_path):
+    results_of(as_nccl_sends, 3, tmp_path)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
