@@ -130,7 +130,7 @@ def test_share_of_a_step_in_which_the_gpu_waits_for_data_is_shown(tmp_path, caps
     shares = {}
     for workers in (0, 2):
         one = replace(config, data_workers=workers)
-        steps = trained(one, tmp_path / str(workers), Slow(one)).history.steps[4:]
+        steps = list(trained(one, tmp_path / str(workers), Slow(one)).history.steps)[4:]
         waited_s = sum(step.data_s for step in steps)
         shares[workers] = waited_s / sum(step.step_s for step in steps)
     with capsys.disabled():
