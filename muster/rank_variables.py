@@ -42,6 +42,7 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # set by schedulers in their jobs
 # A process with none of these was not started as one of several by srun or mpirun.
 SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
@@ -260,3 +261,8 @@ def _addresses(uri: str) -> list[str]:
         for group in re.findall(r"tcp6?://(.*?):\d+(?:;|$)", uri)
         for address in group.replace("[", "").replace("]", "").split(",")
     ]
+
+
+def is_in_job(env: Mapping[str, str]) -> bool:
+    """Whether a scheduler has given this process its machines."""
+    return any(env.get(name) for name in JOBS)

@@ -106,8 +106,9 @@ def test_rank_that_waits_in_cpu_is_named_when_the_other_times_out(run, record_pr
 def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(run):
     held = run("held")
     assert wait_until(lambda: "waits" in held.printed(1) or held.process.poll() is not None)
-    stacks = held.jobs("stacks")
-    assert "rank 1 on node0 has not come to all_reduce" in stacks and "lost.py" in stacks
+    late = "rank 1 on node0 has not come to all_reduce"
+    assert wait_until(lambda: late in held.jobs("stacks")), held.jobs("stacks")
+    assert "lost.py" in held.jobs("stacks")
     held.jobs("cancel")
     code, err = held.end()
     assert code == 143, err

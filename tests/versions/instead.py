@@ -17,6 +17,9 @@ NEWER = {
 NO_LINE = "nothing: then no run is said to have workers that ran alone"
 PRIVATE = {
     "torch._C._distributed_c10d._dump_fr_trace_json": NO_DETAILS,
+    "torch._C._distributed_c10d": "nothing: it is torch.distributed itself",
+    "torch._C._distributed_c10d._dump_nccl_trace_json": NO_DETAILS,
+    "torch.distributed.distributed_c10d._abort_process_group": "a lost rank is waited for",
     "torch._C": "nothing: it is torch itself",
     "torch._C._current_graph_task_id": "nothing: torch's checkpointing itself uses it",
     "torch.distributed.distributed_c10d._world": NO_DETAILS,

@@ -24,6 +24,7 @@ DDP, FSDP = "torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp
 # Of objects, whose classes no syntax tells.
 OF_FSDP = "set_custom_all_gather set_custom_reduce_scatter set_reduce_scatter_unused_params"
 OF_FSDP += " set_requires_gradient_sync unshard reshard"
+OF_NCCL = ("torch._C._distributed_c10d._dump_nccl_trace_json",)  # not in builds for CPUs
 OF_BUCKET = "buffer gradients index is_last parameters"
 METHODS = [
     *(f"{FSDP}.{name}" for name in OF_FSDP.split()),

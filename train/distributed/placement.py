@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from muster.errors import MusterError
+from muster.rank_variables import is_in_job
 
 from .world import World
 
@@ -122,18 +123,13 @@ def choose_device(
             "a GPU by --backend gloo"
         )
     if choice == "auto" and any(worker.gpus for worker in workers):
-        if len({worker.machine for worker in workers}) > 1 or in_job():
+        if len({worker.machine for worker in workers}) > 1 or is_in_job(os.environ):
             raise MusterError(
                 f"{shortage}; start one worker for each GPU, or use --device cpu to train on CPUs"
             )
         if world.is_main:
             print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")
-
-
-def in_job() -> bool:
-    """Whether a scheduler has given this process its machines."""
-    return any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"))
 
 
 def _shortage(workers: Sequence[WorkerInfo]) -> str:

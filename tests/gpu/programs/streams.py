@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,6 +31,9 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     args = parser.parse_args()
     with muster.init(device=args.device, backend=args.backend) as run:
+        if not dist.is_initialized():  # a process alone: DDP and its hook run with a group of one
+            backend = "nccl" if run.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         by_ddp = weights(run, DistributedDataParallel, is_default=True)
         for name, options in CASES.items():
             on, off = (

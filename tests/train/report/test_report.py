@@ -191,7 +191,7 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_
         cells = [box for box in boxes if box.element_tag in ("td", "th")]
         assert max((box.position_x + box.width for box in cells), default=0) <= right + 1
     for boxes in pages[:-1]:
-        shown = [box for box in boxes if box.element_tag in ("h2", "h3", "p", "tr", SVG)]
+        shown = [box for box in boxes if box.element_tag in ("h2", "h3", "p", "tr", "pre", SVG)]
         assert shown[-1].element_tag not in ("h2", "h3")
         assert max(box.position_y + box.height for box in shown) > 0.45 * 1123  # pixels of A4
 

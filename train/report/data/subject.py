@@ -18,7 +18,7 @@ from train.report.data.columns import (
     tell_apart,
     varying_of,
 )
-from train.report.data.reader import Row, Run, read_mapping, read_run
+from train.report.data.reader import Row, Run, known, read_mapping, read_run
 
 
 @dataclass
@@ -160,6 +160,11 @@ def _check_roles(subject: Subject) -> None:
         subject.notes.append(f"the study's reference, {wanted}, is none of the runs")
 
 
+def as_cell(value: Any) -> Any:
+    """A setting as a cell of a table: a damaged one may be a list, or no finite number."""
+    return str(value) if isinstance(value, list | dict) else known(value)
+
+
 def _entry(run: Run, settings: Row) -> Entry:
     of_run = {k: v for k, v in run.config.items() if k in of_training()}
     of_run |= {k: v for k, v in settings.items() if of_run.get(k) is None}
@@ -169,6 +174,7 @@ def _entry(run: Run, settings: Row) -> Entry:
     per_node = run.config.get("nproc_per_node")
     planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
     of_run[WORKERS] = run.workers or planned
+    of_run = {name: as_cell(value) for name, value in of_run.items()}
     if isinstance(local := of_run.get("local_batch_size"), int):
         of_run["batch_size"] = local * of_run[WORKERS]
     size: Any = of_run["batch_size"]
