@@ -102,14 +102,21 @@ class Place:
             command += ["--logs-dir", str(logs), *words]
             try:
                 done = call(*command, cwd=CHECKOUT, env=env, timeout_s=self.timeout_s)
-            except subprocess.TimeoutExpired:
-                raise MusterError(f"not done after {self.timeout_s:.0f} s") from None
+            except subprocess.TimeoutExpired as error:
+                printed = printed_until(error)
+                raise MusterError(f"{printed}\nnot done after {self.timeout_s:.0f} s") from None
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (found,) = logs.glob(f"*/{records}")
             lines = json_objects(found.read_bytes())
         steps = [one for one in lines if "step_s" in one]
         return Steps([one["loss"] for one in steps], [one["step_s"] for one in steps])
+
+
+def printed_until(error: subprocess.TimeoutExpired) -> str:
+    """The end of what a command has printed that was ended for its time."""
+    parts = [error.stdout or b"", error.stderr or b""]
+    return "\n".join(part.decode(errors="replace")[-TAIL:] for part in parts)
 
 
 @contextmanager

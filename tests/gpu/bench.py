@@ -19,7 +19,7 @@ from muster.records import json_objects
 from tests.benchmarks import made as making
 from tests.benchmarks.cases import OURS, PADDED, Case
 from tests.benchmarks.made import Made
-from tests.benchmarks.places import SUBMIT, TIMEOUT_S, Place, Steps
+from tests.benchmarks.places import SUBMIT, TIMEOUT_S, Place, Steps, printed_until
 from tests.commands import call
 
 CASES = ("ddp", "muster", "ddp,compile", "muster,compile")  # of programs/speeds.py
@@ -114,7 +114,7 @@ class Bench:
         return self.launch(workers, ["-m", f"{PROGRAMS}.{name}", *device, *words], logs, **how)
 
     def command(
-        self, words: Sequence[str], codes: Sequence[int] | None = (0,)
+        self, words: Sequence[str], codes: Sequence[int] | None = (0,), most_s: float = 0.0
     ) -> subprocess.CompletedProcess[str]:
         """A command of this Python, to its end; None as `codes`: any exit code is right.
 
@@ -122,11 +122,13 @@ class Bench:
             MusterError: it ended with another code, or not in time.
         """
         env = {"MUSTER_PYTHON": sys.executable, "HF_HUB_OFFLINE": "1"}
-        limit_s = self.left_s
+        limit_s = (
+            max(LEAST_S, min(most_s, self.until - time.monotonic())) if most_s else self.left_s
+        )
         try:
             done = call(sys.executable, *words, cwd=CHECKOUT, env=env, timeout_s=limit_s)
-        except subprocess.TimeoutExpired:
-            raise MusterError(f"not done after {limit_s:.0f} s") from None
+        except subprocess.TimeoutExpired as error:
+            raise MusterError(f"{printed_until(error)}\nnot done after {limit_s:.0f} s") from None
         if codes is not None and done.returncode not in codes:
             printed = f"{done.stdout[-TAIL:]}\n{done.stderr[-TAIL:]}"
             raise MusterError(f"{printed}\nexit code {done.returncode}: {' '.join(words)}")

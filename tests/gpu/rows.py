@@ -41,6 +41,7 @@ SAME, CLOSE, NEAR, ALIKE = 1e-4, 1e-3, 5e-2, 3e-1
 WARM_UP = 10  # first steps, which do not count for speed
 MIB = 2**20
 HANG_AFTER_S = 8
+TESTS_S = 240.0  # of the tests of tests/gpu; 97 s on 16 cores
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Row:
     work: Callable[["Row", Bench, Path], None] = lambda row, bench, folder: None
     within: float = SAME  # of the losses of `against`
     against: str = SINGLE  # the row whose losses these must be; "": none
+    cores: int = 0  # that it takes; 0: one for each worker
     alone: bool = False  # nothing runs beside it, for its speed
     pair: str = ""  # the model whose plain script its speed is held against
     needs: tuple[str, ...] = ()  # packages beside those that every row needs
@@ -91,7 +93,7 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     shared = 2  # workers
     yield Row(SINGLE, 1, trained("--sync", SINGLE))
     if on_gpu:
-        yield Row(TESTS, 1, gpu_tests, against="")
+        yield Row(TESTS, 1, gpu_tests, against="", cores=8)
     for mode in modes:
         if on_gpu:
             yield _mode(mode, 1)
@@ -304,9 +306,10 @@ def seconds_beside_events(row: Row, bench: Bench, folder: Path) -> None:
 
 
 def gpu_tests(row: Row, bench: Bench, folder: Path) -> None:
-    words = ["-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "tests/gpu", "-n", "4"]
-    words += ["--ignore", "tests/gpu/test_check.py", "--basetemp", str(folder / "pytest")]
-    done = bench.command(words, codes=None)
+    words = ["-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "tests/gpu"]
+    words += ["-n", str(row.cores), "--durations", "5", "--ignore", "tests/gpu/test_check.py"]
+    words += ["--basetemp", str(folder / "pytest")]
+    done = bench.command(words, codes=None, most_s=TESTS_S)
     row.log = done.stdout + done.stderr
     lines = done.stdout.strip().splitlines() or ["nothing was printed"]
     row.notes.append(lines[-1].strip("= "))

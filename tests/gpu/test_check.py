@@ -247,3 +247,10 @@ def test_wheels_are_those_of_the_lock(capsys):
     listed = capsys.readouterr().out.split()
     assert [line.partition("==")[0] for line in listed] == [*wheels.PACKAGES]
     assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}
+
+
+def test_what_a_command_has_printed_is_kept_when_its_time_is_over(tmp_path):
+    bench = Bench(check.parser().parse_args(["--device", "cpu"]), tmp_path)
+    words = ["-c", "import time; print('here', flush=True); time.sleep(600)"]
+    with pytest.raises(MusterError, match=r"here\n+not done after 10 s"):
+        bench.command(words, most_s=10)

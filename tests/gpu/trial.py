@@ -80,7 +80,7 @@ def run_in_turn(rows: Sequence[Row], bench: Bench, written: Any) -> None:
         for number, row in enumerate(rows):
             if row.not_run != WAITING:
                 continue
-            needed = cores if row.alone else min(row.workers, cores)
+            needed = load(row, cores)
             while active and needed + sum(load(other, cores) for other in active.values()) > cores:
                 wait_for_a_row()
             if time.monotonic() >= bench.until:
@@ -95,7 +95,7 @@ def run_in_turn(rows: Sequence[Row], bench: Bench, written: Any) -> None:
 
 def load(row: Row, cores: int) -> int:
     """How many cores a row that runs takes."""
-    return cores if row.alone else min(row.workers, cores)
+    return cores if row.alone else min(row.cores or row.workers, cores)
 
 
 def finish(row: Row, rows: Sequence[Row], bench: Bench) -> None:
