@@ -11,7 +11,9 @@ from muster.checkout import CHECKOUT
 from tests.gpu import streams_worker
 from tests.gpu.streams_worker import CASES, RANKS
 
-WITHIN = {"bf16": 1e-2, "fp16": 1e-3, "int8": 2e-2}  # of the mean; powersgd is not near to it
+# Off the mean; powersgd is not near to it.
+WITHIN = {"bf16": 1e-2, "fp16": 1e-3, "int8": 2e-2, "powersgd": 2.0}
+STREAMS_WITHIN = {"powersgd": 1e-5}  # products of matrices; all else has the same bits
 FAR_S = 240
 
 
@@ -31,20 +33,15 @@ def ranks_on(device, folder):
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank_*.json"))]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    return ranks_on("cuda:0", tmp_path_factory.mktemp("streams"))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_in_another_stream_are_those_of_the_default_stream(results, case):
-    # the same bits, but for products of matrices
-    limit = 1e-5 if case == "powersgd" else 0.0
-    assert [result[case]["other stream"] for result in results] == [pytest.approx(0, abs=limit)] * 2
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case != "powersgd"])
-def test_gradients_are_the_mean_over_ranks_on_a_gpu(results, case):
-    assert max(result[case]["mean"] for result in results) <= WITHIN.get(case, 1e-6)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradients_in_any_stream_are_the_mean_over_ranks(tmp_path):
+    """One start of both ranks for all cases: a start takes longer than all of them."""
+    results = ranks_on("cuda:0", tmp_path)
+    wrong = {
+        (rank, case): off
+        for rank, result in enumerate(results)
+        for case, off in result.items()
+        if off["other stream"] > STREAMS_WITHIN.get(case, 0) or off["mean"] > WITHIN.get(case, 1e-6)
+    }
+    assert len(results) == RANKS and all(result.keys() == CASES.keys() for result in results)
+    assert wrong == {}

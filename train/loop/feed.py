@@ -59,11 +59,11 @@ def loader(
 
 
 class Feed:
-    """The micro-batches of steps, one after the other; `fetch` is called before each step.
+    """The micro-batches of steps on a GPU, one after the other; `fetch` is called before each step.
 
-    With `place`, `fetch` begins to copy those of the next step to the GPU. Without it nothing is
-    done ahead: where this process loads the batches, a sample may draw random numbers when it is
-    read, and a checkpoint would hold those of a step that it has not reached.
+    It is for batches that other processes load. Where this one does, nothing is done ahead: a
+    sample may draw random numbers when it is read, and a checkpoint would hold those of a step that
+    it has not reached.
     """
 
     def __init__(
@@ -71,22 +71,24 @@ class Feed:
         batches: Iterator[Batch],
         counts: Iterator[int],
         device: torch.device,
-        place: Callable[[Batch], Batch] | None,
+        place: Callable[[Batch], Batch],
     ) -> None:
-        """`counts` are the micro-batches of each step; `place` copies one to the `device`."""
+        """`counts` are the micro-batches of each step; `place` copies one to the `device`.
+
+        The copies for the first step begin.
+        """
         self._batches = batches
         self._counts = counts
         self._device = device
         self._place = place
-        self._stream = None if place is None else torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)
         self._fetched = deque[Batch]()
+        self.fetch()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        if self._stream is None:
-            return next(self._batches)
         batch = self._fetched.popleft()
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._stream)
@@ -96,8 +98,6 @@ class Feed:
 
     def fetch(self) -> None:
         """Begin to copy the batches of the next step, if there is one."""
-        if self._place is None:
-            return
         with torch.cuda.stream(self._stream):
             for batch in itertools.islice(self._batches, next(self._counts, 0)):
                 self._fetched.append(self._place(batch))

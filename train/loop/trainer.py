@@ -38,7 +38,7 @@ from train.sync import batchnorm, drift, plugins
 from train.sync.base import SyncOptions
 from train.sync.ranks import Collective, HostCopy, Ranks
 from train.sync.step_times import StepTimes, timer_of
-from train.tasks.base import Task
+from train.tasks.base import Batch, Task
 
 
 class EndedStep(NamedTuple):
@@ -204,7 +204,8 @@ class Trainer:
                 if self.device.type != "cpu":
                     self.trained.average_buffers(step, shared)
                 self._end_step(step, shared, norm, lr)
-                batches.fetch()  # while the device works
+                if isinstance(batches, Feed):
+                    batches.fetch()  # while the device works
                 self._equalize()
                 asked = shared.requests
                 if asked.stop or (asked.save and not self.steps.is_epoch_complete):
@@ -310,29 +311,28 @@ class Trainer:
             return self.manager.requests(step, stop=is_asked)
         return StepRequests(stop=is_asked)
 
-    def _loaded_steps(self) -> Generator[tuple[StepPlan, Feed], None, None]:
+    def _loaded_steps(self) -> Generator[tuple[StepPlan, Iterator[Batch]], None, None]:
         """The remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
             # to cut by lengths takes time: once for each step
             plans, coming = itertools.tee(self.steps.coming())
             batches = self._loaded(coming)
             try:
-                batches.fetch()
                 for plan in self.steps.segment(plans):
                     yield plan, batches
             finally:
-                batches.close()
+                if isinstance(batches, Feed):
+                    batches.close()
 
-    def _loaded(self, coming: Iterator[StepPlan]) -> Feed:
+    def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
         """The micro-batches of the coming steps, which are read ahead."""
         epoch = self.position.epoch
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         config = self.config
         device = self.device
-        place = counted = None
-        if device.type == "cuda" and feed.processes(config, device) > 0:
-            place = functools.partial(to_device, model=self.model, device=device)
+        is_fetched = device.type == "cuda" and feed.processes(config, device) > 0
+        if is_fetched:
             coming, counted = itertools.tee(coming)
         loaded = feed.loader(
             self.datasets.train,
@@ -343,7 +343,10 @@ class Trainer:
             # its own generator: a resumed epoch must not use the one of dropout
             torch.Generator().manual_seed(rng.hash_seed(config.seed, epoch)),
         )
-        counts = (len(plan.micro_batches) for plan in counted or ())
+        if not is_fetched:
+            return loaded
+        counts = (len(plan.micro_batches) for plan in counted)
+        place = functools.partial(to_device, model=self.model, device=device)
         return Feed(loaded, counts, device, place)
 
     def _evaluate(self, when: str) -> dict[str, float]:

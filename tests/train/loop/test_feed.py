@@ -39,19 +39,10 @@ def streams(monkeypatch):
     return waited
 
 
-def test_batches_that_this_process_loads_are_not_read_ahead():
-    numbers = itertools.count()
-    batches = Feed(numbers, iter([1, 1]), CPU, None)
-    batches.fetch()
-    assert next(numbers) == 0  # nobody has taken it
-    assert next(batches) == 1
-
-
 def test_only_the_batches_of_the_next_step_are_fetched(streams):
     numbers = itertools.count()
     place = lambda number: {"x": Placed(number)}  # noqa: E731
     batches = Feed(numbers, iter([2, 1]), GPU, place)
-    batches.fetch()
     first, second = next(batches), next(batches)
     assert [first["x"].number, second["x"].number] == [0, 1]
     assert streams == ["copies"] * 2 and len(first["x"].used_in) == 1

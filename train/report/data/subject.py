@@ -18,7 +18,7 @@ from train.report.data.columns import (
     tell_apart,
     varying_of,
 )
-from train.report.data.reader import Row, Run, known, read_mapping, read_run
+from train.report.data.reader import Row, Run, known, numbers, read_mapping, read_run
 
 
 @dataclass
@@ -177,7 +177,7 @@ def _entry(run: Run, settings: Row) -> Entry:
     of_run = {name: as_cell(value) for name, value in of_run.items()}
     if isinstance(local := of_run.get("local_batch_size"), int):
         of_run["batch_size"] = local * of_run[WORKERS]
-    size: Any = of_run["batch_size"]
-    is_number = isinstance(size, int | float) and not isinstance(size, bool)
-    of_run["batch_of_each"] = size / of_run[WORKERS] if is_number else None
+    size = of_run["batch_size"] if numbers([of_run["batch_size"]]) else None
+    of_run["batch_size"] = size
+    of_run["batch_of_each"] = size / of_run[WORKERS] if size is not None else None
     return Entry(run, of_run)

@@ -11,7 +11,7 @@ import pandas as pd
 from muster import extras
 from muster.printable import csv_cell, json_text, without_html
 from train.report.data import quantities
-from train.report.data.reader import Row, numbers
+from train.report.data.reader import Row, known, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, head, provenance, repeat, sections, verdict
@@ -67,7 +67,7 @@ def shown(
 
 def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
-    if value is None or value is pd.NA or value != value:
+    if value is None or value is pd.NA or known(value) is None:
         return UNKNOWN
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
