@@ -253,7 +253,10 @@ def test_the_answer_is_in_the_first_columns(tmp_path):
 
 
 def test_long_tables_are_in_the_appendix_behind_all_else(tmp_path):
-    subject = subject_of(tmp_path, {"more": [folders.traffic(1), folders.collectives()]})
+    traffic = [folders.traffic(epoch) for epoch in range(1, 8)]
+    many = [("all_reduce", [10], "float32", 40)] * 13
+    collectives = folders.collectives() | {"collectives": many}
+    subject = subject_of(tmp_path, {"more": [*traffic, collectives]})
     text = page.html(subject, sections.build(subject))
     at = text.index('<h2 id="appendix">')
     assert text.index('id="repeat"') < at
@@ -261,3 +264,8 @@ def test_long_tables_are_in_the_appendix_behind_all_else(tmp_path):
     assert text.index('id="traffic"') < at  # its figure is in the body
     links = re.findall('<a href="#([^"]+)">', text)
     assert all(text.count(f'id="{link}"') == 1 for link in links)
+
+
+def test_short_tables_stay_in_the_body(tmp_path):
+    subject = subject_of(tmp_path, {"more": [folders.traffic(1), folders.collectives()]})
+    assert "Appendix" not in page.html(subject, sections.build(subject))

@@ -6,6 +6,9 @@ from train.report.data.columns import Entry, defaults
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 
+# Settings of where a run writes, and what it prints: they change no number.
+OF_PLACE = frozenset({"logs_dir", "checkpoint_dir", "run_id", "overwrite", "quiet"})
+
 
 def is_simulated(entry: Entry) -> bool:
     """Whether its nodes were one machine: with the local launcher, or on a testbed."""
@@ -51,7 +54,11 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
     usual = defaults()
     found: tuple[list[Row], list[Row]] = ([], [])
     for name, value in configs[0].items():
-        if value is not None and all(one.get(name) == value for one in configs):
+        if (
+            value not in (None, "", {}, [])
+            and name not in OF_PLACE
+            and all(one.get(name) == value for one in configs)
+        ):
             is_usual = name in usual and usual[name] == value
             found[is_usual].append({"setting": name, "value": _without_folders(value)})
     return found

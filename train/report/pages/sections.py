@@ -16,6 +16,7 @@ from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
+SHORT = 12  # rows of a table that has a place in the body
 TEXTS = Path(__file__).with_name("sections.yaml")
 Charts = Mapping[str, Mapping[str, tuple[str, str]]]  # by the names of sections
 
@@ -53,11 +54,14 @@ def build(subject: Subject) -> list[Section]:
     """The sections for which there are records, in reading order."""
     texts = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
     charts = {name: one.pop("charts", {}) for name, one in texts.items()}
-    return [
+    parts = [
         Section(name, table, **(texts[name] | more))
         for name, table, more in _parts(subject, charts)
         if len(table)
     ]
+    for part in parts:
+        part.in_appendix &= len(part.table) > SHORT
+    return parts
 
 
 def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
