@@ -39,7 +39,8 @@ def _what(subject: Subject) -> str:
     if len(entries) != 1 or entries[0].run.is_foreign:
         return what
     workers = entries[0].workers
-    return ", ".join(filter(None, [what, entries[0].sync, _several(workers, "worker")]))
+    mode = entries[0].sync
+    return ", ".join(filter(None, [what, mode.strip("?"), _several(workers, "worker")]))
 
 
 def states(subject: Subject) -> str:
