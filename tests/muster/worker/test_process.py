@@ -91,7 +91,9 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     child = spawn(NodeCommand("node0", 0, argv, {}, str(tmp_path)), env, subprocess.DEVNULL)
     try:
-        assert psutil.Process(child.pid).cmdline() == list(argv)
+        command = psutil.Process(child.pid).cmdline
+        wait_until(command)  # the kernel has it only when the new program has begun
+        assert command() == list(argv)
     finally:
         child.kill()
         child.wait()
