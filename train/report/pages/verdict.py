@@ -144,9 +144,9 @@ def _last_loss(entry: Entry) -> float | None:
 
 
 def _bases(subject: Subject) -> list[str]:
-    """The names of the runs with which losses are compared."""
+    """The labels of the runs with which losses are compared."""
     found = (tables.reference(one, subject) for one in subject.entries)
-    return list(dict.fromkeys(one.name for one in found if one))
+    return list(dict.fromkeys(one.label for one in found if one))
 
 
 def _on_losses(subject: Subject) -> str:
