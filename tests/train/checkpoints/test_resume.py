@@ -145,7 +145,7 @@ def test_resume_names_changed_settings(tmp_path):
     (line,) = (line for line in lines if "other settings" in line)
     assert line == (
         "going on with other settings than the checkpoint's: --dropout unset → 0.5, "
-        "--batch-size 256 → 64, --weight-decay 0.1 → 0.0, --adam-beta1 0.9 → 0.8"
+        "--weight-decay 0.1 → 0.0, --adam-beta1 0.9 → 0.8, --batch-size 256 → 64"
     )
 
 
