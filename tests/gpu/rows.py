@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from configs import plugins
-from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from tests.benchmarks.places import Steps
 from tests.commands import cause_in
@@ -29,9 +28,11 @@ STREAMS = "muster.sync on and off the default stream"
 SECONDS = "muster.record beside events"
 EVERY_GPU = "--nproc-per-node gpu"
 DOCTOR = "muster doctor"
-IMAGES, EMPTY_PART = "BatchNorm, single", "BatchNorm, an empty part"
+IMAGES = "BatchNorm, single"
+EMPTY_PART = "BatchNorm, an empty part"
 PLAIN, SCRIPT, TRAINER = "plain DDP script", "the script with muster.sync", "the trainer, ddp"
-BERT, VGG = "BERT", "VGG-11"
+BERT = "BERT"
+VGG = "VGG-11"
 SHARED = "of one GPU"  # several workers on one GPU, which NCCL refuses and gloo does not
 INEXACT = ("local_sgd",)  # modes whose losses are others, if not by much
 COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "int8": 5e-2, "powersgd": 3e-1}  # losses' distance
@@ -104,8 +105,7 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     yield Row("bf16", most, trained("--precision", "bf16"), NEAR)
     if on_gpu:  # which CPUs do slowly
         yield Row("fp16", most, trained("--precision", "fp16"), NEAR)
-        if "float32_matmul" in {setting.name for setting in fields(TrainConfig)}:
-            yield Row("TF32", most, trained("--float32-matmul", "high"), NEAR)
+        yield Row("TF32", most, trained("--float32-matmul", "high"), NEAR)
     yield Row(STREAMS, shared, streams(*through), against="")
     if on_gpu:
         yield Row(f"{STREAMS}, NCCL", most, streams(), against="")
@@ -221,7 +221,8 @@ def killed_and_resumed(*flags: str) -> Callable[..., None]:
     """The last rank kills itself; another number of ranks goes on from the checkpoint."""
 
     def work(row: Row, bench: Bench, folder: Path) -> None:
-        every, last = 2, max(4, bench.args.steps - 2)
+        every = 2
+        last = max(4, bench.args.steps - 2)
         made = bench.models[bench.args.model].result()
         shared = ["--checkpoint-dir", str(folder / "checkpoints"), "--checkpoint-every", str(every)]
         args = bench.args

@@ -124,6 +124,7 @@ def work(rank: int, folder: Path, device: torch.device) -> dict[str, dict[str, f
 
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name may have no address
-    this_rank, target = int(sys.argv[1]), Path(sys.argv[2])
+    this_rank = int(sys.argv[1])
+    target = Path(sys.argv[2])
     written = json.dumps(work(this_rank, target, torch.device(sys.argv[3])))
     (target / f"rank_{this_rank}.json").write_text(written, encoding="utf-8")

@@ -12,7 +12,6 @@ Collectives of a step, in this order on every rank: (1) the sum of the task's un
 units other than samples; (2) what the sync mode sends during the backward pass; (3) the exchange
 of program/exchange.py, with a mark for each buffer, and which gradients the rank has, if the mode
 needs it; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has changed.
-With a GPU, (5) comes after the update.
 
 The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
 only if no gradient has overflowed; a rank that lacks gradients others have; gloo, which sends from

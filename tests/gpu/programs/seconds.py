@@ -3,7 +3,6 @@
 Prints a line of JSON for each step with the events' seconds; the run's records have the others.
 """
 
-import argparse
 import itertools
 import json
 import time
@@ -13,15 +12,13 @@ import torch
 from torch import nn
 
 import muster
+from tests.gpu.programs import arguments
 
 STEPS = 12
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--backend", default="auto")
-    args = parser.parse_args()
+    args = arguments.parser(__doc__).parse_args()
     with muster.init(device=args.device, backend=args.backend) as run:
         width = 4096 if run.device.type == "cuda" else 512
         torch.manual_seed(0)

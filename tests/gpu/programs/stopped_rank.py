@@ -3,22 +3,20 @@
 On CPUs it sleeps there instead.
 """
 
-import argparse
 import time
 
 import torch
 from torch import distributed as dist
 
 import muster
+from tests.gpu.programs import arguments
 
 CYCLES = 2**37  # of a GPU's clock: more than a minute
 BUSY_S = 90
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--backend", default="auto")
+    parser = arguments.parser(__doc__)
     parser.add_argument("--steps", type=int, default=5, help="before the one that hangs")
     args = parser.parse_args()
     with muster.init(device=args.device, backend=args.backend) as run:

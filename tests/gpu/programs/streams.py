@@ -4,7 +4,6 @@ Prints a line of JSON for each mode and compressor: how far its weights are from
 own on the default stream. On CPUs there is no other stream, so both are the same.
 """
 
-import argparse
 import json
 from contextlib import nullcontext
 from typing import Any
@@ -15,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
+from tests.gpu.programs import arguments
 
 STEPS, WIDTH, BATCH = 6, 512, 64
 CASES: dict[str, dict[str, Any]] = {
@@ -26,10 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--backend", default="auto")
-    args = parser.parse_args()
+    args = arguments.parser(__doc__).parse_args()
     with muster.init(device=args.device, backend=args.backend) as run:
         if not dist.is_initialized():  # a process alone: DDP and its hook run with a group of one
             backend = "nccl" if run.device.type == "cuda" else "gloo"

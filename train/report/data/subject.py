@@ -20,6 +20,8 @@ from train.report.data.columns import (
 )
 from train.report.data.reader import Row, Run, known, numbers, read_mapping, read_run
 
+KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "a mapping"}
+
 
 @dataclass
 class Subject:
@@ -121,21 +123,21 @@ def _add_study(subject: Subject, record: Path) -> None:
 
 def _roles(study: Row, notes: list[str]) -> Roles:
     """What the file of the study said of its columns; a value of another kind is noted."""
-    x, series, reference = study.get("x"), study.get("series"), study.get("reference")
-    columns = series if isinstance(series, list) else []
-    is_list = isinstance(series, list) and all(isinstance(one, str) for one in columns)
-    kinds = {
-        "x": x is None or isinstance(x, str),
-        "series": series is None or is_list,
-        "reference": reference is None or isinstance(reference, dict),
-    }
-    notes += [f"study.json: {name} is left out" for name, is_right in kinds.items() if not is_right]
+
+    def of_kind(name: str, kind: type) -> Any:
+        value = study.get(name)
+        if value is None or isinstance(value, kind):
+            return value
+        notes.append(f"study.json: {name} is left out: {KINDS[kind]} was expected")
+        return None
+
+    x = of_kind("x", str)
+    series = of_kind("series", list)
+    reference = of_kind("reference", dict) or {}
     return Roles(
-        x.replace("-", "_") if isinstance(x, str) and x else WORKERS,
-        tuple(map(as_column, columns)) if is_list else None,
-        {as_column(key): value for key, value in reference.items()}
-        if isinstance(reference, dict)
-        else {},
+        as_column(x) if x else WORKERS,
+        None if series is None else tuple(map(as_column, series)),
+        {as_column(key): value for key, value in reference.items()},
     )
 
 

@@ -39,8 +39,8 @@ def _what(subject: Subject) -> str:
     if len(entries) != 1 or entries[0].run.is_foreign:
         return what
     workers = entries[0].workers
-    mode = entries[0].sync
-    return ", ".join(filter(None, [what, mode.strip("?"), _several(workers, "worker")]))
+    mode = entries[0].settings.get("sync")
+    return ", ".join(str(part) for part in (what, mode, _several(workers, "worker")) if part)
 
 
 def states(subject: Subject) -> str:

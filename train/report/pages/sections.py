@@ -100,7 +100,10 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     table = scaling.speedup(subject)
     is_drawn = len(quantities.drawn(table)) > 0
     options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
-    if not _is_same(table, "base"):  # one base is named once, under the first table
+    if not is_drawn:
+        options["lines"] = ["Each base is in doubt: data/speedup.csv has the numbers and why."]
+        options["shown"] = ["series", "workers", "samples_per_s"]
+    elif not _is_same(table, "base"):  # one base is named once, under the first table
         options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
     yield "speedup", table, options
     yield "ranks", tables.per_rank(subject), {}
