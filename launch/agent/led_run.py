@@ -428,6 +428,8 @@ class Attempt:
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
             self._print_output(last=True)
+            if self._recovery is not None:  # its first work may be younger than the last look
+                self._tell_of_recovery(self._recovery)
         self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
         if in_order and (self._signals or self._first is None):  # else a failure stopped them
@@ -530,16 +532,20 @@ class Attempt:
             self._has_announced_end = True
             self._send_all(notice=True)
         self._print_output()
-        recovery = self._recovery
-        if recovery is not None and recovery.is_due() and (line := recovery.look()):
-            self._recovery = None
-            self._print_line(line)
+        if self._recovery is not None and self._recovery.is_due():
+            self._tell_of_recovery(self._recovery)
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
             self._inspection.tick()
             if self._inspection.hang is not None:
                 self._note_end(self._inspection.hang, tells=False)
+
+    def _tell_of_recovery(self, recovery: Recovery) -> None:
+        """Say how long the recovery took, once, if the attempt is back at work."""
+        if line := recovery.look():
+            self._recovery = None
+            self._print_line(line)
 
     def _new_recovery(self) -> Recovery:
         channel = self._agents[0].channel
