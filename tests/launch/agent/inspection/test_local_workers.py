@@ -108,10 +108,16 @@ def functions(report):
     return [frame["function"] for frame in report["threads"][0]["frames"]]
 
 
+def seconds_in(report, function):
+    """How long the main thread has been in this function; 0 where it is elsewhere."""
+    innermost = report["threads"][0]["frames"][-1]
+    return innermost.get("for_s", 0) if innermost["function"] == function else 0
+
+
 def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     began = time.monotonic()
     process = start("load_data")
-    assert wait_until(lambda: (ask(tmp_path)["threads"][0]["frames"][-1]["for_s"] or 0) > 0.5)
+    assert wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
     report = ask(tmp_path)
     assert report["answers"] and report["pid"] == process.pid
     assert functions(report)[-1] == "load_data"
