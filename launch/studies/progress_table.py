@@ -70,8 +70,18 @@ def table(sweep: Sweep) -> Table:
 
 
 def columns(sweep: Sweep) -> list[str]:
-    """The names of all results, in the order in which runs have them."""
-    return list(dict.fromkeys(name for cell in sweep.cells for name in cell.results or {}))
+    """The names of the results, in the order in which runs have them, but no setting again."""
+    names = dict.fromkeys(name for cell in sweep.cells for name in cell.results or {})
+    return [name for name in names if not _repeats_a_setting(sweep, name)]
+
+
+def _repeats_a_setting(sweep: Sweep, name: str) -> bool:
+    """Whether this result of each run is what the run was told: a trainer reports its settings."""
+    return all(
+        str(cell.results[name]) == str(cell.settings.get(name))
+        for cell in sweep.cells
+        if cell.results and name in cell.results
+    )
 
 
 def write_csv(sweep: Sweep) -> None:
