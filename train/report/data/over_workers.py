@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from train.report.data import quantities, scaling, tables
-from train.report.data.columns import Entry
+from train.report.data.columns import Entry, selected
 from train.report.data.reader import Row, mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import as_table, frame, records
@@ -62,7 +62,10 @@ def _training(subject: Subject) -> Iterator[Row]:
 
 
 def evaluation(subject: Subject) -> pd.DataFrame:
-    """Seconds of evaluations and their parts, and the speed-up over the fewest workers."""
+    """Seconds of evaluations and their parts, and the speed-up.
+
+    It is one over the study's reference; without one, over the fewest workers of the series.
+    """
     rows: list[Row] = []
     firsts: list[Entry] = []
     estimates: list[Row] = []
@@ -84,8 +87,13 @@ def evaluation(subject: Subject) -> pd.DataFrame:
     table["samples_per_s"] = rates
     table["series"] = [one.series for one in firsts]
     table["samples_per_s_per_worker"] = rates / table["workers"].astype(float)
-    in_order = table.sort_values(["workers", "samples_per_s"], ascending=[True, False])
-    bases = in_order.drop_duplicates("series").set_index("series").loc[table["series"]]
+    if chosen := selected(firsts, subject.roles):
+        rate_of = dict(zip(table["run"], rates, strict=True))
+        base_of_series = dict.fromkeys(table["series"], scaling.base_of(chosen, rate_of).label)
+    else:
+        in_order = table.sort_values(["workers", "samples_per_s"], ascending=[True, False])
+        base_of_series = dict(in_order.drop_duplicates("series")[["series", "run"]].to_numpy())
+    bases = table.set_index("run", drop=False).loc[table["series"].map(base_of_series)]
     table["base_workers"] = bases["workers"].to_numpy()
     table["base"] = bases["run"].to_numpy()
     gains = (rates / bases["samples_per_s"].to_numpy()).where(table["run"] != table["base"])
