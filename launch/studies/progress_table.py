@@ -51,7 +51,8 @@ def table(sweep: Sweep) -> Table:
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep)
     # results that are texts are in the CSV file alone
-    results = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
+    numbers = [name for name in columns(sweep) if _is_number(sweep, name)]
+    results = [name for name in numbers if name not in values][:MOST_RESULTS]
     place = ["place"] if any(cell.place for cell in sweep.cells) else []
     for name in (*(values or ["run"]), "state", "seconds", *place, *results, ""):
         side: Literal["left", "right"] = "right" if name in ("seconds", *results) else "left"

@@ -64,7 +64,7 @@ def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
     wanted = "epoch_time throughput throughput_per_device speedup evaluation_per_device"
     wanted += " evaluation_speedup prediction_time metric_time broadcast_time memory"
     assert set(wanted.split()) <= set(charts) and len(charts) == len(set(charts))
-    assert [part.title for part in parts[:2]] == ["Devices, accuracy and time", "What was run"]
+    assert [part.title for part in parts[:2]] == ["Training", "What was run"]
 
 
 def test_an_evaluations_speedup_is_over_the_fewest_workers_of_its_series(tmp_path):

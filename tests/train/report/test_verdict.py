@@ -105,7 +105,7 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
         assert (found.measured == begins) is is_one
         assert len(provenance.hosts(read_subject([path]))) == (1 if is_one else 8)
         assert [one.details for one in found.warnings] == (
-            [["8 workers on 4: ddp"]] if is_one else []
+            [["8 workers on 4 cores: ddp"]] if is_one else []
         )
 
 

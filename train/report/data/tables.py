@@ -139,6 +139,18 @@ def metrics(subject: Subject) -> Iterator[Row]:
                     yield at | {"metric": name, "value": value}
 
 
+@as_table
+def evaluated(subject: Subject) -> Iterator[Row]:
+    """A row for each evaluation, a column for each metric."""
+    for entry in subject.entries:
+        for row in evaluations(entry.run):
+            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            every = (row["metrics"] or {}).items()
+            known = {name: one for name, one in every if numbers([one]) and name not in at}
+            if known:
+                yield at | known
+
+
 def main_metrics(subject: Subject) -> list[str]:
     """The first metric, of each evaluation set; or else the loss of evaluations."""
     known = [row["metrics"] for one in subject.entries for row in evaluations(one.run)]

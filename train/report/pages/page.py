@@ -31,7 +31,8 @@ FORMATS = {
 }
 
 
-MOST_BESIDE, MOST_HALF = 8, 5  # columns of a table beside its figure, and in half of the page
+MOST_BESIDE = 8  # columns of a table beside its figure on a wide screen
+MOST_HALF = 5  # columns of a table in half of the page, on paper too
 
 
 class Column(NamedTuple):
@@ -101,11 +102,19 @@ def as_plain_heading(column: str) -> str:
 
 
 def layout(part: Section) -> str:
-    """Where a section's table stands on a wide screen: "beside" its figure, "below", or "half"."""
+    """What stands beside what in a section; "" is one below the other.
+
+    On a wide screen "beside" is a table beside its figure, and "half" a table in half of the page.
+    On paper "slim" is a table beside its figure, and "led" the words beside it.
+    """
     columns = len(shown(part.rows, part.shown))
-    if len(part.figures) == 1:
-        return "beside" if columns <= MOST_BESIDE else "below"
-    return "half" if not part.figures and columns <= MOST_HALF else "below"
+    if len(part.figures) != 1:
+        return "half" if not part.figures and columns <= MOST_HALF else ""
+    if part.in_appendix:
+        return "led"
+    if columns <= MOST_HALF and len(part.rows) <= sections.SHORT:
+        return "slim beside"
+    return "led beside" if columns <= MOST_BESIDE else "led"
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:

@@ -73,7 +73,7 @@ def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
     states = [str(cell.get("state")) for cell in subject.cells]
     of_cells = [
-        f"{states.count(state)} of {len(states)} cells of the study: {state}"
+        f"{states.count(state)} of {len(states)} runs of the study: {state}"
         for state in ("failed", "waiting", "running")
         if state in states
     ]

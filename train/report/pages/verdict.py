@@ -107,7 +107,11 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
         row |= {"samples_per_s": timed.get("samples_per_s"), "efficiency": gain.get("efficiency")}
         row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
         rows.append(row | dict(sent.reindex([one.name for one in entries]).mean()))
-    table = frame(rows)
+    table = frame(rows).rename(columns={"MB_counted": "MB_sent"})
+    if "MB_sent" in table and table["MB_sent"].notna().any():
+        table = table.drop(columns="MB_expected")  # the section on traffic has both
+    if len(table) and table["speedup"].notna().any():
+        table = table.drop(columns="samples_per_s")  # of which it is made; Throughput has them
     if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
         table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
@@ -184,7 +188,9 @@ def _shared_cores(subject: Subject) -> Iterator[Warned]:
     for entry in subject.entries:
         total = head.cores(entry)
         if total and entry.workers > total and not entry.run.is_foreign:
-            found.setdefault(f"{entry.workers} workers on {total:.0f}", {})[entry.label] = None
+            shared = f"{entry.workers} workers on {head.several(int(total), 'core')}"
+            found.setdefault(shared, {})[entry.label] = None
     if found:
-        text = "Workers share cores; on as many machines, speed-ups are others."
-        yield Warned(text, [f"{text}: {', '.join(labels)}" for text, labels in found.items()])
+        text = "Workers share cores; on machines of their own, speed-ups would be others."
+        of_runs = (f"{shared}: {' · '.join(labels)}" for shared, labels in found.items())
+        yield Warned(text, list(of_runs))
