@@ -276,6 +276,23 @@ def test_the_report_of_a_course_has_at_most_eight_pages_before_its_appendix(on_p
     assert at <= 8
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "figures", "in_appendix", "wanted"),
+    [
+        (5, 12, 1, False, "slim beside"), (5, 13, 1, False, "led beside"),
+        (6, 12, 1, False, "led beside"), (9, 12, 1, False, "led"), (9, 40, 1, True, "led"),
+        (9, 12, 2, False, ""), (5, 12, 0, False, "half"), (6, 12, 0, False, ""),
+    ],
+)  # fmt: skip
+def test_a_table_is_beside_its_figure_where_both_have_room(
+    columns, rows, figures, in_appendix, wanted
+):
+    table = frame({f"c{number}": row for number in range(columns)} for row in range(rows))
+    drawn = {str(number): "" for number in range(figures)}
+    part = sections.Section("x", table, "X", figures=drawn, in_appendix=in_appendix)
+    assert page.layout(part) == wanted
+
+
 def is_appendix(box) -> bool:
     element = box.element
     return element is not None and element.tag == "h2" and element.get("id") == "appendix"

@@ -156,7 +156,7 @@ def _bases(subject: Subject) -> list[str]:
 def _on_losses(subject: Subject) -> str:
     """What the column of losses says."""
     bases = _bases(subject)
-    of = bases[0] if len(bases) == 1 else "the run of the same work and seed that is named"
+    of = bases[0] if len(bases) == 1 else "a reference of the same work"
     return f"Losses are compared, step by step, with those of {of}; the largest difference counts."
 
 
