@@ -239,6 +239,16 @@ def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_
     assert "2027-01-15 08:00 UTC, 3 min of runs" in several
 
 
+def test_runs_of_a_study_that_stopped_or_wait_are_counted_once(tmp_path):
+    ends = {"a": None, "b": {"code": 75, "message": "stopped", "time_unix_s": 1.0}}
+    states = {"a": "done", "b": "stopped", "c": "waiting", "d": "waiting", "e": "done"}
+    path = make_study(tmp_path, [cell(name, state=state) for name, state in states.items()])
+    for name, end in ends.items():
+        make_run(path / "runs" / name, end=end)
+    found = head.states(read_subject([path]))
+    assert found == "1 of 5 runs done, 1 stopped, 2 waiting, 1 gone"
+
+
 def test_a_run_without_times_has_a_first_line_without_them(tmp_path):
     path = make_run(tmp_path / "run")
     for name in ("job.json", "exit.json"):

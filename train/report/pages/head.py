@@ -45,10 +45,7 @@ def _what(subject: Subject) -> str:
 
 def states(subject: Subject) -> str:
     """How many runs are done; of the others how they ended, or that they wait."""
-    found = [tables.state(one) for one in subject.entries]
-    # of a study also those without a folder
-    without = [str(one.get("state")) for one in subject.cells if one.get("state") != "done"]
-    found += without[: max(0, len(subject.cells) - len(found))]
+    found = [*map(tables.state, subject.entries), *subject.without_run]
     if len(found) == 1:
         return found[0]
     others = [f"{found.count(one)} {one}" for one in dict.fromkeys(found) if one != "done"]

@@ -70,7 +70,9 @@ def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or known(value) is None:
         return UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
         return str(value)
     if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")

@@ -71,13 +71,7 @@ def _without_folders(value: object) -> object:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    states = [str(cell.get("state")) for cell in subject.cells]
-    of_cells = [
-        f"{states.count(state)} of {len(states)} runs of the study: {state}"
-        for state in ("failed", "waiting", "running")
-        if state in states
-    ]
-    return list(dict.fromkeys([*subject.notes, *_of_runs(subject), *of_cells]))
+    return list(dict.fromkeys([*subject.notes, *_of_runs(subject)]))
 
 
 def _of_runs(subject: Subject) -> list[str]:
