@@ -18,6 +18,7 @@ from train.report.pages import drawing, head, provenance, repeat, sections, verd
 from train.report.pages.sections import Section
 
 UNKNOWN = "-"  # the cell of a value that is not known
+LEAST = 0.0001  # of a time in the unit of its table; a shorter one is shown as less than it
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
@@ -76,6 +77,8 @@ def as_text(value: Any, column: str = "") -> str:
         return str(value)
     if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")
+    if column.endswith(("_s", "_ms")) and 0 < value < LEAST:
+        return f"<{LEAST:g}"
     if isinstance(value, int) or (abs(value) >= 1000 and value.is_integer()):
         return f"{value:.0f}"
     usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
