@@ -239,6 +239,15 @@ def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_
     assert "2027-01-15 08:00 UTC, 3 min of runs" in several
 
 
+@pytest.mark.parametrize(
+    ("code", "cause", "state"),
+    [(130, "signal", "stopped"), (143, "program", "failed (143)"), (75, "stopped", "stopped")],
+)
+def test_a_run_that_was_told_to_stop_has_not_failed(tmp_path, code, cause, state):
+    end = {"code": code, "message": "", "time_unix_s": 1.0, "cause": cause}
+    assert head.states(subject_of(tmp_path, {"end": end})) == state
+
+
 def test_runs_of_a_study_that_stopped_or_wait_are_counted_once(tmp_path):
     ends = {"a": None, "b": {"code": 75, "message": "stopped", "time_unix_s": 1.0}}
     states = {"a": "done", "b": "stopped", "c": "waiting", "d": "waiting", "e": "done"}

@@ -70,6 +70,10 @@ class Unit(NamedTuple):
     name: str
     size: float  # in the unit of the data
 
+    @property
+    def in_full(self) -> str:
+        return {"s": "seconds", "ms": "milliseconds"}.get(self.name, self.name)
+
     def of(self, value: Any) -> Any:
         """A number in this unit; anything else as it is."""
         return value / self.size if numbers([value]) else value

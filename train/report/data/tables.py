@@ -8,6 +8,7 @@ losses should differ by rounding alone.
 """
 
 import math
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, ParamSpec
@@ -22,6 +23,7 @@ from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
 
 P = ParamSpec("P")
+SIGNALS = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of runs that were told to stop
 FIRST = 5  # losses that are shown one by one, as in the courses
 
 
@@ -86,8 +88,8 @@ def losses(subject: Subject) -> Iterator[Row]:
         base = reference(entry, subject)
         known, name = (curve(base.run), base.name) if base else ({}, None)
         for step, loss in curve(entry.run).dropna().items():
-            row: Row = {"run": entry.name, "step": step, "loss": loss, "reference": name}
-            yield row | {"difference": loss - known.get(step, math.nan)}
+            row: Row = {"run": entry.name, "series": entry.series, "step": step, "loss": loss}
+            yield row | {"reference": name, "difference": loss - known.get(step, math.nan)}
 
 
 def reference(entry: Entry, subject: Subject) -> Entry | None:
@@ -251,7 +253,9 @@ def state(entry: Entry) -> str:
     run: Any = entry.run
     if run.end:
         code = run.end.get("code")
-        return "done" if code == 0 else "stopped" if code == STOPPED else f"failed ({code})"
+        # a program may end with the code of a signal by itself
+        is_stop = code == STOPPED or (code in SIGNALS and run.end.get("cause") != "program")
+        return "done" if code == 0 else "stopped" if is_stop else f"failed ({code})"
     if run.summary:
         return "done"
     bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]

@@ -32,7 +32,7 @@ FORMATS = {
 }
 
 
-MOST_BESIDE = 8  # columns of a table beside its figure on a wide screen
+MOST_BESIDE = 7  # columns of a table beside its figure on a wide screen
 MOST_HALF = 5  # columns of a table in half of the page, on paper too
 
 
@@ -92,9 +92,8 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
-    column = column.replace("speedup", "speed-up").replace(
-        "samples_per_s", "samples/\N{WORD JOINER}s"
-    )
+    column = column.replace("speedup", "speed-\N{WORD JOINER}up")
+    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
     for unit in ("s", "ms", "bytes", "MiB"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"

@@ -84,8 +84,8 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     shown = [name for name in table if name in {*always, *subject.varying}]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
     table = tables.losses(subject)
-    figures = {"first_losses": plots.losses(table)} if len(table) else {}
-    more = {"figures": figures, "data": {"losses": table}}
+    figures = plots.losses(table) if len(table) else {}
+    more: dict[str, Any] = {"figures": figures, "data": {"losses": table}}
     yield "first_losses", tables.first_losses(subject), more
     table = tables.metrics(subject)
     yield "metrics", tables.evaluated(subject), {"figures": over_epochs(table)}
@@ -96,21 +96,23 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     if len(training) > 1 and not figures:
         figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
+    gains = scaling.speedup(subject)
+    is_drawn = len(quantities.drawn(gains)) > 0
     table = training.reindex(columns=columns)
-    yield "throughput", table, {"figures": figures, "shown": _without_same(table, "precision")}
-    table = scaling.speedup(subject)
-    is_drawn = len(quantities.drawn(table)) > 0
-    options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
-    if not is_drawn:
-        options["lines"] = ["Each base is in doubt: data/speedup.csv has the numbers and why."]
-        options["shown"] = ["series", "workers", "samples_per_s"]
-    elif not _is_same(table, "base"):  # one base is named once, under the first table
-        options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
-    yield "speedup", table, options
+    more = {"figures": figures, "shown": _without_same(table, "precision")}
+    more["data"] = {"speedup": gains} if len(gains) and not is_drawn else {}
+    yield "throughput", table, more
+    if is_drawn:  # else each base is in doubt, as the first table's warning says
+        more = {"figures": plots.speedup(gains)}
+        if not _is_same(gains, "base"):  # one base is named once, under the first table
+            names = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+            more["shown"] = names
+        yield "speedup", gains, more
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
+    if any(not tables.all_steps(one.run) for one in subject.entries):  # which only evaluate
+        figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
     yield "evaluation", table, {"figures": figures}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}

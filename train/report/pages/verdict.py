@@ -1,6 +1,6 @@
 """The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
@@ -85,8 +85,8 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
     bases = _bases(subject)
-    unit = quantities.unit_of_seconds(row["mean_s"] for row in seconds)
-    of_evaluations = quantities.unit_of_seconds(row["eval_s"] for row in of_evaluation.values())
+    unit = _unit(seconds, "mean_s")
+    of_evaluations = _unit(of_evaluation.values(), "eval_s")
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
@@ -136,6 +136,11 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
                     for size in (low, high)
                 ],
             )
+
+
+def _unit(rows: Iterable[Row], column: str) -> Unit:
+    """That of these seconds and of their intervals, as in the section's table."""
+    return quantities.unit_of_seconds(row[name] for row in rows for name in (column, "high_s"))
 
 
 def _seconds(row: Row, column: str, unit: Unit) -> str | None:
