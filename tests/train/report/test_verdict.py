@@ -91,6 +91,23 @@ def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
     assert one["evaluated_samples_per_s"] == pytest.approx(200)
 
 
+def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
+    """As BSC's: some runs train, others evaluate."""
+    made = folders.evaluation(0, accuracy=0.5, eval_loss=0.7)
+    subject = subject_of(
+        tmp_path, {"workers": 2},
+        *({"workers": n, "sync": "accelerate", "rows": [made | {"eval_s": 1 / n}]}
+          for n in (1, 2)),
+    )  # fmt: skip
+    found = verdict.build(subject)
+    rows = rows_of(found)
+    assert rows["ddp, 2 workers"]["time_per_step"] == "100 ms"
+    two = rows["accelerate, 2 workers"]
+    assert (two["time_per_step"], two["time_per_evaluation"]) == (None, "0.5 s")
+    assert two["speedup"] == pytest.approx(2) and "last_batch_loss" not in found.table
+    assert found.under[0] == "Speed-up and efficiency are relative to accelerate, 1 worker."
+
+
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
     """Two workers a core: what they do is not what as many nodes would do."""
     for launcher, is_one in (("local", True), ("ssh", False)):
