@@ -187,11 +187,14 @@ def test_losses_on_one_another_are_called_so(tmp_path):
 
 
 def test_many_runs_have_the_looks_of_their_series(tmp_path):
-    rows = (
+    rows = [
         {"run": f"{series}, {workers}", "series": series, "step": n, "loss": 1.0 / n,
          "reference": None, "difference": math.nan}
         for series in ("a", "b") for workers in range(4) for n in range(1, 5)
-    )  # fmt: skip
+    ]  # fmt: skip
     (axis,) = plots.losses(frame(rows))["first_losses"].axes
     assert len(axis.lines) == 8 and len({line.get_color() for line in axis.lines}) == 2
     assert all(list(line.get_xdata()) == [1, 2, 3, 4] for line in axis.lines)
+    many = frame(row | {"series": row["run"], "name": None} for row in rows)
+    (axis,) = plots.losses(many)["first_losses"].axes
+    assert len(axis.lines) == 8 and len({line.get_color() for line in axis.lines}) == 1

@@ -17,7 +17,7 @@ import pandas as pd
 
 from muster.errors import STOPPED
 from train.records.schema import PHASES
-from train.report.data.columns import Entry, by_label, loss_reference
+from train.report.data.columns import NAME, Entry, by_label, loss_reference
 from train.report.data.quantities import estimate
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
@@ -88,8 +88,12 @@ def losses(subject: Subject) -> Iterator[Row]:
         base = reference(entry, subject)
         known, name = (curve(base.run), base.name) if base else ({}, None)
         for step, loss in curve(entry.run).dropna().items():
-            row: Row = {"run": entry.name, "series": entry.series, "step": step, "loss": loss}
-            yield row | {"reference": name, "difference": loss - known.get(step, math.nan)}
+            row = _of_run(entry) | {"step": step, "loss": loss, "reference": name}
+            yield row | {"difference": loss - known.get(step, math.nan)}
+
+
+def _of_run(entry: Entry) -> Row:
+    return {"run": entry.name, "series": entry.series, NAME: entry.title or None}
 
 
 def reference(entry: Entry, subject: Subject) -> Entry | None:
@@ -135,7 +139,7 @@ def first_losses(subject: Subject) -> Iterator[Row]:
 def metrics(subject: Subject) -> Iterator[Row]:
     for entry in subject.entries:
         for row in evaluations(entry.run):
-            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            at = _of_run(entry) | {"epoch": row["epoch"], "step": row["step"]}
             for name, value in (row["metrics"] or {}).items():
                 if numbers([value]):
                     yield at | {"metric": name, "value": value}

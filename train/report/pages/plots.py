@@ -105,7 +105,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
 
     With many runs, those of one series look the same.
     """
-    look = "series" if table["run"].nunique() > MOST_LINES else ""
+    table, look = _told_apart(table)
     apart = table[table["difference"].notna()]
     gaps = apart["difference"].abs()
     title = ""
@@ -122,8 +122,17 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
         title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
         how: dict[str, Any] = {"look": look, "title": title, "is_log": True}
         panel = Panel(apart, "step", "difference", "difference", **how)
-        found["loss_differences"] = lines([[panel]], table[look or "run"].unique())
+        found["loss_differences"] = lines([[panel]], table[look].unique())
     return found
+
+
+def _told_apart(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The table, and the first column whose values are few enough to look different."""
+    for column in ("run", "series", "name"):
+        values = table.get(column)
+        if values is not None and values.notna().all() and values.nunique() <= MOST_LINES:
+            return table, column
+    return table.assign(name="each run"), "name"
 
 
 def _has_one_reference(table: pd.DataFrame) -> bool:
@@ -135,8 +144,9 @@ def _has_one_reference(table: pd.DataFrame) -> bool:
 def metrics(table: pd.DataFrame) -> str:
     """A panel for each metric, over epochs; over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
+    table, look = _told_apart(table)
     of_metrics = table.groupby("metric", sort=False)
-    return lines([[Panel(own, "epoch", "value", str(name))] for name, own in of_metrics])
+    return lines([[Panel(own, "epoch", "value", str(name), look=look)] for name, own in of_metrics])
 
 
 def speedup(table: pd.DataFrame) -> dict[str, str]:
@@ -144,7 +154,7 @@ def speedup(table: pd.DataFrame) -> dict[str, str]:
 
     A series has only the measured points; those over a base in doubt are left out.
     """
-    table, found = drawn(table), {}
+    table, found = drawn(table), dict[str, str]()
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
         several = f"{few} worker{'' if few == 1 else 's'} with the same batch"
@@ -152,6 +162,10 @@ def speedup(table: pd.DataFrame) -> dict[str, str]:
         how: dict[str, Any] = {"by": "series", "title": title}
         ideal = ((few, 1), (most, most / few))
         name = f"speedup_{len(found) + 1}" if found else "speedup"
+        if own["series"].nunique() > MOST_LINES:
+            in_order = own.sort_values(["series", "workers"], kind="stable").set_index("run")
+            found |= bars(name, in_order[["speedup"]].astype(float), f"speed-up {title}")
+            continue
         panel = Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)
         found[name] = lines([[panel]], table["series"].unique())
     return found
