@@ -72,7 +72,9 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
     from matplotlib.textpath import TextPath
 
     names = [text(one.get_label(), LETTERS - 8) for one in handles]
-    widest = max(TextPath((0, 0), name, size=LEGEND_PT).get_extents().width for name in names)
+    every = [line for name in names for line in name.splitlines()]
+    sizes = (TextPath((0, 0), line, size=LEGEND_PT).get_extents().width for line in every)
+    widest = max(sizes, default=0)
     columns = max(1, min(len(names), int(WIDTH_IN * 72 // (widest + BESIDE_NAME_PT))))
     how = {"loc": "outside upper left", "ncols": columns, "frameon": False, "fontsize": LEGEND_PT}
     how |= {"borderaxespad": 0.1, "columnspacing": 1, "handlelength": 1.6, "handletextpad": 0.5}
