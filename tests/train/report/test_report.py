@@ -258,7 +258,7 @@ def test_printed_cells_stay_inside_do_not_touch_and_can_be_read(on_paper, study)
             gap = box.position_x + box.border_width() - max(ends, default=0)
             assert gap > 3, "".join(one.text for one in texts)
             assert box.position_x + box.width <= RIGHT + 1
-            assert all(one.style["font_size"] >= 7.5 * PX_OF_PT for one in texts)
+            assert all(one.style["font_size"] > 7.49 * PX_OF_PT for one in texts)
 
 
 @pytest.mark.slow
