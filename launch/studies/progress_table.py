@@ -51,8 +51,7 @@ def table(sweep: Sweep) -> Table:
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep)
     # results that are texts are in the CSV file alone
-    numbers = [name for name in columns(sweep) if _is_number(sweep, name)]
-    results = [name for name in numbers if name not in values][:MOST_RESULTS]
+    results = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
     place = ["place"] if any(cell.place for cell in sweep.cells) else []
     for name in (*(values or ["run"]), "state", "seconds", *place, *results, ""):
         side: Literal["left", "right"] = "right" if name in ("seconds", *results) else "left"
@@ -71,8 +70,18 @@ def table(sweep: Sweep) -> Table:
 
 
 def columns(sweep: Sweep) -> list[str]:
-    """The names of all results, in the order in which runs have them."""
-    return list(dict.fromkeys(name for cell in sweep.cells for name in cell.results or {}))
+    """The names of the results, in the order in which runs have them, but no setting again."""
+    names = dict.fromkeys(name for cell in sweep.cells for name in cell.results or {})
+    return [name for name in names if not _repeats_a_setting(sweep, name)]
+
+
+def _repeats_a_setting(sweep: Sweep, name: str) -> bool:
+    """Whether this result of each run is what the run was told: a trainer reports its settings."""
+    return all(
+        str(cell.results[name]) == str(cell.settings.get(name))
+        for cell in sweep.cells
+        if cell.results and name in cell.results
+    )
 
 
 def write_csv(sweep: Sweep) -> None:
