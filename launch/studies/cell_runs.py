@@ -303,6 +303,8 @@ def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
     if output := last_line(end.get("output") or ""):
         message = f"{message}: {output}"
+    if cell.state == "stopped":  # how a single run goes on; the same command continues all
+        message = message.partition("; go on with ")[0]
     cell.message = message.removeprefix(f"{cell.state} ")  # it is printed after the state
 
 

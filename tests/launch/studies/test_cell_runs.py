@@ -27,6 +27,14 @@ def test_a_run_without_a_traceback_is_told_by_what_its_rank_printed_last(tmp_pat
     assert cell.message == "rank 1 on node0: exit code 7: no data in /x"
 
 
+def test_how_a_stopped_run_goes_on_is_left_to_the_study(tmp_path):
+    sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
+    text = "stopped cleanly after step 4 (SIGINT); go on with the same command and --resume /x"
+    run_record.end(tmp_path, 75, text, None, "stopped")
+    record_result(sweep, cell := SimpleNamespace(), 75)
+    assert (cell.state, cell.message) == ("stopped", "cleanly after step 4 (SIGINT)")
+
+
 @pytest.fixture
 def sweep(tmp_path):
     """Two runs, which an earlier call has recorded as done."""

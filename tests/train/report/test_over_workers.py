@@ -61,10 +61,20 @@ def test_one_device_has_no_speedup_over_itself(tmp_path):
 def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
     parts = sections.build(emotion(tmp_path))
     charts = [name for part in parts for name in part.figures]
-    wanted = "epoch_time throughput throughput_per_device speedup evaluation_per_device"
-    wanted += " evaluation_speedup prediction_time metric_time broadcast_time memory"
+    wanted = "epoch_time throughput throughput_per_device speedup evaluation memory"
     assert set(wanted.split()) <= set(charts) and len(charts) == len(set(charts))
-    assert [part.title for part in parts[:2]] == ["Devices, accuracy and time", "What was run"]
+    assert "metric_time" not in charts
+    assert [part.title for part in parts[:2]] == ["Training", "What was run"]
+
+
+def test_parts_of_an_evaluation_are_charts_where_runs_only_evaluate(tmp_path):
+    made = evaluation(0, accuracy=0.5) | {"predict_s": 0.4, "metric_s": 0.1, "sync_s": 0.1}
+    runs = ({"workers": n, "epochs": 0, "sync": "ddp", "rows": [made]} for n in (1, 2))
+    (part,) = [
+        one for one in sections.build(subject_of(tmp_path, *runs)) if one.name == "evaluation"
+    ]
+    wanted = "evaluation evaluation_per_device evaluation_speedup prediction_time metric_time"
+    assert {*wanted.split(), "broadcast_time"} == set(part.figures)
 
 
 def test_an_evaluations_speedup_is_over_the_fewest_workers_of_its_series(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 from matplotlib.text import Text
 
@@ -31,10 +32,20 @@ def markers(axis) -> list[tuple[float, float]]:
     )
 
 
+def test_times_of_a_figure_have_one_unit():
+    row = {"low_s": None, "high_s": None}
+    for (small, large), unit in (((0.2, 0.5), "ms"), ((0.2, 1.5), "s")):
+        table = frame([row | {"run": "a", "eval_s": small}, row | {"run": "b", "eval_s": large}])
+        (axis,) = plots.evaluation(table)["evaluation"].axes
+        assert {text.get_text().split()[1] for text in axis.texts} == {unit}
+        full = {"ms": "milliseconds", "s": "seconds"}[unit]
+        assert axis.get_xlabel() == f"{full} per evaluation"
+
+
 @pytest.mark.parametrize("study", [courses, unequal])
 def test_every_point_of_the_speedup_was_measured(tmp_path, study):
     table = study(tmp_path)
-    figure = plots.speedup(table)
+    figure = plots.speedup(table)["speedup"]
     (axis,) = figure.axes
     wanted = [(row["workers"], round(row["speedup"] or 1.0, 9)) for row in records(table)]
     assert markers(axis) == sorted(wanted)  # the base is at one
@@ -66,7 +77,7 @@ def evaluations(*rows: tuple[float, float | None]):
 )
 def test_an_interval_is_named_only_where_one_is_drawn(rows, message):
     (axis,) = plots.evaluation(evaluations(*rows))["evaluation"].axes
-    assert axis.get_xlabel().replace("\n", " ") == message
+    assert axis.get_xlabel().replace("\n", " ").replace("\xa0", " ") == message
 
 
 def test_many_bars_are_several_figures_on_one_scale():
@@ -125,13 +136,13 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
     off = [step(n, loss=1 / n + (1e-3 if n in (2, 9) else 0)) for n in range(1, 11)]
     one = {"sync": "single", "workers": 1, "steps": 10}
     table = tables.losses(subject_of(tmp_path, one, {"rows": off}))
-    figure = plots.losses(table)
-    (line,) = figure.axes[1].lines
+    both = plots.losses(table)
+    (line,) = both["loss_differences"].axes[0].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
-    assert len(figure.axes[0].lines) == 2
+    assert len(both["first_losses"].axes[0].lines) == 2
     same = table[table["difference"].fillna(0) == 0]
-    assert len(plots.losses(same).axes) == 1  # there is nothing to draw of equal losses
+    assert list(plots.losses(same)) == ["first_losses"]  # of equal losses nothing else is drawn
 
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):
@@ -167,6 +178,23 @@ def test_a_legend_names_no_part_that_cannot_be_seen():
 def test_losses_on_one_another_are_called_so(tmp_path):
     near = [step(n, loss=1 / n + 1e-7) for n in range(1, 9)]
     table = tables.losses(subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}))
-    above, below = plots.losses(table).axes
-    assert above.get_title(loc="left") == "all curves lie on one another"
-    assert "loss of single" in below.get_title(loc="left").replace("\n", " ")
+    both = [figure.axes[0].get_title(loc="left") for figure in plots.losses(table).values()]
+    assert both[0] == "all curves lie on one another"
+    assert "loss of single" in both[1].replace("\n", " ")
+    other = table.assign(loss=table["loss"] + 10, run=table["run"] + " of 4", reference=None)
+    apart = plots.losses(pd.concat([table, other.assign(difference=math.nan)]))["first_losses"]
+    assert apart.axes[0].get_title(loc="left") == ""  # some are compared with nothing
+
+
+def test_many_runs_have_the_looks_of_their_series(tmp_path):
+    rows = [
+        {"run": f"{series}, {workers}", "series": series, "step": n, "loss": 1.0 / n,
+         "reference": None, "difference": math.nan}
+        for series in ("a", "b") for workers in range(4) for n in range(1, 5)
+    ]  # fmt: skip
+    (axis,) = plots.losses(frame(rows))["first_losses"].axes
+    assert len(axis.lines) == 8 and len({line.get_color() for line in axis.lines}) == 2
+    assert all(list(line.get_xdata()) == [1, 2, 3, 4] for line in axis.lines)
+    many = frame(row | {"series": row["run"], "name": None} for row in rows)
+    (axis,) = plots.losses(many)["first_losses"].axes
+    assert len(axis.lines) == 8 and len({line.get_color() for line in axis.lines}) == 1

@@ -31,6 +31,8 @@ def test_all_seconds_of_a_table_have_one_unit_and_memory_is_in_mib():
     assert columns == {"eval_s": ["0.6382"], "high_s": ["1.443"], "peak_memory_MiB": ["447"]}
     columns = [column.name for column in page.shown([{"eval_s": 0.2, "low_s": 0.1}])]
     assert columns == ["eval_ms", "low_ms"]
+    (_, least) = page.shown([{"eval_s": 20.0, "sync_s": 8.6e-6}])
+    assert least.cells == ["<0.0001"] and least.is_number
 
 
 def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
@@ -44,7 +46,13 @@ def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
     assert "speedup" not in built.table or built.table["speedup"].isna().all()
     assert any("No speed-up is shown" in warning.sentence for warning in built.warnings)
     parts = {part.name: part for part in sections.build(subject)}
-    assert parts["speedup"].rows["speedup"].isna().all() and not parts["speedup"].figures
+    assert "speedup" not in parts and list(parts["throughput"].data) == ["speedup"]
+
+
+def test_a_run_is_not_compared_with_itself():
+    row = {"base": "a", "doubt": None, "efficiency": None, "speedup": None}
+    rows = [row | {"run": "a"}, row | {"run": "b", "speedup": 1.5}]
+    assert list(quantities.believed(frame(rows))["base"]) == [None, "a"]
 
 
 def test_a_base_whose_own_times_differ_widely_is_in_doubt():

@@ -1,10 +1,13 @@
 import csv
+import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import strategies as st
 
 from muster.writing import write_json
@@ -105,9 +108,8 @@ def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, make, given, 
 @pytest.fixture
 def without_figures(monkeypatch):
     """Figures and the PDF take most of the time."""
-    for name in ("seconds", "memory", "evaluation", "throughput", "over_x"):
+    for name in ("losses", "seconds", "memory", "evaluation", "throughput", "over_x"):
         monkeypatch.setattr(plots, name, lambda *given: {})
-    monkeypatch.setattr(plots, "losses", lambda *given: "")
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
     monkeypatch.setattr(page, "write_pdf", lambda *given: "")
 
@@ -166,34 +168,137 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
     assert (tmp_path / "report" / "index.html").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.needs("Pango")
-def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_path):
+def course_study(path: Path) -> Path:
+    """A course's ten runs, as configs/studies/cs744.yaml has them, each with all of its records."""
+    study = yaml.safe_load((REPOSITORY / "configs/studies/cs744.yaml").read_text(encoding="utf-8"))
+    texts = {name: study[name] for name in ("question", "implementation", "discussion")}
+    more = [folders.evaluation(20, accuracy=0.2345, eval_loss=2.3456)]
+    more += [folders.traffic(epoch) for epoch in (0, 1)]
+    more += [folders.collectives() | {"collectives": [("all_reduce", [9], "float32", 36)] * 34}]
+    cells = []
+    for name, sync in ((entry["name"], entry["sync"]) for entry in study["grid"]):
+        for nodes in (1,) if sync == "single" else (2, 3, 4):
+            folder = f"{sync}-{nodes}"
+            settings = {"sync": sync, "bucket_mb": 0 if "2" in name else 25}
+            cells.append(cell(folder, nodes=nodes, settings=settings) | {"name": name})
+            run = make_run(
+                path / "runs" / folder, workers=nodes, step_s=3.7 / nodes ** 0.5, more=more,
+                task="cs744", **settings,
+            )  # fmt: skip
+            for end in (run / "exits").iterdir():
+                write_json(end, json.loads(end.read_text()) | {"peak_memory_bytes": 2**29})
+    keys = {name: study[name] for name in ("x", "series", "reference", "title", "about")}
+    return make_study(path, cells, texts=texts, **keys)
+
+
+def printed(subject, parts) -> list[list]:
+    """The boxes of each page on paper."""
     import weasyprint  # where Pango is
 
-    subject = read_subject([full_study(tmp_path / "study")])
+    made = page.html(subject, parts, ink=drawing.PRINT_INK)
+    pages = weasyprint.HTML(string=made).render().pages
+    return [list(one._page_box.descendants()) for one in pages]
+
+
+@pytest.fixture(scope="module")
+def on_paper(tmp_path_factory) -> dict[str, list[list]]:
+    """Pages of a study of much, with tables of some lengths, and of a course's."""
+    folder = tmp_path_factory.mktemp("printed")
+    subject = read_subject([full_study(folder / "study")])
     parts = sections.build(subject)
     for rows in (17, 52, 34, 45):
         table = frame({"step": number, "value": number} for number in range(rows))
         parts.append(sections.Section("more", table, f"{rows} rows"))
-    made = page.html(subject, parts, ink=drawing.PRINT_INK)
-    printed = weasyprint.HTML(string=made).render().pages
-    pages = [list(one._page_box.descendants()) for one in printed]
+    course = read_subject([course_study(folder / "course")])
+    found = {"study": printed(subject, parts)}
+    return found | {"course": printed(course, sections.build(course))}
+
+
+PX_OF_MM = 96 / 25.4
+PX_OF_PT = 96 / 72
+RIGHT = (210 - 14) * PX_OF_MM  # of the text
+on_both = pytest.mark.parametrize("study", ["study", "course"])
+
+
+def is_cell(box) -> bool:
+    return type(box).__name__ == "TableCellBox"  # its lines have its tag, too
+
+
+def on(tags: tuple[str, ...], boxes: list) -> list:
+    return [box for box in boxes if box.element_tag in tags]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("Pango")
+@on_both
+def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(on_paper, study):
+    pages = on_paper[study]
     split = {}  # rows of each table's body, by the page that they are on
     for boxes in pages:
-        for body in (box for box in boxes if box.element_tag == "tbody"):
-            rows = sum(box.element_tag == "tr" for box in body.descendants())
+        for body in on(("tbody",), boxes):
+            rows = len(on(("tr",), list(body.descendants())))
             split.setdefault(body.element, []).append(rows)
     parted = [of_pages for of_pages in split.values() if len(of_pages) > 1]
     assert parted and min(map(min, parted)) >= 3, parted
-    for boxes, paper in zip(pages, printed, strict=True):
-        right = paper._page_box.position_x + paper._page_box.margin_width() - 14 / 25.4 * 96
-        cells = [box for box in boxes if box.element_tag in ("td", "th")]
-        assert max((box.position_x + box.width for box in cells), default=0) <= right + 1
-    for boxes in pages[:-1]:
-        shown = [box for box in boxes if box.element_tag in ("h2", "h3", "p", "tr", "pre", SVG)]
+    for boxes, following in pairwise(pages):
+        shown = on(("h2", "h3", "p", "tr", "pre", SVG), boxes)
         assert shown[-1].element_tag not in ("h2", "h3")
-        assert max(box.position_y + box.height for box in shown) > 0.45 * 1123  # pixels of A4
+        if not any(map(is_appendix, following)):  # which begins on a page of its own
+            assert max(box.position_y + box.height for box in shown) > 0.45 * 297 * PX_OF_MM
+
+
+@pytest.mark.slow
+@pytest.mark.needs("Pango")
+@on_both
+def test_printed_cells_stay_inside_do_not_touch_and_can_be_read(on_paper, study):
+    for boxes in on_paper[study]:
+        for box in filter(is_cell, boxes):
+            texts = [one for one in box.descendants() if hasattr(one, "text")]
+            ends = [one.position_x + one.width for one in texts]
+            gap = box.position_x + box.border_width() - max(ends, default=0)
+            assert gap > 3, "".join(one.text for one in texts)
+            assert box.position_x + box.width <= RIGHT + 1
+            assert all(one.style["font_size"] > 7.49 * PX_OF_PT for one in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("Pango")
+@on_both
+def test_printed_figures_can_be_read(on_paper, study):
+    figures = [box for boxes in on_paper[study] for box in on((SVG,), boxes)]
+    scales = [box.width / (drawing.WIDTH_IN * 96) for box in figures]
+    assert len(scales) >= 6 and min(scales) * drawing.LEGEND_PT >= 7
+    assert max(box.position_x + box.width for box in figures) <= RIGHT + 1
+
+
+@pytest.mark.slow
+@pytest.mark.needs("Pango")
+def test_the_report_of_a_course_has_at_most_eight_pages_before_its_appendix(on_paper):
+    pages = on_paper["course"]
+    (at,) = [n for n, boxes in enumerate(pages) if any(map(is_appendix, boxes))]
+    assert at <= 8
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "figures", "in_appendix", "wanted"),
+    [
+        (5, 12, 1, False, "slim beside"), (5, 13, 1, False, "led beside"),
+        (6, 12, 1, False, "led beside"), (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
+        (9, 12, 2, False, ""), (5, 12, 0, False, "half"), (6, 12, 0, False, ""),
+    ],
+)  # fmt: skip
+def test_a_table_is_beside_its_figure_where_both_have_room(
+    columns, rows, figures, in_appendix, wanted
+):
+    table = frame({f"c{number}": row for number in range(columns)} for row in range(rows))
+    drawn = {str(number): "" for number in range(figures)}
+    part = sections.Section("x", table, "X", figures=drawn, in_appendix=in_appendix)
+    assert page.layout(part) == wanted
+
+
+def is_appendix(box) -> bool:
+    element = box.element
+    return element is not None and element.tag == "h2" and element.get("id") == "appendix"
 
 
 def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():

@@ -70,6 +70,18 @@ def test_ends_are_told_in_their_own_words_causes_first(tmp_path):
     assert [row["cause"] for row in rows] == ["crash", "lost_peer", "exit code 1"]
 
 
+def test_ends_with_one_message_are_told_once_and_without_advice(tmp_path):
+    text = "stopped cleanly after step 4 (SIGINT); go on with the same command"
+    path = make_run(tmp_path / "run", end={"code": 75, "message": text, "time_unix_s": 1.0})
+    for rank in (0, 1):
+        ended = {"rank": rank, "host": f"node{rank}", "cause": "stopped", "message": text}
+        write_json(path / "exits" / f"rank_0000{rank}.json", ended)
+    (row,) = records(event_tables.failures(read_subject([path])))
+    assert row["who"] == "rank 0, rank 1, run" and row["host"] == "node0, node1"
+    assert row["cause"] == "stopped, exit code 75"
+    assert row["message"] == "stopped cleanly after step 4 (SIGINT)"
+
+
 def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
     broken = folders.checkpoint(15, 0.004) | {"error": "disk full"}
     subject = subject_of(tmp_path, {"more": [folders.checkpoint(10, 0.002), broken]})

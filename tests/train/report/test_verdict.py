@@ -91,6 +91,23 @@ def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
     assert one["evaluated_samples_per_s"] == pytest.approx(200)
 
 
+def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
+    """As BSC's: some runs train, others evaluate."""
+    made = folders.evaluation(0, accuracy=0.5, eval_loss=0.7)
+    subject = subject_of(
+        tmp_path, {"workers": 2},
+        *({"workers": n, "sync": "accelerate", "rows": [made | {"eval_s": 1 / n}]}
+          for n in (1, 2)),
+    )  # fmt: skip
+    found = verdict.build(subject)
+    rows = rows_of(found)
+    assert rows["ddp, 2 workers"]["time_per_step"] == "100 ms"
+    two = rows["accelerate, 2 workers"]
+    assert (two["time_per_step"], two["time_per_evaluation"]) == (None, "0.5 s")
+    assert two["speedup"] == pytest.approx(2) and "last_batch_loss" not in found.table
+    assert found.under[0] == "Speed-up and efficiency are relative to accelerate, 1 worker."
+
+
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
     """Two workers a core: what they do is not what as many nodes would do."""
     for launcher, is_one in (("local", True), ("ssh", False)):
@@ -105,7 +122,7 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
         assert (found.measured == begins) is is_one
         assert len(provenance.hosts(read_subject([path]))) == (1 if is_one else 8)
         assert [one.details for one in found.warnings] == (
-            [["8 workers on 4: ddp"]] if is_one else []
+            [["8 workers on 4 cores: ddp"]] if is_one else []
         )
 
 
@@ -237,6 +254,25 @@ def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_
     several = head.facts(subject_of(tmp_path / "two", {}, {"sync": "single"}, failed))
     assert "2 of 3 runs done, 1 failed (1)" in several
     assert "2027-01-15 08:00 UTC, 3 min of runs" in several
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "state"),
+    [(130, "signal", "stopped"), (143, "program", "failed (143)"), (75, "stopped", "stopped")],
+)
+def test_a_run_that_was_told_to_stop_has_not_failed(tmp_path, code, cause, state):
+    end = {"code": code, "message": "", "time_unix_s": 1.0, "cause": cause}
+    assert head.states(subject_of(tmp_path, {"end": end})) == state
+
+
+def test_runs_of_a_study_that_stopped_or_wait_are_counted_once(tmp_path):
+    ends = {"a": None, "b": {"code": 75, "message": "stopped", "time_unix_s": 1.0}}
+    states = {"a": "done", "b": "stopped", "c": "waiting", "d": "waiting", "e": "done"}
+    path = make_study(tmp_path, [cell(name, state=state) for name, state in states.items()])
+    for name, end in ends.items():
+        make_run(path / "runs" / name, end=end)
+    found = head.states(read_subject([path]))
+    assert found == "1 of 5 runs done, 1 stopped, 2 waiting, 1 gone"
 
 
 def test_a_run_without_times_has_a_first_line_without_them(tmp_path):

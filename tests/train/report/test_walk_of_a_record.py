@@ -16,7 +16,7 @@ def test_a_record_becomes_a_figure_in_few_files(tmp_path):
     files = set[str]()
     sys.setprofile(tracer(files.add))
     try:
-        figure = plots.losses(tables.losses(read_subject(folders)))
+        figure = plots.losses(tables.losses(read_subject(folders)))["first_losses"]
     finally:
         sys.setprofile(None)
     assert figure.startswith("<svg")

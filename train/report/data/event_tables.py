@@ -1,6 +1,6 @@
 """Tables of records beside steps: traffic, splits, checkpoints and ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from train.report.data.tables import add_up, as_table, mean_of, timed
 # Observed bytes over those of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
+ADVICE = "; go on with "  # how a stopped run goes on: for a terminal
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
 
 
@@ -115,17 +116,27 @@ def checkpoints(subject: Subject) -> Iterator[Row]:
 
 @as_table
 def failures(subject: Subject) -> Iterator[Row]:
-    """Attempts, ranks and cells that did not end well, each with its own message."""
+    """Attempts, ranks and cells that did not end well; those with one message are one row."""
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
+            alike: dict[str, list[Row]] = {}
             for who, of_end in _bad_ends(part):
-                at = {"run": entry.name, "attempt": number, "who": who, "host": of_end.get("host")}
-                message = short(of_end.get("message"))
-                yield at | {"cause": of_end["cause"], "message": message}
+                message = short(of_end.get("message")).partition(ADVICE)[0]
+                one = {"who": who, "host": of_end.get("host"), "cause": of_end["cause"]}
+                alike.setdefault(message or who, []).append(one | {"message": message})
+            for rows in alike.values():
+                at = {"run": entry.name, "attempt": number}
+                at |= {name: _each_once(row[name] for row in rows) for name in rows[0]}
+                yield at
     for cell in subject.cells:
         if cell.get("state") == "failed":
             at = {"run": str(cell.get("id")), "attempt": None, "who": "cell", "host": None}
             yield at | {"cause": "failed", "message": short(cell.get("message"))}
+
+
+def _each_once(values: Iterable[Any], most: int = 4) -> str:
+    names = list(dict.fromkeys(str(value) for value in values if value is not None))
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:

@@ -70,6 +70,10 @@ class Unit(NamedTuple):
     name: str
     size: float  # in the unit of the data
 
+    @property
+    def in_full(self) -> str:
+        return {"s": "seconds", "ms": "milliseconds"}.get(self.name, self.name)
+
     def of(self, value: Any) -> Any:
         """A number in this unit; anything else as it is."""
         return value / self.size if numbers([value]) else value
@@ -116,12 +120,16 @@ def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFram
 
 
 def believed(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of gains as it is shown: those over a base in doubt are unknown."""
+    """`table` of gains as it is shown: those over a base in doubt are unknown.
+
+    A run that is its own base has none.
+    """
     if "doubt" not in table:
         return table
     shown = [name for name in GAINS if name in table]
     hidden = table["doubt"].notna()
-    return table.assign(**{name: table[name].mask(hidden, None) for name in shown})
+    table = table.assign(**{name: table[name].mask(hidden, None) for name in shown})
+    return table.assign(base=table["base"].mask(table["run"] == table["base"], None))
 
 
 def drawn(table: pd.DataFrame) -> pd.DataFrame:

@@ -33,6 +33,7 @@ class Subject:
     sources: dict[str, str] = field(default_factory=dict)  # files of those from before the runs
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
+    without_run: list[str] = field(default_factory=list)  # states of those that have no folder
     command: str = ""
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
@@ -109,6 +110,8 @@ def _add_study(subject: Subject, record: Path) -> None:
                 subject.notes.append(
                     f"cell {cell.get('id')}: its folder {printable(path.name)} is gone"
                 )
+            state = printable(str(cell.get("state")))
+            subject.without_run.append("gone" if state == "done" else state)
             continue
         settings = {str(k).replace("-", "_"): v for k, v in (cell.get("settings") or {}).items()}
         if isinstance(cell.get("nodes"), int):

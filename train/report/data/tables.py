@@ -8,6 +8,7 @@ losses should differ by rounding alone.
 """
 
 import math
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, ParamSpec
@@ -16,12 +17,13 @@ import pandas as pd
 
 from muster.errors import STOPPED
 from train.records.schema import PHASES
-from train.report.data.columns import Entry, by_label, loss_reference
+from train.report.data.columns import NAME, Entry, by_label, loss_reference
 from train.report.data.quantities import estimate
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
 
 P = ParamSpec("P")
+SIGNALS = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of runs that were told to stop
 FIRST = 5  # losses that are shown one by one, as in the courses
 
 
@@ -86,8 +88,12 @@ def losses(subject: Subject) -> Iterator[Row]:
         base = reference(entry, subject)
         known, name = (curve(base.run), base.name) if base else ({}, None)
         for step, loss in curve(entry.run).dropna().items():
-            row: Row = {"run": entry.name, "step": step, "loss": loss, "reference": name}
+            row = _of_run(entry) | {"step": step, "loss": loss, "reference": name}
             yield row | {"difference": loss - known.get(step, math.nan)}
+
+
+def _of_run(entry: Entry) -> Row:
+    return {"run": entry.name, "series": entry.series, NAME: entry.title or None}
 
 
 def reference(entry: Entry, subject: Subject) -> Entry | None:
@@ -133,10 +139,22 @@ def first_losses(subject: Subject) -> Iterator[Row]:
 def metrics(subject: Subject) -> Iterator[Row]:
     for entry in subject.entries:
         for row in evaluations(entry.run):
-            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            at = _of_run(entry) | {"epoch": row["epoch"], "step": row["step"]}
             for name, value in (row["metrics"] or {}).items():
                 if numbers([value]):
                     yield at | {"metric": name, "value": value}
+
+
+@as_table
+def evaluated(subject: Subject) -> Iterator[Row]:
+    """A row for each evaluation, a column for each metric."""
+    for entry in subject.entries:
+        for row in evaluations(entry.run):
+            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            every = (row["metrics"] or {}).items()
+            known = {name: one for name, one in every if numbers([one]) and name not in at}
+            if known:
+                yield at | known
 
 
 def main_metrics(subject: Subject) -> list[str]:
@@ -239,7 +257,9 @@ def state(entry: Entry) -> str:
     run: Any = entry.run
     if run.end:
         code = run.end.get("code")
-        return "done" if code == 0 else "stopped" if code == STOPPED else f"failed ({code})"
+        # a program may end with the code of a signal by itself
+        is_stop = code == STOPPED or (code in SIGNALS and run.end.get("cause") != "program")
+        return "done" if code == 0 else "stopped" if is_stop else f"failed ({code})"
     if run.summary:
         return "done"
     bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]

@@ -28,6 +28,8 @@ DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
 WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
+LEGEND_PT = 8.5  # on paper at least 7, where two figures are side by side
+BESIDE_NAME_PT = 27  # in a legend: the line or bar, and space
 LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
 STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
@@ -66,11 +68,17 @@ def text(words: Any, letters: int = LETTERS) -> str:
 
 
 def legend(figure: Any, handles: Sequence[Any]) -> None:
-    """Names above the figure, which grows by their height; in columns if all are short."""
+    """Names above the figure, which grows by their height; in as many columns as there is room."""
+    from matplotlib.textpath import TextPath
+
     names = [text(one.get_label(), LETTERS - 8) for one in handles]
-    columns = max(1, min(len(names), LETTERS // (max(map(len, names)) + 6)))
-    how = {"loc": "outside upper left", "ncols": columns, "frameon": False, "fontsize": "small"}
-    figure.legend(handles=list(handles), labels=names, **how, borderaxespad=0.1, columnspacing=1)
+    every = [line for name in names for line in name.splitlines()]
+    sizes = (TextPath((0, 0), line, size=LEGEND_PT).get_extents().width for line in every)
+    widest = max(sizes, default=0)
+    columns = max(1, min(len(names), int(WIDTH_IN * 72 // (widest + BESIDE_NAME_PT))))
+    how = {"loc": "outside upper left", "ncols": columns, "frameon": False, "fontsize": LEGEND_PT}
+    how |= {"borderaxespad": 0.1, "columnspacing": 1, "handlelength": 1.6, "handletextpad": 0.5}
+    figure.legend(handles=list(handles), labels=names, **how)
     lines = sum(1 + name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + LINE_IN * -(-lines // columns) + 0.1)
 

@@ -40,15 +40,12 @@ def _what(subject: Subject) -> str:
         return what
     workers = entries[0].workers
     mode = entries[0].settings.get("sync")
-    return ", ".join(str(part) for part in (what, mode, _several(workers, "worker")) if part)
+    return ", ".join(str(part) for part in (what, mode, several(workers, "worker")) if part)
 
 
 def states(subject: Subject) -> str:
     """How many runs are done; of the others how they ended, or that they wait."""
-    found = [tables.state(one) for one in subject.entries]
-    # of a study also those without a folder
-    without = [str(one.get("state")) for one in subject.cells if one.get("state") != "done"]
-    found += without[: max(0, len(subject.cells) - len(found))]
+    found = [*map(tables.state, subject.entries), *subject.without_run]
     if len(found) == 1:
         return found[0]
     others = [f"{found.count(one)} {one}" for one in dict.fromkeys(found) if one != "done"]
@@ -100,7 +97,7 @@ def measured(subject: Subject) -> str:
         return ""
     kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
     is_one = all(map(provenance.is_simulated, entries))
-    where = f"on {'one machine' if is_one else _several(len(hosts), 'host')} ({kinds})"
+    where = f"on {'one machine' if is_one else several(len(hosts), 'host')} ({kinds})"
     nodes = [int(one.settings["nodes"]) for one in entries]
     if is_one and max(nodes) > 1:
         where += f" that simulated {_up_to(nodes, 'node')}"
@@ -109,7 +106,7 @@ def measured(subject: Subject) -> str:
     total = max(map(cores, entries), default=0)
     if max(workers) > 1 and total:
         share = "shared" if max(workers) > total else "had"
-        sentences[0] += f"; {_up_to(workers, 'worker')} {share} {_several(int(total), 'core')}"
+        sentences[0] += f"; {_up_to(workers, 'worker')} {share} {several(int(total), 'core')}"
     rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
     if rates:
         sentences.append(f"Links had {' and '.join(dict.fromkeys(rates))}")
@@ -123,14 +120,14 @@ def cores(entry: Entry) -> float:
 
 
 def _up_to(counts: list[int], noun: str) -> str:
-    return ("up to " if min(counts) != max(counts) else "") + _several(max(counts), noun)
+    return ("up to " if min(counts) != max(counts) else "") + several(max(counts), noun)
 
 
-def _several(count: int, noun: str) -> str:
+def several(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _kind(host: Row) -> str:
-    own = _several(int(host["cores"]), "core") if numbers([host["cores"]]) else None
+    own = several(int(host["cores"]), "core") if numbers([host["cores"]]) else None
     parts: list[Any] = [host["processor"], own, host["memory"], host["GPUs"] or "no GPU"]
     return ", ".join(str(part) for part in parts if part)

@@ -18,6 +18,7 @@ from train.report.pages import drawing, head, provenance, repeat, sections, verd
 from train.report.pages.sections import Section
 
 UNKNOWN = "-"  # the cell of a value that is not known
+LEAST = 0.0001  # of a time in the unit of its table; a shorter one is shown as less than it
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
@@ -31,7 +32,8 @@ FORMATS = {
 }
 
 
-MOST_BESIDE, MOST_HALF = 8, 5  # columns of a table beside its figure, and in half of the page
+MOST_BESIDE = 7  # columns of a table beside its figure on a wide screen
+MOST_HALF = 5  # columns of a table in half of the page, on paper too
 
 
 class Column(NamedTuple):
@@ -69,10 +71,14 @@ def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or known(value) is None:
         return UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
         return str(value)
     if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")
+    if column.endswith(("_s", "_ms")) and 0 < value < LEAST:
+        return f"<{LEAST:g}"
     if isinstance(value, int) or (abs(value) >= 1000 and value.is_integer()):
         return f"{value:.0f}"
     usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
@@ -86,9 +92,8 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", without a line break before the unit."""
-    column = column.replace("speedup", "speed-up").replace(
-        "samples_per_s", "samples/\N{WORD JOINER}s"
-    )
+    column = column.replace("speedup", "speed-\N{WORD JOINER}up")
+    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
     for unit in ("s", "ms", "bytes", "MiB"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
@@ -101,11 +106,19 @@ def as_plain_heading(column: str) -> str:
 
 
 def layout(part: Section) -> str:
-    """Where a section's table stands on a wide screen: "beside" its figure, "below", or "half"."""
+    """What stands beside what in a section; "" is one below the other.
+
+    On a wide screen "beside" is a table beside its figure, and "half" a table in half of the page.
+    On paper "slim" is a table beside its figure, and "led" the words beside it.
+    """
     columns = len(shown(part.rows, part.shown))
-    if len(part.figures) == 1:
-        return "beside" if columns <= MOST_BESIDE else "below"
-    return "half" if not part.figures and columns <= MOST_HALF else "below"
+    if len(part.figures) != 1:
+        return "half" if not part.figures and columns <= MOST_HALF else ""
+    if part.in_appendix:
+        return "led"
+    if columns <= MOST_HALF and len(part.rows) <= sections.SHORT:
+        return "slim beside"
+    return "led beside" if columns <= MOST_BESIDE else "led"
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:

@@ -13,21 +13,21 @@ import pandas as pd
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
 from train.report.data.over_workers import has_points
-from train.report.data.quantities import drawn
+from train.report.data.quantities import drawn, unit_of_seconds
 from train.report.pages import drawing
-from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
+from train.report.pages.drawing import COLOURS, DASHES, INK, MARKERS, text
 
 OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
 PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
 OF_EVALUATION = ("#0072B2", "#E69F00", "#D55E00", "#999999")
 EVALUATION_COLOURS = dict(zip(("predict", "metric", "sync", "other"), OF_EVALUATION, strict=True))
 EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on dark
-NAME_LETTERS = 24  # of a bar's name in one line
+NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters in a line, and its height
 PANEL_IN = 2.1
 MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
-ON_ONE_LINE = 0.01  # of the largest loss: a smaller difference cannot be seen
+ON_ONE_LINE = 0.01  # of the range of losses: a smaller difference cannot be seen
 SEEN = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
@@ -40,16 +40,21 @@ class Panel:
     y: str
     label: str  # of the axis, with its unit
     by: str = "run"
+    look: str = ""  # the column by which lines look the same and are named; "": each by itself
     title: str = ""
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps at zero values
     from_zero: bool = False
 
 
-def lines(rows: Sequence[Sequence[Panel]]) -> str:
-    """The panels of each row side by side; a line looks the same in all of them."""
+def lines(rows: Sequence[Sequence[Panel]], names: Sequence[Any] = ()) -> str:
+    """The panels of each row side by side; a line looks the same in all of them.
+
+    It also looks as in other figures that are given the same `names` of lines.
+    """
     every = [panel for panels in rows for panel in panels]
-    names = list(dict.fromkeys(name for one in every for name in one.table[one.by]))
+    own = (name for one in every for name in one.table[one.look or one.by])
+    names = list(dict.fromkeys([*names, *own]))
     size = {"nrows": len(rows), "ncols": len(rows[0]), "sharex": "col"}
     with drawing.figure_of(PANEL_IN * len(rows), **size) as (figure, axes):
         handles: dict[str, Any] = {}
@@ -71,8 +76,9 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     if panel.ideal:
         thin = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2)), "label": "ideal"}
         axis.plot(*zip(*panel.ideal, strict=True), **thin)
-    for name, rows in panel.table.groupby(panel.by, sort=False):
-        number, rows = names.index(name), rows.sort_values(panel.x)
+    for _, rows in panel.table.groupby(panel.by, sort=False):
+        rows, name = rows.sort_values(panel.x), rows[panel.look or panel.by].iloc[0]
+        number = names.index(name)
         x, y = rows[panel.x].astype(float), rows[panel.y].astype(float)
         if panel.is_log:  # such an axis has no zero
             y = y.abs().where(y != 0)
@@ -94,45 +100,75 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         axis.yaxis.set_major_formatter(lambda value, _: as_digits(value))
 
 
-def losses(table: pd.DataFrame) -> str:
-    """Loss over steps, and below it each run's difference from its reference, if any."""
+def losses(table: pd.DataFrame) -> dict[str, str]:
+    """Loss over steps, and another figure of the differences from references, if there are any.
+
+    With many runs, those of one series look the same.
+    """
+    table, look = _told_apart(table)
     apart = table[table["difference"].notna()]
     gaps = apart["difference"].abs()
     title = ""
-    if len(apart) and gaps.max() <= ON_ONE_LINE * table["loss"].abs().max():
+    height = table["loss"].max() - table["loss"].min()
+    if _has_one_reference(table) and gaps.max() <= ON_ONE_LINE * height:
         title = "all curves lie on one another" if gaps.any() else "all curves are equal"
-    rows = [[Panel(table, "step", "loss", "loss", title=title)]]
-    if (apart["difference"] != 0).any():
+    found = {
+        "first_losses": lines([[Panel(table, "step", "loss", "loss", look=look, title=title)]])
+    }
+    if gaps.any():
         names = apart["reference"].unique()
         base = names[0] if len(names) == 1 else "its reference"
-        note = "; no point: equal" if (apart["difference"] == 0).any() else ""
+        note = "; no point: equal" if (gaps == 0).any() else ""
         title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
-        rows.append([Panel(apart, "step", "difference", "difference", title=title, is_log=True)])
-    return lines(rows)
+        how: dict[str, Any] = {"look": look, "title": title, "is_log": True}
+        panel = Panel(apart, "step", "difference", "difference", **how)
+        found["loss_differences"] = lines([[panel]], table[look].unique())
+    return found
+
+
+def _told_apart(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The table, and the first column whose values are few enough to look different."""
+    for column in ("run", "series", "name"):
+        values = table.get(column)
+        if values is not None and values.notna().all() and values.nunique() <= MOST_LINES:
+            return table, column
+    return table.assign(name="each run"), "name"
+
+
+def _has_one_reference(table: pd.DataFrame) -> bool:
+    """Whether all runs of a table of losses are compared with one, which is among them."""
+    bases = table.groupby("run")["reference"].first()
+    return len(bases.dropna().unique()) == 1 and set(bases[bases.isna()].index) <= {*bases}
 
 
 def metrics(table: pd.DataFrame) -> str:
     """A panel for each metric, over epochs; over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
+    table, look = _told_apart(table)
     of_metrics = table.groupby("metric", sort=False)
-    return lines([[Panel(own, "epoch", "value", str(name))] for name, own in of_metrics])
+    return lines([[Panel(own, "epoch", "value", str(name), look=look)] for name, own in of_metrics])
 
 
-def speedup(table: pd.DataFrame) -> str:
-    """Speed-up over workers, of all series; bases of other widths have a panel.
+def speedup(table: pd.DataFrame) -> dict[str, str]:
+    """Speed-up over workers, of all series; bases of other widths have a figure.
 
     A series has only the measured points; those over a base in doubt are left out.
     """
-    table = drawn(table)
-    rows = []
+    table, found = drawn(table), dict[str, str]()
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
         several = f"{few} worker{'' if few == 1 else 's'} with the same batch"
         title = f"over {several if others else base}"
         how: dict[str, Any] = {"by": "series", "title": title}
         ideal = ((few, 1), (most, most / few))
-        rows.append([Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)])
-    return lines(rows)
+        name = f"speedup_{len(found) + 1}" if found else "speedup"
+        if own["series"].nunique() > MOST_LINES:
+            in_order = own.sort_values(["series", "workers"], kind="stable").set_index("run")
+            found |= bars(name, in_order[["speedup"]].astype(float), f"speed-up {title}")
+            continue
+        panel = Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)
+        found[name] = lines([[panel]], table["series"].unique())
+    return found
 
 
 def over_x(table: pd.DataFrame, x: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
@@ -180,7 +216,7 @@ def bars(
         names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
         parts = sizes[rows].set_axis(names)
         heights = [max(len(sizes.columns) * beside, 1 + one.count("\n")) for one in names]
-        with drawing.figure_of(0.7 + LINE_IN * sum(heights) + 0.12 * len(names)) as (figure, axes):
+        with drawing.figure_of(0.7 + NAME_IN * sum(heights) + 0.08 * len(names)) as (figure, axes):
             axis = axes[0][0]
             look = {"width": 0.76, "color": list(fills), "legend": False}
             parts.plot.barh(ax=axis, stacked=not beside, **look)
@@ -214,7 +250,9 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
     ended = axis.barh(range(len(whole)), whole, xerr=reach, alpha=0, error_kw=style)
     axis.bar_label(ended, labels, padding=4)
-    return " (mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
+    return " (mean, 95\N{NO-BREAK SPACE}% interval" + (
+        " where known)" if ends.isna().any(axis=None) else ")"
+    )
 
 
 def as_digits(value: float) -> str:
@@ -225,7 +263,7 @@ def as_digits(value: float) -> str:
 
 
 def phases(
-    name: str, colours: Mapping[str, str], whole: str, unit: str, table: pd.DataFrame
+    name: str, colours: Mapping[str, str], whole: str, of: str, table: pd.DataFrame
 ) -> dict[str, str]:
     """Bars of `whole` in parts, with the interval of the mean; what no phase accounts for is
     "other", all where one is unknown.
@@ -240,14 +278,16 @@ def phases(
     sizes = parts[seen].assign(other_s=other) if other.max() > SEEN * longest else parts[seen]
     sizes = sizes if len(sizes.columns) else sizes.assign(other_s=other)
     sizes = sizes.rename(columns=lambda column: column.removesuffix("_s"))
+    unit = unit_of_seconds([*table[whole], *table["high_s"]])
     return bars(
-        name, sizes, unit, fills=[colours[one] for one in sizes],
-        labels=list(map(duration, table[whole])), ends=table[["low_s", "high_s"]],
+        name, sizes / unit.size, f"{unit.in_full} per {of}", fills=[colours[one] for one in sizes],
+        labels=[f"{unit.of(value):.3g} {unit.name}" for value in table[whole]],
+        ends=table[["low_s", "high_s"]].astype(float) / unit.size,
     )  # fmt: skip
 
 
-seconds = partial(phases, "seconds", PHASE_COLOURS, "mean_s", "seconds per iteration")
-evaluation = partial(phases, "evaluation", EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
+seconds = partial(phases, "seconds", PHASE_COLOURS, "mean_s", "iteration")
+evaluation = partial(phases, "evaluation", EVALUATION_COLOURS, "eval_s", "evaluation")
 
 
 def memory(table: pd.DataFrame) -> dict[str, str]:

@@ -7,7 +7,7 @@ from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 
 # Settings of where a run writes, and what it prints: they change no number.
-OF_PLACE = frozenset({"logs_dir", "checkpoint_dir", "run_id", "overwrite", "quiet"})
+OF_PLACE = frozenset("logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split())
 
 
 def is_simulated(entry: Entry) -> bool:
@@ -24,7 +24,8 @@ def hosts(subject: Subject) -> list[Row]:
             host = {"host": env.get("host", name), "processor": env.get("cpu")}
             host["cores"] = env.get("cores")
             host["memory"] = f"{memory[0] / 2**30:.1f} GiB" if memory else None
-            host["GPUs"] = ", ".join(map(str, gpus)) if isinstance(gpus, list) else None
+            names = ", ".join(map(str, gpus)) if isinstance(gpus, list) else None
+            host["GPUs"] = "no GPU" if names == "" else names
             if is_simulated(entry):
                 name, host["host"] = "", "one machine"
             found[name] = host | {"interface": _interface(env), "system": env.get("platform")}
@@ -71,20 +72,14 @@ def _without_folders(value: object) -> object:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    states = [str(cell.get("state")) for cell in subject.cells]
-    of_cells = [
-        f"{states.count(state)} of {len(states)} cells of the study: {state}"
-        for state in ("failed", "waiting", "running")
-        if state in states
-    ]
-    return list(dict.fromkeys([*subject.notes, *_of_runs(subject), *of_cells]))
+    return list(dict.fromkeys([*subject.notes, *_of_runs(subject)]))
 
 
 def _of_runs(subject: Subject) -> list[str]:
     """Missing or broken parts of runs; the same one of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
-        run, name = entry.run, entry.name if entry.title else entry.run.name
+        run, name = entry.run, entry.name if entry.title or subject.cells else entry.run.name
         own = [note for part in (run, *run.attempts) for note in part.notes]
         is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
         own += ["no steps on record"] if is_to_train and not run.first_rank("step") else []

@@ -80,15 +80,16 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     # of several runs the settings in which they differ (losses and steps have their own tables,
     # folders are in the data); of one its main ones
     table = frames.overview(subject)
-    always = {"run", "state", "workers", "seed"}
+    hidden = {name for name in ("state", "seed") if _is_same(table, name)}
+    always = {"run", "state", "workers", "seed"} - hidden
     shown = [name for name in table if name in {*always, *subject.varying}]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
     table = tables.losses(subject)
-    figures = {"first_losses": plots.losses(table)} if len(table) else {}
-    more = {"figures": figures, "data": {"losses": table}}
+    figures = plots.losses(table) if len(table) else {}
+    more: dict[str, Any] = {"figures": figures, "data": {"losses": table}}
     yield "first_losses", tables.first_losses(subject), more
     table = tables.metrics(subject)
-    yield "metrics", table, {"figures": over_epochs(table)}
+    yield "metrics", tables.evaluated(subject), {"figures": over_epochs(table)}
     table = tables.seconds(subject)
     yield "seconds", table, {"figures": plots.seconds(table) if len(table) else {}}
     # over workers where there are several numbers of them, else bars
@@ -96,24 +97,27 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     if len(training) > 1 and not figures:
         figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
-    yield "throughput", training.reindex(columns=columns), {"figures": figures}
-    table = scaling.speedup(subject)
-    is_drawn = len(quantities.drawn(table)) > 0
-    options: dict[str, Any] = {"figures": {"speedup": plots.speedup(table)} if is_drawn else {}}
-    if not is_drawn:
-        options["lines"] = ["Each base is in doubt: data/speedup.csv has the numbers and why."]
-        options["shown"] = ["series", "workers", "samples_per_s"]
-    elif not _is_same(table, "base"):  # one base is named once, under the first table
-        options["shown"] = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
-    yield "speedup", table, options
+    gains = scaling.speedup(subject)
+    is_drawn = len(quantities.drawn(gains)) > 0
+    table = training.reindex(columns=columns)
+    more = {"figures": figures, "shown": _without_same(table, "precision")}
+    more["data"] = {"speedup": gains} if len(gains) and not is_drawn else {}
+    yield "throughput", table, more
+    if is_drawn:  # else each base is in doubt, as the first table's warning says
+        more = {"figures": plots.speedup(gains)}
+        if not _is_same(gains, "base"):  # one base is named once, under the first table
+            names = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+            more["shown"] = names
+        yield "speedup", gains, more
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
+    if any(not tables.all_steps(one.run) for one in subject.entries):  # which only evaluate
+        figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
     yield "evaluation", table, {"figures": figures}
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
-    yield "memory", table, {"figures": figures}
+    yield "memory", table, {"figures": figures, "shown": _without_same(table, "precision")}
     table = event_tables.traffic(subject)
     yield "traffic", table, _of_traffic(table) if len(table) else {}
     yield "collectives", event_tables.collectives(subject), {}
@@ -130,6 +134,11 @@ def _is_same(table: pd.DataFrame, name: str) -> bool:
     return name in table and table[name].nunique(dropna=False) == 1
 
 
+def _without_same(table: pd.DataFrame, name: str) -> list[str]:
+    """The columns to show: not `name` if it says the same in every row."""
+    return [one for one in table if one != name or not _is_same(table, name)]
+
+
 def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
     """The figure of metrics, where there are several evaluations."""
     is_line = len(metrics) and (metrics.groupby("run")["step"].nunique() > 1).any()
@@ -142,8 +151,9 @@ def _of_traffic(table: pd.DataFrame) -> dict[str, Any]:
     if ratios:
         inside = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
         lines.append(
-            f"{inside} of {len(ratios)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
-            f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
+            f"Counted bytes are {min(ratios):.3f} to {max(ratios):.3f} times the expected ones. "
+            f"{inside} of {len(ratios)} measurements are between {BAND[0]:.2f} and {BAND[1]:.2f}, "
+            "as they should be."
         )
     lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
     figures = plots.traffic(totals) if len(totals) else {}

@@ -1,6 +1,6 @@
 """The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
@@ -16,6 +16,8 @@ from train.report.pages.drawing import duration, with_interval
 
 SAME_TOKENS = 1.02  # a ratio of tokens below it counts as the same work
 EVALUATED = "eval_loss"  # the metric that every task of the trainer has
+# Columns of the first table that not all reports have.
+ONLY_SOME = ("time_per_evaluation", "evaluated_samples_per_s", "last_batch_loss")
 MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
@@ -41,12 +43,16 @@ def build(subject: Subject) -> Verdict:
     seconds = records(tables.seconds(subject))
     of_workers = scaling.speedup(subject)
     gains = records(quantities.believed(of_workers))
-    doubts = quantities.doubts_of(of_workers)
-    doubts |= quantities.doubts_of(over_workers.evaluation(subject))
-    bases = list(dict.fromkeys(row["base"] for row in gains if row["speedup"] is not None))
+    of_evaluations = over_workers.evaluation(subject)
+    doubts = quantities.doubts_of(of_workers) | quantities.doubts_of(of_evaluations)
+    timed = {row["run"] for row in seconds}  # the others may only evaluate
+    made = records(quantities.believed(of_evaluations))
+    made = [row for row in made if row["run"] not in timed]
+    known = (row["base"] for row in [*gains, *made] if row["speedup"] is not None)
+    bases = list(dict.fromkeys(known))
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
     under = [f"Speed-up and efficiency are relative to {base}."] if bases else []
-    table = _table(subject, seconds, gains)
+    table = _table(subject, seconds, [*gains, *made], made)
     if "losses" in table and table["losses"].notna().any():
         under.append(_on_losses(subject))
     notes = [Warned(note, []) for note in provenance.notes(subject)]
@@ -75,39 +81,50 @@ def _warnings(subject: Subject, seconds: list[Row], doubts: dict[str, str]) -> I
         yield Warned(text, uneven)
 
 
-def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFrame:
+def _table(
+    subject: Subject, seconds: list[Row], gains: list[Row], evaluations: list[Row]
+) -> pd.DataFrame:
     """A row for each group of repeats, also for failed runs without seconds.
 
     For repeats, numbers are means. The answer is in the first columns, which a phone shows.
     """
-    of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
-    of_evaluation = {row["run"]: row for row in records(over_workers.evaluation(subject))}
+    of_steps, of_gains, of_evaluations = (
+        {row["run"]: row for row in rows} for rows in (seconds, gains, evaluations)
+    )
     names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
     bases = _bases(subject)
-    unit = quantities.unit_of_seconds(row["mean_s"] for row in seconds)
-    of_evaluations = quantities.unit_of_seconds(row["eval_s"] for row in of_evaluation.values())
+    unit, of_evaluation = _unit(seconds, "mean_s"), _unit(evaluations, "eval_s")
     rows = []
     for label, entries in tables.cells(subject):
-        timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
+        timed, gain, made = (one.get(label, {}) for one in (of_steps, of_gains, of_evaluations))
         row: Row = {"run": label, "state": ", ".join(dict.fromkeys(map(tables.state, entries)))}
         row["time_per_step"] = _seconds(timed, "mean_s", unit)
-        if not seconds:  # runs of an evaluation only
-            made = of_evaluation.get(label, {})
-            row["time_per_evaluation"] = _seconds(made, "eval_s", of_evaluations)
-            row["evaluated_samples_per_s"] = made.get("samples_per_s")
+        row["time_per_evaluation"] = _seconds(made, "eval_s", of_evaluation)
+        row["evaluated_samples_per_s"] = None if seconds else made.get("samples_per_s")
         row["speedup"] = gain.get("speedup")
         row["losses"] = _equality(entries, subject, is_base_named=len(bases) > 1)
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         if EVALUATED not in names:
             row[EVALUATED] = mean(tables.last_metric(one, EVALUATED) for one in entries)
-        if row[EVALUATED] is None:
-            row["last_batch_loss"] = mean(_last_loss(one) for one in entries)
+        row["last_batch_loss"] = mean(_last_loss(one) for one in entries)
         row["total_s"] = mean(one.run.summary.get("total_s") for one in entries)
         row |= {"samples_per_s": timed.get("samples_per_s"), "efficiency": gain.get("efficiency")}
         row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
         rows.append(row | dict(sent.reindex([one.name for one in entries]).mean()))
-    table = frame(rows)
+    return _without_less(frame(rows).rename(columns={"MB_counted": "MB_sent"}))
+
+
+def _without_less(table: pd.DataFrame) -> pd.DataFrame:
+    """The first table without columns that another one makes needless."""
+
+    def is_known(name: str) -> bool:
+        return name in table and bool(table[name].notna().any())
+
+    less = {"MB_sent": "MB_expected", "speedup": "samples_per_s", EVALUATED: "last_batch_loss"}
+    gone = {of_less for name, of_less in less.items() if is_known(name)}
+    gone |= {name for name in ONLY_SOME if not is_known(name)}
+    table = table.drop(columns=[name for name in table if name in gone])
     if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
         table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
@@ -134,6 +151,11 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
             )
 
 
+def _unit(rows: Iterable[Row], column: str) -> Unit:
+    """That of these seconds and of their intervals, as in the section's table."""
+    return quantities.unit_of_seconds(row[name] for row in rows for name in (column, "high_s"))
+
+
 def _seconds(row: Row, column: str, unit: Unit) -> str | None:
     return with_interval(row[column], row["low_s"], row["high_s"], unit) if row else None
 
@@ -152,7 +174,7 @@ def _bases(subject: Subject) -> list[str]:
 def _on_losses(subject: Subject) -> str:
     """What the column of losses says."""
     bases = _bases(subject)
-    of = bases[0] if len(bases) == 1 else "the run of the same work and seed that is named"
+    of = bases[0] if len(bases) == 1 else "a reference of the same work"
     return f"Losses are compared, step by step, with those of {of}; the largest difference counts."
 
 
@@ -167,7 +189,8 @@ def _equality(entries: list[Entry], subject: Subject, *, is_base_named: bool) ->
         if known.index.isin(own.index[own.isna()]).any():
             return "not a number"
         if len(gap := tables.apart(base, entry)):
-            gaps.append((gap.max(), base.title or base.sync))
+            name = base.title or base.sync
+            gaps.append((gap.max(), "" if name == (entry.title or entry.sync) else name))
     if not gaps:
         others = [one for one in subject.entries if one not in entries]
         is_base = any(tables.reference(one, subject) in entries for one in others)
@@ -175,7 +198,12 @@ def _equality(entries: list[Entry], subject: Subject, *, is_base_named: bool) ->
     furthest, of = max(gaps)
     if furthest == 0:
         return "equal"
-    return f"within {furthest:.1g}" + (f" of {of}" if is_base_named else "")
+    return f"within {furthest:.1g}" + (f" of {of}" if is_base_named and of else "")
+
+
+def _some(labels: Iterable[str], most: int = 4) -> str:
+    every = list(labels)
+    return " · ".join(every[:most]) + (f" and {len(every) - most} more" if every[most:] else "")
 
 
 def _shared_cores(subject: Subject) -> Iterator[Warned]:
@@ -184,7 +212,8 @@ def _shared_cores(subject: Subject) -> Iterator[Warned]:
     for entry in subject.entries:
         total = head.cores(entry)
         if total and entry.workers > total and not entry.run.is_foreign:
-            found.setdefault(f"{entry.workers} workers on {total:.0f}", {})[entry.label] = None
+            shared = f"{entry.workers} workers on {head.several(int(total), 'core')}"
+            found.setdefault(shared, {})[entry.label] = None
     if found:
-        text = "Workers share cores; on as many machines, speed-ups are others."
-        yield Warned(text, [f"{text}: {', '.join(labels)}" for text, labels in found.items()])
+        text = "Workers share cores; on machines of their own, speed-ups would be others."
+        yield Warned(text, [f"{shared}: {_some(labels)}" for shared, labels in found.items()])
