@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.report.folders import cell, make_run, make_study, step, subject_of
+from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
 from train.report.data import over_workers, scaling, tables
 from train.report.data.subject import Subject, read_subject
 from train.report.data.tables import records
@@ -93,6 +93,17 @@ def test_losses_and_speedups_are_against_the_reference_of_the_study(tmp_path):
     assert found["Other"]["reference"] == "Even, 2 workers"
     assert found["Other"]["largest_difference"] == pytest.approx(0.5)
     assert set(scaling.speedup(subject)["base"]) == {"Even, 1 worker"}
+
+
+def test_speedups_of_evaluations_are_over_the_reference_of_the_study(tmp_path):
+    made = {1: evaluation(8) | {"eval_s": 4.0}, 2: evaluation(8) | {"eval_s": 2.5}}
+    runs = [{"title": "One", "workers": 1, "sync": "single", "rows": [made[1]]}]
+    runs += [{"title": "Two", "workers": 2, "rows": [made[2]]}]
+    subject = study_of(tmp_path, runs, series=["name"], reference={"name": "One"})
+    table = {row["series"]: row for row in records(over_workers.evaluation(subject))}
+    assert {row["base"] for row in table.values()} == {"One, 1 worker"}
+    assert table["One"]["speedup"] is None
+    assert table["Two"]["speedup"] == pytest.approx(1.6)
 
 
 def test_reference_that_is_missing_is_noted(tmp_path):
