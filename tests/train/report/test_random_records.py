@@ -111,7 +111,7 @@ def folder_of(path, of_run):
 @pytest.fixture
 def without_drawings(monkeypatch):
     """Figures take most of the time; their panels and bars are made all the same."""
-    monkeypatch.setattr(plots, "lines", lambda rows: "")
+    monkeypatch.setattr(plots, "lines", lambda rows, *more: "")
     monkeypatch.setattr(plots, "bars", lambda name, sizes, *more, **how: {name: ""})
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
 

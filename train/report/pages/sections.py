@@ -80,9 +80,9 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     # of several runs the settings in which they differ (losses and steps have their own tables,
     # folders are in the data); of one its main ones
     table = frames.overview(subject)
-    hidden = {name for name in ("state", "seed") if _is_same(table, name)}
-    always = {"run", "state", "workers", "seed"} - hidden
-    shown = [name for name in table if name in {*always, *subject.varying}]
+    differing = [name for name in ("state", "seed") if not _is_same(table, name)]
+    wanted = {"run", "workers", *differing, *subject.varying}
+    shown = [name for name in table if name in wanted]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
     table = tables.losses(subject)
     figures = plots.losses(table) if len(table) else {}
