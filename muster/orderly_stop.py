@@ -31,6 +31,15 @@ NOTICE = "notice"  # the reason that workers get when a scheduler has announced 
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
 
 
+# How a run that stopped cleanly goes on; `worker_main`, which imports nothing, writes the same.
+ADVICE = "; go on with the same command"
+
+
+def without_advice(message: str) -> str:
+    """What a run that stopped cleanly says of its end, without how that run alone goes on."""
+    return message.partition(ADVICE)[0]
+
+
 class StoppedCleanly(SystemExit):
     """The training ended early, with a checkpoint to continue from: exit code 75."""
 
@@ -41,10 +50,8 @@ class StoppedCleanly(SystemExit):
         self.checkpoint = checkpoint
 
     def __str__(self) -> str:
-        return (
-            f"stopped cleanly after step {self.step} ({self.why}); go on with the same command and "
-            f"--resume {self.checkpoint}"
-        )
+        how = f"{ADVICE} and --resume {self.checkpoint}"
+        return f"stopped cleanly after step {self.step} ({self.why}){how}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """`muster.launch` gives the exception of a rank to its caller."""

@@ -25,7 +25,7 @@ from launch.studies.progress_table import report_change
 from muster import json_output, records, run_files
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
-from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS, without_advice
 from muster.records import MORE, anything, fits
 from muster.worker.process import end_with_parent
 from muster.writing import read_json, tail, write_text
@@ -304,7 +304,7 @@ def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
     if output := last_line(end.get("output") or ""):
         message = f"{message}: {output}"
     if cell.state == "stopped":  # how a single run goes on; the same command continues all
-        message = message.partition("; go on with ")[0]
+        message = without_advice(message)
     cell.message = message.removeprefix(f"{cell.state} ")  # it is printed after the state
 
 

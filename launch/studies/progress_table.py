@@ -76,7 +76,7 @@ def columns(sweep: Sweep) -> list[str]:
 
 
 def _repeats_a_setting(sweep: Sweep, name: str) -> bool:
-    """Whether this result of each run is what the run was told: a trainer reports its settings."""
+    """Whether this result of each run is what was set: a trainer reports its settings."""
     return all(
         str(cell.results[name]) == str(cell.settings.get(name))
         for cell in sweep.cells

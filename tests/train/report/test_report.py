@@ -209,6 +209,9 @@ def on_paper(tmp_path_factory) -> dict[str, list[list]]:
     for rows in (17, 52, 34, 45):
         table = frame({"step": number, "value": number} for number in range(rows))
         parts.append(sections.Section("more", table, f"{rows} rows"))
+    wide = {"run": "Training, batch 16 a worker", "time_per_step": "0.2129 ± 0.0034 s"}
+    wide |= {f"quantity_{number}": 22922.5 for number in range(12)}
+    parts.append(sections.Section("wide", frame([wide] * 4), "Many columns"))
     course = read_subject([course_study(folder / "course")])
     found = {"study": printed(subject, parts)}
     return found | {"course": printed(course, sections.build(course))}

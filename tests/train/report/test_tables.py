@@ -70,7 +70,7 @@ def test_ends_are_told_in_their_own_words_causes_first(tmp_path):
     assert [row["cause"] for row in rows] == ["crash", "lost_peer", "exit code 1"]
 
 
-def test_ends_with_one_message_are_told_once_and_without_advice(tmp_path):
+def test_ends_with_one_message_are_one_row_without_advice(tmp_path):
     text = "stopped cleanly after step 4 (SIGINT); go on with the same command"
     path = make_run(tmp_path / "run", end={"code": 75, "message": text, "time_unix_s": 1.0})
     for rank in (0, 1):

@@ -260,7 +260,7 @@ def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_
     ("code", "cause", "state"),
     [(130, "signal", "stopped"), (143, "program", "failed (143)"), (75, "stopped", "stopped")],
 )
-def test_a_run_that_was_told_to_stop_has_not_failed(tmp_path, code, cause, state):
+def test_a_run_that_was_asked_to_stop_has_not_failed(tmp_path, code, cause, state):
     end = {"code": code, "message": "", "time_unix_s": 1.0, "cause": cause}
     assert head.states(subject_of(tmp_path, {"end": end})) == state
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from muster.orderly_stop import without_advice
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import add_up, as_table, mean_of, timed
@@ -12,7 +13,6 @@ from train.report.data.tables import add_up, as_table, mean_of, timed
 # Observed bytes over those of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
-ADVICE = "; go on with "  # how a stopped run goes on: for a terminal
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
 
 
@@ -121,7 +121,7 @@ def failures(subject: Subject) -> Iterator[Row]:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
             alike: dict[str, list[Row]] = {}
             for who, of_end in _bad_ends(part):
-                message = short(of_end.get("message")).partition(ADVICE)[0]
+                message = without_advice(short(of_end.get("message")))
                 one = {"who": who, "host": of_end.get("host"), "cause": of_end["cause"]}
                 alike.setdefault(message or who, []).append(one | {"message": message})
             for rows in alike.values():

@@ -105,7 +105,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
 
     With many runs, those of one series look the same.
     """
-    table, look = _told_apart(table)
+    table, look = _with_look(table)
     apart = table[table["difference"].notna()]
     gaps = apart["difference"].abs()
     title = ""
@@ -126,7 +126,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-def _told_apart(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def _with_look(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The table, and the first column whose values are few enough to look different."""
     for column in ("run", "series", "name"):
         values = table.get(column)
@@ -144,7 +144,7 @@ def _has_one_reference(table: pd.DataFrame) -> bool:
 def metrics(table: pd.DataFrame) -> str:
     """A panel for each metric, over epochs; over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
-    table, look = _told_apart(table)
+    table, look = _with_look(table)
     of_metrics = table.groupby("metric", sort=False)
     return lines([[Panel(own, "epoch", "value", str(name), look=look)] for name, own in of_metrics])
 
