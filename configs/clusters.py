@@ -20,6 +20,7 @@ from muster.run_files import project_of
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
 SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
+LISTS = ("partition", "account")  # settings whose values may also stand in a list
 Clusters = dict[str, list[Given]]
 
 
@@ -111,6 +112,8 @@ def read(path: Path, types: Mapping[str, Any]) -> Clusters:
         for key, value in table.items():
             name = key.replace("-", "_")
             where = f"{path}:{_line(text, cluster, key)} "
+            if name in LISTS and isinstance(value, list) and all(type(one) is str for one in value):
+                value = ",".join(value)
             if name not in types:
                 hint = alike(name, types) or f"known: {', '.join(sorted(types))}"
                 problems.append(f"{where}unknown key {key!r}; {hint}")

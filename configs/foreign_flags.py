@@ -62,8 +62,8 @@ TEXTS = {
     "detach-run": "use --detach",
     # environments and containers
     **dict.fromkeys(("conda", "conda-env", "venv", "virtualenv"), PYTHON),
-    **dict.fromkeys("image image-id container-image container docker apptainer".split(), CONTAINER),
-    **dict.fromkeys(("singularity", "container-mounts"), CONTAINER),
+    **dict.fromkeys("image image-id container-image docker apptainer".split(), CONTAINER),
+    "singularity": CONTAINER,
     # other names of ours
     "port": "use --master-port {value}",
     "num-workers": "use --nproc-per-node {value}, or give it to the program, after its name",

@@ -190,7 +190,8 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | 
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
     spec = LaunchSpec.of(program, train, launch)
-    return replace(spec, env={}, quiet=True, max_restarts=0)  # restarts are for the run itself
+    # restarts, and data, are for the run itself
+    return replace(spec, env={}, quiet=True, max_restarts=0, send=None)
 
 
 def _show(rows: Sequence[Row]) -> None:

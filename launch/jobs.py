@@ -233,7 +233,7 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
     newest: dict[str | None, Path] = {}
     for run in runs:
         job = run_record.read_job(run) or {}
-        if job.get("job_id") == job_id:
+        if job_id in (job.get("job_id"), *job.get("job_ids", ())):
             newest.setdefault(job.get("cluster"), run)
     return list(newest.values())
 

@@ -1,6 +1,7 @@
 """What to start, as values: a launcher makes a plan of commands from them, and starts the plan."""
 
 import math
+import os
 import secrets
 import shlex
 import shutil
@@ -12,7 +13,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import LaunchConfig, OnHang, PortRange, RunConfig, WorkersPerNode
+from configs.settings.launch import (
+    Bind,
+    LaunchConfig,
+    OnHang,
+    PortRange,
+    RunConfig,
+    Sending,
+    WorkersPerNode,
+)
 from muster.run_files import SHARED
 
 # In a plan, this stands for what is not known yet, such as the port that node 0 chooses when all
@@ -69,6 +78,8 @@ class Program:
     cwd: str | None = None  # where it starts; None: in the checkout, for our own programs
     python: str | None = None  # its interpreter; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
+    image: str = ""  # of the container in which a node's processes start; "": none
+    mounts: tuple[str, ...] = ()  # what the container sees beside the run's own folders
     takes_resume: bool = False  # a restart adds --resume auto, once it has a checkpoint
     has_placeholders: bool = False  # in its arguments, which each worker replaces
 
@@ -97,6 +108,7 @@ class LaunchSpec:
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never
     on_hang: OnHang = "warn"
+    bind: Bind | None = None  # what workers are bound to; None: see `share_cores`
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # shell text that each node sources before the workers start
     ports: PortRange | None = None  # for meetings of nodes; None: any
@@ -106,6 +118,7 @@ class LaunchSpec:
     overwrite: bool = False  # an earlier run's files, also on nodes with their own disk
     resumed: bool = False  # from a checkpoint, which must not be deleted
     quiet: bool = False
+    send: Sending | None = None  # data that every node is to have, by an absolute path here
 
     @property
     def progress_every_s(self) -> float:
@@ -133,12 +146,14 @@ class LaunchSpec:
             stop_grace_s=launch.stop_grace_s,
             hang_after_s=launch.hang_after_s,
             on_hang=launch.on_hang,
+            bind=launch.bind,
             ports=launch.port_range,
             max_restarts=launch.max_restarts,
             least_nodes=launch.least_nodes,
             overwrite=run.overwrite,
             resumed=run.is_resumed,
             quiet=run.quiet,
+            send=launch.send and replace(launch.send, source=os.path.abspath(launch.send.source)),  # noqa: PTH100 (links stay)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -146,10 +161,12 @@ class LaunchSpec:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "LaunchSpec":
-        lists = {name: tuple(raw["program"][name]) for name in ("argv", "wrap")}
+        lists = {name: tuple(raw["program"].get(name, ())) for name in ("argv", "wrap", "mounts")}
         program = Program(**{**raw["program"], **lists})
         ports = PortRange(*raw["ports"]) if raw["ports"] else None
+        send = Sending(**raw["send"]) if raw.get("send") else None
         plain = {**raw, "run_dir": Path(raw["run_dir"]), "program": program, "ports": ports}
+        plain["send"] = send
         return cls(**plain)
 
 
@@ -165,6 +182,7 @@ class NodeFacts:
     address: str | None = None  # on the network for gradients
     shared: bool = True  # whether it sees this machine's checkout
     plugins: tuple[str, ...] | None = None  # what its Python's packages add; None: not asked
+    data: str = ""  # where it has the data of --send
 
     def worker(self, program: Program) -> tuple[str, ...]:
         """The arguments of Python for a worker on this node."""
@@ -274,6 +292,7 @@ class Assignment:
     count: int
     name: str  # of the node, in messages
     ranks: tuple[int, ...]  # of the workers of this node
+    machine_ranks: tuple[int, ...]  # with those of other nodes that its machine simulates
     commands: tuple[NodeCommand, ...]
     coordinator_address: str  # of node 0 on the network for gradients
     # Node 0 listens at the first of these that is free, 0 being any; the others are told which.
@@ -284,6 +303,7 @@ class Assignment:
     address: str | None = None  # of this node there; None: its address on the way to node 0
     proof: str = ""  # a file in the run folder that only nodes with the launcher's disk can see
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
+    data: str = ""  # where this node has the data of --send
 
     def left_s(self) -> float | None:
         """The seconds that are left of the job's time."""
@@ -296,7 +316,8 @@ class Assignment:
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
         commands = tuple(NodeCommand.from_json(command) for command in raw["commands"])
-        lists = {name: tuple(raw[name]) for name in ("ranks", "coordinator_ports")}
+        names = ("ranks", "machine_ranks", "coordinator_ports")
+        lists = {name: tuple(raw[name]) for name in names}
         return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 
 
@@ -309,6 +330,10 @@ def assignments_of(
     ports = range(spec.ports.first, spec.ports.last + 1) if spec.ports else (0,)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
     ends = list(accumulate(facts.counts))
+    ranks = [tuple(range(end - count, end)) for count, end in zip(facts.counts, ends, strict=True)]
+    of_machine: dict[str, tuple[int, ...]] = {}
+    for node, own in zip(facts.nodes, ranks, strict=True):
+        of_machine[node.spec.name] = of_machine.get(node.spec.name, ()) + own
     return [
         Assignment(
             spec=seen,
@@ -316,7 +341,8 @@ def assignments_of(
             index=index,
             count=len(facts.nodes),
             name=node.name,
-            ranks=tuple(range(ends[index] - facts.counts[index], ends[index])),
+            ranks=ranks[index],
+            machine_ranks=of_machine[node.spec.name],
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
             coordinator_ports=tuple(ports),
@@ -326,6 +352,7 @@ def assignments_of(
             address=node.address,
             proof=proof.relative_to(spec.run_dir).as_posix(),
             ends_unix_s=ends_unix_s,
+            data=node.data,
         )
         for index, node in enumerate(facts.nodes)
     ]

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
-from launch.checks.findings import listed
 from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
@@ -28,7 +27,7 @@ from launch.spec import PLACEHOLDER, Facts, LaunchSpec
 from muster import json_output
 from muster.command import VALUES, as_typed, own_arguments
 from muster.errors import MusterError, UsageError, refuse
-from muster.printable import on_one_line
+from muster.printable import listed, on_one_line
 
 
 def main() -> int:

@@ -226,7 +226,7 @@ def _environment() -> dict[str, str]:
     else:  # an environment module's, or the system's: the first on PATH counts
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             env.pop(name, None)
-        folder = str(Path(sys.executable).parent)
-        if Path(shutil.which("python3") or "").parent != Path(folder):
-            env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
+    folder = str(Path(sys.executable).parent)
+    if Path(shutil.which("python3") or "").parent != Path(folder):
+        env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
     return env

@@ -8,11 +8,13 @@ is passed on as it is, with its colours.
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 from muster.worker.process import signal_name as signal_name
 
 FORMULA = ("=", "+", "-", "@")
+LISTED = 8  # names on a line
 
 
 def printable(text: object) -> str:
@@ -29,6 +31,12 @@ def _is_visible(letter: str) -> bool:
 def on_one_line(text: object) -> str:
     """As `printable`, for a field of one line: an end of a line becomes an escape, too."""
     return printable(text).replace("\n", "\\n")
+
+
+def listed(names: Sequence[object]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(map(str, names[:LISTED])) + more
 
 
 def duration(seconds: float) -> str:

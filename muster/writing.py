@@ -197,6 +197,22 @@ def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[
             os.close(descriptor)
 
 
+@contextmanager
+def in_use(path: Path) -> Iterator[None]:
+    """Have a file locked together with others who use it; nothing happens where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def left_over() -> list[Path]:
     """The folders of this user's processes that were killed."""
     import tempfile

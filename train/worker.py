@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import NoReturn
 
 from configs import cli
@@ -52,6 +53,8 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
         UsageError: flags and environment do not say which worker this is.
     """
     silence_torch()
+    if config.data_dir is None and (data := os.environ.get("MUSTER_DATA")):
+        config = replace(config, data_dir=Path(data))  # where a launcher has put it on this node
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
         # without its agent it would train on, unnoticed; a launcher's worker has done so already

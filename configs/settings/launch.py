@@ -20,6 +20,7 @@ from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
 
 OnHang = Literal["warn", "stop", "restart"]
+Bind = Literal["none", "cores", "socket"]
 MAX_NODES = 4096
 PORTS = (
     f"use FIRST:LAST, two ports at least, between {MIN_PORT} and {MAX_PORT}, such as 20000:20100"
@@ -27,6 +28,8 @@ PORTS = (
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
+# Container engines that are not entered by --container; --wrap takes their commands.
+OTHER_ENGINES = ("docker", "podman", "enroot", "shifter", "sarus")
 # Variables that launcher and torchrun set for workers; the user must not set them.
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
@@ -136,6 +139,26 @@ class Variable:
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 
+@dataclass(frozen=True)
+class Sending:
+    """Data that every node is to have: a folder or an archive, and its place on the nodes.
+
+    The place may have variables of the node, such as $TMPDIR; None: the source's own path.
+    """
+
+    FORM = "DIR[:PLACE]"
+    source: str
+    place: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        source, colon, place = text.partition(":")
+        return cls(source, place if colon else None)
+
+    def __str__(self) -> str:
+        return self.source if self.place is None else f"{self.source}:{self.place}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
     """The run's folder, and how long the nodes wait for each other.
@@ -223,6 +246,12 @@ class LaunchConfig(Config):
     port_range: PortRange | None = setting(
         None, "ports of agents and workers, for a firewall: 20000:20100", form=PORTS
     )
+    send: Sending | None = setting(
+        None,
+        "put a folder or an archive on every node, at the same path or at PLACE, such as "
+        "'$TMPDIR'; $MUSTER_DATA names it",
+        form="use DIR, or DIR:PLACE",
+    )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
         0, "how often a run that fails restarts, from its last checkpoint", least=0
@@ -238,6 +267,11 @@ class LaunchConfig(Config):
     on_hang: OnHang = setting(
         "warn", "what to do at a hang, besides saying where each rank is: warn, stop, or restart"
     )
+    bind: Bind | None = setting(
+        None,
+        "bind each worker to its share of the cores, or to a socket (default: cores in a Slurm "
+        "job without GPUs, else none)",
+    )
     detach: bool = setting(False, "return at once; see muster jobs")
     dry_run: bool = setting(False, "show what would happen, and the commands; run nothing")
     on: str | None = setting(
@@ -250,6 +284,8 @@ class LaunchConfig(Config):
         yield from self._nproc_problems()
         if self.network is not None:
             yield from _network_problems(self.network)
+        if self.send is not None:
+            yield from _sending_problems(self.send)
         modules = self.preload or "torch"
         nodes = self.nodes or NodeCount(1, 1)
         first, last = self.port_range or (MIN_PORT, MAX_PORT)
@@ -311,10 +347,21 @@ class ProgramConfig(Config):
     python: str | None = setting(
         None, "Python of the program on the nodes (default: your environment, else Muster's)"
     )
+    container: str | None = setting(
+        None,
+        "image, a file or folder, in which the program runs, by the apptainer, singularity or "
+        "ch-run of each node",
+    )
+    container_mounts: tuple[str, ...] = setting(
+        (),
+        "more folders that the container sees, as PATH or HERE:THERE: /data,/scratch",
+        repeats=True,
+        between=",",
+    )
     wrap: str | None = setting(
         None,
-        "command in front of each worker, such as 'apptainer exec --bind {snapshot},{run_dir} "
-        "image.sif'; {snapshot}, {run_dir} and {cwd} are filled in",
+        "command in front of each worker, such as 'nsys profile --output {run_dir}/profile'; "
+        "{snapshot}, {run_dir} and {cwd} are filled in",
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
     include: tuple[str, ...] = setting(
@@ -335,6 +382,7 @@ class ProgramConfig(Config):
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from _text_problems(option, path)
+        yield from self._container_problems()
         try:
             shlex.split(self.wrap or "")
         except ValueError as error:
@@ -343,6 +391,26 @@ class ProgramConfig(Config):
             if name not in PLACEHOLDERS:
                 placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
                 yield f"--wrap: unknown {{{name}}}; known: {placeholders}"
+
+    def _container_problems(self) -> Iterator[str]:
+        image = self.container
+        if image is None:
+            if self.container_mounts:
+                yield "--container-mounts is for --container IMAGE, which is not set; leave it out"
+            return
+        name = image.partition(" ")[0]
+        if name in OTHER_ENGINES:
+            yield f"--container {image}: {name} is started by --wrap '{name} ...'"
+        elif re.match(r"\w+://", image):
+            yield (
+                f"--container {image}: give a file or folder; this makes one: apptainer build "
+                f"image.sif {shlex.quote(image)}"
+            )
+        elif not image or image.startswith("-"):
+            yield f"--container {image!r}: give the path of an image"
+        for mount in self.container_mounts:
+            if not re.fullmatch("/[^:,]*(:/[^:,]*)?", mount):
+                yield f"--container-mounts {mount!r}: use /PATH, or /HERE:/THERE"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables for the program; no other user may read where they are written.
@@ -411,8 +479,23 @@ def is_setting_of_torchrun(name: str) -> bool:
 
 
 def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without torchrun's settings: Muster gives them to the torchrun of a run itself."""
-    return {name: value for name, value in env.items() if not is_setting_of_torchrun(name)}
+    """`env` without torchrun's settings, and what it sets for workers: Muster gives them itself.
+
+    With a RANK of the user's shell the torchrun of a run would be taken for that rank.
+    """
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in OURS and not is_setting_of_torchrun(name)
+    }
+
+
+def _sending_problems(sending: Sending) -> Iterator[str]:
+    place = sending.place
+    if not sending.source or not str(sending).isprintable():
+        yield f"--send {str(sending)!r}: use DIR, or DIR:PLACE"
+    elif place is not None and not place.startswith(("/", "~", "$")):
+        yield f"--send {sending}: PLACE begins with /, ~ or a variable such as $TMPDIR"
 
 
 def _network_problems(network: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -55,8 +55,12 @@ class SshConfig(Config):
 class SlurmConfig(Config):
     """Options of sbatch, under sbatch's own names."""
 
-    partition: str | None = setting(None, "where the job waits; sinfo lists them", aliases=["-p"])
-    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
+    partition: str | None = setting(
+        None, "where the job waits; of several (a,b) the first that can starts it", aliases=["-p"]
+    )
+    account: str | None = setting(
+        None, "who is charged for the job; or one for each partition (x,y)", aliases=["-A"]
+    )
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
     reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
@@ -90,11 +94,30 @@ class SlurmConfig(Config):
             "--gpus-per-node and --gres both ask for GPUs; give one of them":
                 self.gpus_per_node is not None and self.gres is not None,
         })  # fmt: skip
+        accounts, partitions = map(_words, (self.account, self.partition))
+        if len(accounts) > 1 and len(accounts) != len(partitions):
+            yield (
+                f"--account {self.account} has {len(accounts)} accounts, and --partition "
+                f"{len(partitions) or 'no'} partitions; give one account, or one for each partition"
+            )
         for option in self.slurm:
             if NAME.fullmatch(option.name) and is_plain(option.value or ""):
                 yield from sbatch_options.problems(option.name, option.value)
             else:
                 yield f"--slurm {str(option)!r}: {sbatch_options.FORM}"
+
+    @property
+    def queues(self) -> "list[SlurmConfig]":
+        """What each job requests: one job for each account, in all of its partitions."""
+        if len(accounts := _words(self.account)) < 2:
+            return [self]
+        partitions: dict[str, list[str]] = {}
+        for account, partition in zip(accounts, _words(self.partition), strict=True):
+            partitions.setdefault(account, []).append(partition)
+        return [
+            replace(self, account=account, partition=",".join(names))
+            for account, names in partitions.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -104,6 +127,10 @@ class Settings:
     launch: LaunchConfig
     ssh: SshConfig
     slurm: SlurmConfig
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def is_plain(text: str) -> bool:

@@ -17,7 +17,7 @@ WORKERS = "Muster starts one task on each node; --nproc-per-node is the number o
 GPUS = "use --gpus-per-node, the GPUs of each node"
 VARIABLES = "use --env, --env-file, or --prologue"
 SUBMITS_NOTHING = "it submits nothing; --dry-run shows the batch script"
-CONTAINER = "use --wrap, a command in front of each worker"
+CONTAINER = "use --container IMAGE, or with another engine --wrap, a command before each worker"
 # What to use in place of other options that the job of a run cannot have.
 REFUSED = {
     "array": "use muster sweep, whose runs are a job array",

@@ -39,6 +39,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from launch.agent import inherited
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
@@ -78,8 +79,10 @@ from launch.nodes.channel import (
     wait_for_news,
     waiting_for,
 )
+from launch.nodes.cores import share_cores
 from launch.nodes.message_types import LeaderMessage
-from launch.nodes.this_machine import interface_of
+from launch.nodes.node_data import DATA_MARK
+from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -87,7 +90,7 @@ from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
-from muster.writing import full_disk, reserve, scratch_folder, write_json
+from muster.writing import full_disk, in_use, reserve, scratch_folder, write_json
 
 if TYPE_CHECKING:
     from launch.agent.inspection.node_inspection import NodeInspection
@@ -132,6 +135,7 @@ class Agent:
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._signals.notices.append(number))
         process_tree.adopt_orphans()
+        inherited.raise_limits()
         try:
             code = 0
             request: LeaderMessage | None = message
@@ -164,7 +168,8 @@ class Agent:
         os.chdir(assignment.cwd)
         # torchrun never removes its temporary folders, and a worker that is killed cannot
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
-        with scratch_folder(within="/tmp" if is_long else None) as scratch:
+        data = Path(assignment.data, DATA_MARK)  # nobody replaces or removes what is in use
+        with scratch_folder(within="/tmp" if is_long else None) as scratch, in_use(data):
             return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
     def _next_assignment(self) -> LeaderMessage | None:
@@ -319,8 +324,18 @@ class NodeAttempt:
         env = self._environment(connections.own_address) if self._goes_on() else None
         if env is None or connections.master_port is None:
             return
+        start_process = None
+        if assignment.spec.program.image:
+            # this import would delay all other runs if it were at the top of the file
+            from launch.agent.processes import container
+
+            with waiting_for("its --container"):
+                entered = container.entered(assignment, env, str(self._scratch), self._tick_on)
+            if entered is None:
+                return
+            start_process = entered.spawn
         workload = self._workload = start_workload(
-            assignment, connections.master_port, env, self._warm
+            assignment, connections.master_port, env, self._warm, start_process
         )
         self._workers_began_s = running_s()
         self._change(PartState.RUNNING)
@@ -492,14 +507,30 @@ class NodeAttempt:
         """The environment of the workers; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
         interface = interface_of(address, assignment.network, assignment.name)
-        self._send(here=write_agent(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
+        cores = share_cores(
+            env,
+            assignment.ranks,
+            assignment.machine_ranks,
+            assignment.spec.bind,
+            has_gpus=gpu_count() > 0,
+        )
+        self._send(here=write_agent(assignment, address, interface, cores))
         with waiting_for("its --prologue"):
             sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
+            self._note_inherited(sourced, env)
         return sourced
+
+    def _note_inherited(self, env: dict[str, str], before: dict[str, str]) -> None:
+        """Tell the leader what in the workers' environment may surprise; once in a run."""
+        if self._assignment.spec.attempt == 0:
+            with waiting_for("the folders of PYTHONPATH"):
+                notes = inherited.notes(self._assignment, env, before)
+            if notes:
+                self._send(notes=notes)
 
     def _tick_on(self) -> bool:
         """Look at all sources of events; return whether the attempt goes on."""
@@ -604,7 +635,9 @@ class NodeAttempt:
         self._leader.send(**message)
 
 
-def write_agent(assignment: Assignment, address: str, interface: str | None) -> dict[str, object]:
+def write_agent(
+    assignment: Assignment, address: str, interface: str | None, cores: str
+) -> dict[str, object]:
     """Record this agent, and return the record.
 
     A process is identified by its pid and its start time.
@@ -615,6 +648,7 @@ def write_agent(assignment: Assignment, address: str, interface: str | None) -> 
         "address": address,
         "interface": interface,
         "ranks": list(assignment.ranks),
+        "cores": cores,
         "time_unix_s": time.time(),
         **this_process(),
     }

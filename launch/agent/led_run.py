@@ -26,6 +26,7 @@ handlers append to a list, and `_tick` and `_advance` look at it.
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
-from muster.printable import signal_name
+from muster.printable import listed, on_one_line, signal_name
 from muster.writing import full_disk, write_json, writing
 
 # Starts an agent on each of these nodes, in their order. The nodes are given by their index in the
@@ -386,6 +387,7 @@ class Attempt:
             0.0  # when a node last sent files, or reported that its work stands still
         )
         self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
+        self._notes: dict[str, list[str]] = {}  # to be printed, with the nodes that send each
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._recovery = self._new_recovery() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
@@ -427,6 +429,7 @@ class Attempt:
                 if not agent.is_over:  # it is too late: the end of its channel ends it
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
+            self._print_notes()
             self._print_output(last=True)
             if self._recovery is not None:  # its first work may be younger than the last look
                 self._tell_of_recovery(self._recovery)
@@ -531,6 +534,7 @@ class Attempt:
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
+        self._print_notes()
         self._print_output()
         if self._recovery is not None and self._recovery.is_due():
             self._tell_of_recovery(self._recovery)
@@ -613,6 +617,9 @@ class Attempt:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
             self._note_agent(agent, message["here"])
+        elif "notes" in message:
+            for text in message["notes"]:
+                self._notes.setdefault(text, []).append(agent.assignment.name)
         elif "stopping" in message:
             if not self._workers_deadline_s and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
@@ -710,12 +717,14 @@ class Attempt:
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
         all_here = [other.here for other in self._agents if other.here is not None]
-        loopback = str(here["address"]).startswith("127.")
-        if len(all_here) == len(self._agents) and not self._spec.quiet and not loopback:
+        if len(all_here) < len(self._agents) or self._spec.quiet:
+            return
+        if not str(here["address"]).startswith("127."):
             addresses = (
                 f"{where['node']} {where['address']} ({where['interface']})" for where in all_here
             )
             self._print_line(f"network: {', '.join(addresses)}")
+        self._print_line(f"cores: {_cores_of(all_here)}")
 
     def _send_all(self, **message: object) -> None:
         for agent in self._agents:
@@ -723,6 +732,12 @@ class Attempt:
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+
+    def _print_notes(self) -> None:
+        """Print the notes that have come, each once for all nodes that have sent it by now."""
+        for text, nodes in self._notes.items() if not self._spec.quiet else ():
+            print(on_one_line(f"note: {listed(nodes)}: {text}"), file=sys.stderr, flush=True)
+        self._notes = {}
 
     def _print_line(self, line: str) -> None:
         try:
@@ -740,3 +755,13 @@ class Attempt:
     def interrupted_twice(self) -> bool:
         """Whether the user wants the run to end at once."""
         return self._signals.count(signal.SIGINT) > 1
+
+
+def _cores_of(nodes: Iterable[Here]) -> str:
+    """What the workers get on each node, said once where it is the same."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node["cores"], []).append(node["node"])
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(where)}: {words}" for words, where in names.items())

@@ -7,9 +7,10 @@ from launch.checks import network_checks, node_checks
 from launch.checks.findings import CheckedNode, Findings, PairConnection, Row
 from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
+from launch.nodes.cores import Cores, usable_cores
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
-from launch.spec import WorkersPython
+from launch.spec import NodeFacts, WorkersPython
 from muster.errors import MusterError
 
 PINGS = 3
@@ -23,17 +24,20 @@ def look(
     folder: str | None = None,
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
+    planned: Sequence[NodeFacts] = (),
 ) -> list[Row]:
     """Ask all nodes for their facts, and check those that answer.
 
     `workers` is the workers' Python (default: the trainer's). `folder`, `python` and `disks` are as
-    in `facts_request`.
+    in `facts_request`. `planned` are the nodes of a run whose workers will have the cores that the
+    nodes see now.
     """
     workers = workers or WorkersPython()
     opened = facts_request(folder, python, disks, workers.python)
     with opened as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
-        return judge_nodes(survey, probes, launcher, choose, workers, list(silent.values()))
+        silence = list(silent.values())
+        return judge_nodes(survey, probes, launcher, choose, workers, silence, planned)
 
 
 def judge_nodes(
@@ -43,10 +47,12 @@ def judge_nodes(
     choose: Callable[[Mapping[int, Probe]], Choice],
     workers: WorkersPython,
     silent: Sequence[str] = (),
+    planned: Sequence[NodeFacts] = (),
 ) -> list[Row]:
     """Test the network between the nodes that have answered with `probes`; the rows of all checks.
 
-    `choose` chooses the network, and `silent` has a line for each node that has not answered.
+    `choose` chooses the network, and `silent` has a line for each node that has not answered. For
+    `planned` see `look`.
     """
     if not probes:
         return examination(Findings(launcher, (), silent))
@@ -56,6 +62,7 @@ def judge_nodes(
         chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
+    cores = survey.ask(usable_cores, probes) if planned else {}
     pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
     addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
     connections = _try_pairs(survey, addresses) if chosen else {}
@@ -69,6 +76,8 @@ def judge_nodes(
             connections={
                 names[other]: connection for other, connection in connections.get(index, {}).items()
             },
+            cores=Cores(*cores[index].value) if index in cores else None,
+            workers=_workers_on_machine_of(index, planned, len(probe["gpus"])),
         )
         for index, probe in probes.items()
     )
@@ -79,6 +88,15 @@ def examination(findings: Findings) -> list[Row]:
     """The rows of the findings; a single row if no node answers."""
     others = (*node_checks.ROWS, *network_checks.ROWS) if findings.nodes else ()
     return [check(findings) for check in (network_checks.reach, *others)]
+
+
+def _workers_on_machine_of(index: int, planned: Sequence[NodeFacts], gpus: int) -> int:
+    """How many of the planned workers share the cores of a node."""
+    return sum(
+        node.nproc.counted(gpus).number or 0
+        for node in planned
+        if node.spec.name == planned[index].spec.name
+    )
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from launch.nodes.cores import Cores
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.spec import WorkersPython
+from muster.printable import LISTED, listed
 
 Verdict = Literal["ok", "warn", "FAIL"]
-LISTED = 8  # names in a row, and lines
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class CheckedNode:
     connections: Mapping[str, PairConnection] = field(
         default_factory=dict
     )  # by the other node's name
+    cores: Cores | None = None  # that the run's workers will have; None: unknown
+    workers: int = 0  # that share these
 
     @property
     def interface(self) -> str:
@@ -84,12 +87,6 @@ def groups(values: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(nodes)
     ordered = sorted(nodes.items(), key=lambda item: -len(item[1]))
     return shortened([f"{listed(names)}: {value}" for value, names in ordered])
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from launch.checks.findings import Findings, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Row, groups, shortened
 from launch.deadlines import CLOCK_SKEW_REPORTED_S
+from muster.printable import listed
 
 OTHERS_FIRST = "see the other rows first"
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"

@@ -1,14 +1,18 @@
-"""Check each node by itself: its Python, code, GPUs and disk."""
+"""Check each node by itself: its Python, code, GPUs, limits and disk."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
-from launch.checks.findings import CheckedNode, Findings, Row, groups, listed, shortened
+from launch.agent.inherited import too_low
+from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
+from launch.nodes.cores import ASK_FOR_MORE
 from launch.spec import WorkersPython
 from muster import extras
 from muster.checkout import IS_INSTALLED
+from muster.printable import listed
 
+LIMITS = "limits"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
 NAMED_PACKAGES = ("torch", "transformers")
@@ -103,6 +107,18 @@ def gpus(findings: Findings) -> Row:
     return Row("GPUs", "ok", kinds) if len(kinds) == 1 else Row("GPUs", "warn", kinds, SLOWEST)
 
 
+def cores(findings: Findings) -> Row:
+    """Whether every worker has a core, where it is known how many workers there will be."""
+    known = [(node, node.cores) for node in findings.nodes if node.cores and node.workers]
+    if not known:
+        return Row("cores", "ok", ("known once the job has its nodes",))
+    words = groups({node.name: cores.words(node.workers) for node, cores in known})
+    if not any(cores.are_too_few(node.workers) for node, cores in known):
+        return Row("cores", "ok", words)
+    more = f", or {ASK_FOR_MORE}" if findings.launcher == "slurm" else ""
+    return Row("cores", "warn", words, f"start fewer workers there{more}")
+
+
 def disk(findings: Findings) -> Row:
     """Whether there is space for an environment, data and checkpoints, and the data exists."""
     problems = []
@@ -119,6 +135,19 @@ def disk(findings: Findings) -> Row:
         fix = "10 GB are to be free; make room, or use another --logs-dir or --data-dir"
         return Row("free disk", "warn", shortened(problems), fix)
     return Row("free disk", "ok", (_span(free),))
+
+
+def limits(findings: Findings) -> Row:
+    """Whether workers may have as many files, processes and shared memory as they usually need."""
+    nodes: dict[str, list[str]] = {}  # by the problem that they have
+    for node in findings.nodes:
+        for problem in too_low(node.probe["limits"]):
+            nodes.setdefault(problem, []).append(node.name)
+    if not nodes:
+        return Row(LIMITS, "ok", ("files, processes and /dev/shm: enough",))
+    found = [f"{listed(names)}: {problem.partition('; ')[0]}" for problem, names in nodes.items()]
+    fixes = dict.fromkeys(problem.partition("; ")[2] for problem in nodes)
+    return Row(LIMITS, "warn", shortened(found), "\n".join(fixes))
 
 
 def _span(amounts: Iterable[float]) -> str:
@@ -140,4 +169,4 @@ def _gpus(lines: Sequence[str]) -> str:
     return " + ".join(counted) or "none"
 
 
-ROWS: Sequence[Callable[[Findings], Row]] = (python, code, gpus, disk)
+ROWS: Sequence[Callable[[Findings], Row]] = (python, code, gpus, cores, limits, disk)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -24,6 +25,7 @@ from launch.spec import (
     LaunchSpec,
     NodeCommand,
     NodeFacts,
+    NodeSpec,
     WorkersPython,
 )
 from launch.starters.base import commands_of, starter_of
@@ -120,7 +122,9 @@ class Launcher(ABC):
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         """The output of a dry run: lines that one could paste into a shell on each node."""
-        return "\n".join(folded(self.plan(spec, facts))) or UNCOUNTED
+        commands = "\n".join(folded(self.plan(spec, facts))) or UNCOUNTED
+        image = spec.program.image
+        return f"# inside {image}, by each node's own engine:\n{commands}" if image else commands
 
     @property
     def submits(self) -> bool:
@@ -165,6 +169,12 @@ class Launcher(ABC):
             MusterError: a line for every node on which it failed.
         """
         raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
+
+
+def with_data(places: Mapping[NodeSpec, str], facts: Facts) -> Facts:
+    """The facts with the place at which each node has the data of --send."""
+    nodes = (replace(node, data=places.get(node.spec, "")) for node in facts.nodes)
+    return replace(facts, nodes=tuple(nodes)) if places else facts
 
 
 def folded(plan: Sequence[NodeCommand]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from configs.settings.remote import SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import look
 from launch.checks.findings import Row
-from launch.launchers.base import Launcher
+from launch.launchers.base import Launcher, with_data
 from launch.nodes import survey
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
@@ -69,15 +69,41 @@ class Local(Launcher):
 
         transport = survey.local_transport(len(facts.nodes))
         return look(
-            transport, self.name, choose, self.workers_python, python=sys.executable, disks=disks
+            transport,
+            self.name,
+            choose,
+            self.workers_python,
+            python=sys.executable,
+            disks=disks,
+            planned=facts.nodes,
         )
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         argv = (sys.executable, str(CHECKOUT / RUN_MODULE), "launch.agent")
         start = partial(start_each, lambda index, node: argv, spec.run_dir)
-        run = LedRun(start, self.plan, prefixes=False, is_local=True)
+        place = self._place_of_data(spec)
+        places = {node.spec: place for node in facts.nodes} if place else {}
+        complete = partial(with_data, places)
+        run = LedRun(start, self.plan, prefixes=False, is_local=True, complete=complete)
         run.start(spec, facts)
         return run
+
+    def _place_of_data(self, spec: LaunchSpec) -> str:
+        """Where the data of --send are: without a place on the nodes, where they are already."""
+        if spec.send is None:
+            return ""
+        if spec.send.place is None:
+            if not spec.quiet:
+                print(f"data: {spec.send.source}; nothing is sent on this machine", file=sys.stderr)
+            return spec.send.source
+        from launch.nodes import data_transfer  # imported here, since few runs send data
+
+        command = [sys.executable, "-c", survey.LOAD]
+        (place,) = data_transfer.have_data(
+            spec.send, ["this machine"], survey.local_transport(1), lambda _: command,
+            quiet=spec.quiet,
+        )  # fmt: skip
+        return place
 
 
 build = Local

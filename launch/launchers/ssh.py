@@ -1,6 +1,7 @@
 """Start the workers on machines with ssh, without a scheduler."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,11 +12,13 @@ from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
 from launch.checks.findings import Row, lines
-from launch.launchers.base import Launcher
+from launch.checks.node_checks import LIMITS
+from launch.launchers.base import Launcher, with_data
 from launch.nodes import network_choice
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
 from launch.nodes.survey import Probe, Survey, facts_request
-from launch.programs.command_line import setting_names
+from launch.programs.command_line import CommandLine, setting_names
+from launch.programs.own_program import is_generated
 from launch.programs.project_snapshot import path_on_nodes
 from launch.runs import node_history
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
@@ -46,17 +49,46 @@ class Ssh(Launcher):
             if self._config.preflight:
                 workers = self.workers_python
                 findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
-                for line in lines(findings, "warn"):
+                # the agents know how many workers share these limits, and note what is too low
+                others = [row for row in findings if row.check != LIMITS]
+                for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
-                transfer.fail(lines(findings, "FAIL"))
+                transfer.fail([*lines(findings, "FAIL"), *self._without_data(survey, probes)])
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
+
+    @property
+    def _data_dir(self) -> Path | None:
+        """The folder that our trainer's workers read, if --send does not bring it."""
+        settings = self.settings
+        train = settings.train if isinstance(settings, CommandLine) else None
+        if train is None or train.data_dir is None or self._config.send is not None:
+            return None
+        return None if is_generated(train) else train.data_dir.absolute()
+
+    def _without_data(self, survey: Survey, probes: Mapping[int, Probe]) -> Iterator[str]:
+        """A line for each node that does not see the folder of --data-dir."""
+        folder = self._data_dir
+        if folder is None:
+            return
+        advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "put it there"
+        for name, probe in zip(survey.names_of(probes), probes.values(), strict=True):
+            if not probe["disks"]["data"]["exists"]:
+                yield f"{name}: --data-dir {folder} is no folder there; {advice}"
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
         choose = partial(self._choose, specs)
         folder = self._ssh.remote_dir
         transport = openssh.transport(specs, self._ssh)
-        return look(transport, self.name, choose, self.workers_python, folder, disks=disks)
+        return look(
+            transport,
+            self.name,
+            choose,
+            self.workers_python,
+            folder,
+            disks=disks,
+            planned=facts.nodes,
+        )
 
     def set_up(self) -> None:
         """Make the environment on every node; without torch, if workers have a Python of their own.
@@ -84,17 +116,29 @@ class Ssh(Launcher):
         return Facts(nodes, specs[0].address or PLACEHOLDER, self._config.master_port)
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
-        run = LedRun(partial(self._start_agents, spec), self.plan, prefixes=True)
+        places: dict[NodeSpec, str] = {}  # where nodes have the data of --send
+        start = partial(self._start_agents, spec, places)
+        complete = partial(with_data, places)
+        run = LedRun(start, self.plan, prefixes=True, complete=complete)
         run.start(spec, facts)
         return run
 
     def _start_agents(
-        self, spec: LaunchSpec, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
+        self,
+        spec: LaunchSpec,
+        places: dict[NodeSpec, str],
+        nodes: Mapping[int, NodeFacts],
+        heartbeat: Heartbeat,
     ) -> Iterator[AgentProcess]:
-        """Start an agent on each node; a node without this machine's disk gets the code first."""
+        """Start an agent on each node, which first gets the data of --send.
+
+        A node without this machine's disk gets the code first.
+        """
         own_disk = [node for node in nodes.values() if not node.shared]
         if own_disk:
             transfer.send_checkout(own_disk, self._ssh, _sent_folders(spec, nodes.values()))
+        if spec.send is not None:
+            places |= transfer.send_data(spec.send, [*nodes.values()], self._ssh, quiet=spec.quiet)
 
         def argv_of(index: int, node: NodeFacts) -> Sequence[str]:
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
@@ -150,7 +194,8 @@ class Ssh(Launcher):
         """
         least = self._config.least_nodes
         workers = self.workers_python.python
-        with facts_request(self._ssh.remote_dir, workers=workers) as request:
+        disks = {"data": self._data_dir} if self._data_dir is not None else {}
+        with facts_request(self._ssh.remote_dir, disks=disks, workers=workers) as request:
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= living + len(probes) + len(silent)
         if silent and (all_wanted or living + len(probes) < least):

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.settings.fields import add_new
-from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
 from launch.leading.leader import lead, with_copies
 from launch.programs.base import RunProgram
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
-from launch.slurm import run_job
+from launch.slurm import queues, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes
@@ -43,7 +43,10 @@ def main() -> int:
     if verb == "new":
         spec, job = begin_run(words, current)
     else:
-        spec, job = open_run(Path(words[0]), current)
+        run_dir = Path(words[0])
+        if run_job.is_one_of_several(run_dir) and not queues.is_first(run_dir, current):
+            return 0
+        spec, job = open_run(run_dir, current)
     return _lead(spec, job, current, notice)
 
 
@@ -92,7 +95,6 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
         return open_run(earlier, current)
     default = ONE_PER_GPU if current.gpus else ONE_WORKER
     counts = launch.nproc(default, current.num_nodes)
-    _note_few_cores(counts, current)
     program.check_plugins(sys.executable)
     numbers = [nproc.number for nproc in counts if nproc.number is not None]
     world_size = sum(numbers) if len(numbers) == len(counts) else None
@@ -109,18 +111,6 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
     run_job.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", program.settings(launch))
     return spec, job
-
-
-def _note_few_cores(counts: Sequence[WorkersPerNode], current: CurrentJob) -> None:
-    """Print a note if a node has fewer cores than workers."""
-    workers = counts[0].counted(current.gpus).number or 0
-    cores = current.cpus_on_node
-    if cores is not None and cores < workers:
-        print(
-            f"note: {cores} {'core' if cores == 1 else 'cores'} for the {workers} workers of a "
-            "node; ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu",
-            file=sys.stderr,
-        )
 
 
 def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:

@@ -54,7 +54,7 @@ def new_run(
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)
-        say_once(f"note: not passed on, since Muster gives torchrun its settings: {names}")
+        say_once(f"note: not passed on, since Muster sets them for torchrun and workers: {names}")
     is_sent = not facts.shared
     if not make:
         return program.title, program.spec(run_id, is_sent=is_sent, snapshot=None)
@@ -143,7 +143,7 @@ def lead_or_submit(
     # From here on the run goes on without this process, which records nothing more of it.
     run_record.record_submission(spec, launcher.name, submission.job_id, submission.cluster)
     if not follows:
-        run_record.print_next_commands(spec, f"job {submission.job_id}")
+        run_record.print_next_commands(spec, f"job {submission.name}")
         return 0
     state = submission.follow(spec)
     end = state.end or run_state.unrecorded_end(state)

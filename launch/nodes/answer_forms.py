@@ -4,11 +4,12 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
-from launch.nodes import node_facts
+from launch.nodes import cores, node_data, node_facts
 from launch.nodes.channel import is_line, is_port, is_size
 from muster.records import dict_of, fits
 
 MOST_GPUS = 1_024  # on one node
+MOST_CPUS = 65_536
 
 
 def _is_host(value: object) -> bool:
@@ -29,6 +30,16 @@ def _are_gpus(value: Any) -> bool:
     return fits(value, [is_line]) and len(value) <= MOST_GPUS
 
 
+def _are_cores(value: Any) -> bool:
+    """Whether it is `Cores` as JSON; each core has a CPU."""
+    if not isinstance(value, list) or len(value) != 2 or not fits(value[1], (float, None)):
+        return False
+    cores_of_node = value[0]
+    if not fits(cores_of_node, [[is_size]]) or not cores_of_node or not all(cores_of_node):
+        return False
+    return sum(map(len, cores_of_node)) <= MOST_CPUS
+
+
 def _is_node(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 7
 
@@ -38,6 +49,16 @@ def _is_reach(value: Any) -> bool:
     return is_pair and is_line(value[0]) and fits(value[1], (float, None))
 
 
+_PLACE = {
+    "place": is_line,
+    "state": lambda value: value in ("absent", "sent", "foreign"),
+    "version": is_line,
+    "content": is_line,
+    "intact": bool,
+    "kept": [is_line],
+    "free_bytes": is_size,
+    "brought_bytes": is_size,
+}
 _VERSIONS = (
     None,
     {
@@ -61,13 +82,31 @@ FORMS: dict[Callable[..., Any], Any] = {
         "towards_srun": (is_line, None),
         "disks": dict_of(is_line, {"folder": is_line, "exists": bool, "free_bytes": is_size}),
         "gpus": _are_gpus,
+        "limits": dict.fromkeys(
+            ("files", "processes", "shared_bytes", "free_shared_bytes"), (is_size, None)
+        ),
     },
+    cores.usable_cores: _are_cores,
     node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),
     node_facts.claimed_by: [_is_node],
     node_facts.leftovers: [
         {"path": is_line, "run": is_line, "bytes": is_size, "checkpoints": bool, "used": bool}
     ],
     node_facts.remove_leftovers: dict_of(is_line, is_line),
+    node_data.look_for_data: (
+        {"failed": is_line},
+        {"options": lambda value: fits(value, [_PLACE]) and bool(value), "sees": bool},
+    ),
+    node_data.compare_data: lambda value: value in ("same", "differs", "unknown"),
+    node_data.fetch_data: bool,
+    node_data.data_progress: {
+        "bytes": is_size,
+        "over": bool,
+        "failed": is_line,
+        "content": is_line,
+    },
+    node_data.data_left: [{"path": is_line, "bytes": is_size, "whole": bool, "used": bool}],
+    node_data.remove_data: dict_of(is_line, is_line),
     node_facts.tell_time: float,
     node_facts.listen: is_port,
     node_facts.connect: dict_of(is_line, _is_reach),

@@ -31,6 +31,7 @@ The messages:
                      {"broken": {"own": [...], "peer": [...], "how": "silent"}}
                      {"master_port": 20001}                      of node 0 alone
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
+                     {"notes": ["/dev/shm has ..."]}             what its workers inherit
                      {"file": "...", ...}                        a part of a file: no shared disk
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, in 30 s
@@ -571,6 +572,7 @@ BEAT = (
     {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SHORT_TEXT},
 )
 SOURCE_LINE = {"file": SHORT_TEXT, "line": (None, int), "function": SHORT_TEXT}
+STACK_LINE = {**SOURCE_LINE, "text?": SHORT_TEXT, "for_s?": _is_small_number}
 COLLECTIVE = {
     "group": SHORT_TEXT,
     "description": SHORT_TEXT,
@@ -593,13 +595,7 @@ INIT_CALL = {
 }
 STACKS = {
     "gave_up?": (None, {"message": SHORT_TEXT, "frames": [SOURCE_LINE]}),
-    "threads?": [
-        {
-            "name": SHORT_TEXT,
-            "main": bool,
-            "frames": [{**SOURCE_LINE, "text?": SHORT_TEXT, "for_s?": _is_small_number}],
-        }
-    ],
+    "threads?": [{"name": SHORT_TEXT, "main": bool, "frames": [STACK_LINE]}],
     "groups?": dict_of(is_line, {"ranks?": [_below(MOST_RANKS)], "begun?": int}),
     "collectives?": [COLLECTIVE],
     "meeting?": (None, INIT_CALL),
@@ -634,7 +630,11 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "time_unix_s": _is_small_number,
         "answers": bool,
         "clock_offset_s": _is_small_number,
-        "process?": {"status": SHORT_TEXT, "words": SHORT_TEXT, "computing?": [is_count]},
+        "process?": {
+            "status": SHORT_TEXT,
+            "words": SHORT_TEXT,
+            "children?": [{"pid": is_count, "words": SHORT_TEXT, "frames": [STACK_LINE]}],
+        },
         "is_command?": bool,
         **STACKS,
     }
@@ -642,6 +642,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "index": _only(assignment.index),
         "node": _only(assignment.name),
         "ranks": _only(list(assignment.ranks)),
+        "cores": is_line,
         "address": is_line,
         "interface": (None, is_line),
         "time_unix_s": _is_small_number,
@@ -669,6 +670,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
             "broken": {**CONNECTION_ENDS, "how": lambda value: value in ("closed", "silent")}
         },
         "here": {"here": here},
+        "notes": {"notes": [SHORT_TEXT]},
         "file": {
             "file": _is_file_name,
             "at": is_size,

@@ -29,10 +29,11 @@ class BrokenConnection(ConnectionEnds):
 
 
 class Here(TypedDict, total=False):
-    """Which node an agent is on, and at which address."""
+    """Which node an agent is on, at which address, and the cores of its workers in words."""
 
     node: str
     ranks: list[int]
+    cores: str
     host: str
     address: str
     interface: str | None
@@ -96,12 +97,20 @@ class InitCallReport(TypedDict):
     method: str
 
 
+class ChildReport(TypedDict):
+    """A process that a worker's program has started, and its lines, as far as it tells them."""
+
+    pid: int
+    words: str
+    frames: list[Frame]
+
+
 class ProcessReport(TypedDict, total=False):
     """A worker, as the kernel sees it."""
 
     status: str
     words: str
-    computing: list[int]
+    children: list[ChildReport]
 
 
 class Report(TypedDict, total=False):
@@ -166,6 +175,7 @@ class AgentMessage(TypedDict, total=False):
     broken: BrokenConnection
     master_port: int
     here: Here
+    notes: list[str]
     file: str
     at: int
     data: str

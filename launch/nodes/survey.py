@@ -1,10 +1,10 @@
 """Ask all nodes the same questions at once, over one connection to each.
 
 How it works: a `Transport` has the commands that start Python on the nodes, through ssh, as one
-step of srun, or here. Each process gets the text of `node_facts` through stdin, and then one
-question after another. `ask` sends the name of one of its functions and its arguments, and collects
-each node's result. Nothing is installed or left on a node. A probe ends with its stdin, so nothing
-continues there when this process is gone.
+step of srun, or here. Each process gets the text of `cores` and `node_facts` through stdin, and
+then one question after another. `ask` sends the name of one of their functions and its arguments,
+and collects each node's result. Nothing is installed or left on a node. A probe ends with its
+stdin, so nothing continues there when this process is gone.
 
 Nodes may appear and disappear meanwhile. Only an answer to the latest question counts. Otherwise an
 answer that is later than `timeout_s` would be taken for the answer to the next question. A
@@ -27,10 +27,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
-from launch.nodes import node_facts
+from launch.nodes import cores, node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
@@ -94,16 +95,23 @@ def last_line(text: str, none: str = "no message") -> str:
 class Survey:
     """The probes on all nodes, from their start to their end."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *more: ModuleType) -> None:
+        """`more`: modules like `node_facts` whose functions are asked, too."""
         self._transport = transport
+        self._modules = (*more, cores, node_facts)  # the last one answers
         self._number = 0  # of the latest question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node
         self._odd: dict[int, str] = {}  # what a node has sent that is no answer, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
+    @property
+    def names(self) -> Sequence[str]:
+        """All nodes that are asked, as their transport names them."""
+        return self._transport.names
+
     def __enter__(self) -> "Survey":
-        source = Path(node_facts.__file__).read_bytes()
+        source = b"\n".join(Path(str(each.__file__)).read_bytes() for each in self._modules)
         try:
             for command in self._transport.commands:
                 errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
@@ -138,8 +146,8 @@ class Survey:
     ) -> dict[int, Answer]:
         """The results of `function(arguments)`, by node, of those that answered in time.
 
-        `function` is one of `node_facts`. `of`: the nodes to wait for, where others have never
-        answered; None: all nodes.
+        `function` is one of `node_facts` or `cores`, or of a module that was given beside them.
+        `of`: the nodes to wait for, where others have never answered; None: all nodes.
         """
         self._number += 1
         self._failed.clear()

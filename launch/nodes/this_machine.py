@@ -10,9 +10,10 @@ from pathlib import Path
 
 from muster.errors import MusterError
 
-# The variables by which gloo and nccl choose network cards.
+# The variables by which gloo, nccl and torch's RPC choose network cards.
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
+TENSORPIPE = "TP_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
 DEFAULT_PORTS = range(20_000, 32_000)
 
@@ -78,23 +79,36 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
 def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
     """The variable by which workers would look for a card that this node does not have; or None.
 
-    `own`: the names of the node's cards. gloo takes names, separated by commas. nccl takes the
-    beginnings of names, or `=NAME` for whole names, or `^` and what not to use. Only the variable
-    of the backend that this node's workers use is examined.
+    `own`: the names of the node's cards. Only the variable of the backend that this node's workers
+    use is examined.
     """
     variable = NCCL if gpu_count() else GLOO
     value = env.get(variable, "")
+    return variable if value and names_no_card(variable, value, own) else None
+
+
+def names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
+    """Whether a variable leads to none of the cards `own`.
+
+    gloo takes names, separated by commas, and torch's RPC one name. nccl takes the beginnings of
+    names, or `=NAME` for whole names, or `^` and what not to use.
+    """
     names = value.lstrip("^=").split(",")
-    if not value:
-        return None
+    if variable == TENSORPIPE:
+        return value not in own
     if variable == GLOO:
-        fits = all(name in own for name in value.removesuffix(",").split(","))
-    elif "=" in value[:2]:
-        fits = bool({*own} - {*names}) if value.startswith("^") else bool({*own} & {*names})
-    else:
-        begins = [name for name in own if name.startswith(tuple(names))]
-        fits = len(begins) < len(own) if value.startswith("^") else bool(begins)
-    return None if fits else variable
+        return not all(name in own for name in value.removesuffix(",").split(","))
+    if "=" in value[:2]:
+        return not ({*own} - {*names} if value.startswith("^") else {*own} & {*names})
+    begins = [name for name in own if name.startswith(tuple(names))]
+    return len(begins) == len(own) if value.startswith("^") else not begins
+
+
+def card_names() -> list[str]:
+    """The names of this machine's network cards, and of addresses' own labels, such as eth0:1."""
+    import psutil  # imported here: --help and --dry-run do not need it
+
+    return sorted(psutil.net_if_addrs())
 
 
 def addresses() -> dict[str, str]:

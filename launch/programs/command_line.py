@@ -132,6 +132,10 @@ class CommandLine(Settings):
         A dry run does not check the trainer's files: its commands may be for a later time.
         """
         lines = [*self._absent_python(cwd)] if launcher == "local" else []
+        if self.launch.send is not None:
+            from launch.nodes import data_transfer  # imported here, since few runs send data
+
+            lines += data_transfer.problems(self.launch.send, cwd)
         if self.train is None or self.words:
             return [*lines, *self._wrong_variables(), *missing_script(self.words, cwd)]
         reads = self.launch.program == LaunchConfig.program and not self.launch.dry_run
@@ -148,8 +152,8 @@ class CommandLine(Settings):
     def _absent_python(self, cwd: Path) -> Iterator[str]:
         """A line if the Python that is named for the workers here does not exist."""
         own = self.own or ProgramConfig()
-        if own.prologue is not None or own.wrap is not None:
-            return  # the prologue or the wrapper may bring it
+        if (own.prologue, own.wrap, own.container) != (None, None, None):
+            return  # the prologue, the wrapper or the image may bring it
         python = own.python if self.own else self.python
         otherwise = "the active environment's" if self.own else "Muster's own"
         is_on_path = python is not None and "/" not in python
@@ -183,7 +187,7 @@ class CommandLine(Settings):
         own = self.own or ProgramConfig()
         relative = own.python is not None and "/" in own.python and not own.python.startswith("/")
         # a prologue or a container may bring what a node lacks
-        if own.prologue is not None or own.wrap is not None or relative:
+        if (own.prologue, own.wrap, own.container) != (None, None, None) or relative:
             return WorkersPython(())
         needs_torch = starter_of(self.launch.workers).needs is not None
         packages = ("torch",) if needs_torch else ()

@@ -163,6 +163,11 @@ def _ask_for_plugins(python: str) -> Collection[str] | None:
     return added
 
 
+def is_generated(train: TrainConfig) -> bool:
+    """Whether the value of --data-dir is a word that asks for generated data."""
+    return train.data_dir is not None and (train.task, train.data_dir.name) == GENERATED
+
+
 def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:
     """A line for each file or folder that a run is to read, and that is known not to exist.
 
@@ -175,8 +180,8 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
     for name, advice in INPUTS.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
-        is_generated = name == "data_dir" and (train.task, Path(value).name) == GENERATED
-        if not value or is_name or is_generated or (name == "resume" and value == "auto"):
+        is_made = name == "data_dir" and is_generated(train)
+        if not value or is_name or is_made or (name == "resume" and value == "auto"):
             continue
         own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
         places = [Path(folder, own) for folder in folders]

@@ -28,6 +28,7 @@ sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 # The same with the current folder, in which `-m` finds modules.
 FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 OF_PATH = ("python", "python3")
+OF_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables with the folder of an active environment
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     """
     in_project = project_of(environment.cwd) / ".venv"
     project = str(in_project)
-    places = {environment.env.get("VIRTUAL_ENV"): "", environment.env.get("CONDA_PREFIX"): ""}
+    places = {environment.env.get(name): "" for name in OF_ACTIVE}
     places.setdefault(project, "of the project")
     for folder, why in places.items():
         python = str(Path(folder, "bin", "python")) if folder else ""
@@ -92,7 +93,7 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
         of_owner = f"{python} belongs to another user; where you trust it, name it with --python"
         reasons = [of_owner] if is_foreign else list(problems(python, workers, environment))
         if not reasons:
-            return PythonChoice(python, why)
+            return PythonChoice(python, why or _unlike_path(python, folder, environment))
         say_once(f"note: not the program's Python: {reasons[0]}")
     for name in OF_PATH:
         on_path = shutil.which(name, path=environment.env.get("PATH"))
@@ -103,6 +104,19 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
         if not list(problems(on_path, workers, environment)):
             return PythonChoice(on_path, "found on PATH")
     return PythonChoice(None, "Muster's own")
+
+
+def _unlike_path(python: str, folder: str | None, environment: WorkersEnvironment) -> str:
+    """Where the Python of an active environment is from, if `python` on PATH is another one; or "".
+
+    As after `conda activate` inside a venv, or an activation that a later shell has inherited.
+    """
+    path = environment.env.get("PATH")
+    on_path = next(filter(None, (shutil.which(name, path=path) for name in OF_PATH)), None)
+    if on_path is None or _is_same(on_path, python):
+        return ""
+    name = next(name for name in OF_ACTIVE if environment.env.get(name) == folder)
+    return f"of {name}, while {Path(on_path).name} on PATH is {on_path}"
 
 
 def absent(

@@ -35,6 +35,7 @@ from muster.writing import open_plain
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
 MAIN = "__main__.py"  # in a folder or archive that Python runs
+IN_IMAGE = "python3"  # the Python of an image, if no other is named
 COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
@@ -65,8 +66,9 @@ class UserProgram:
         self._environment = workers_environment(
             cwd, self._secrets, os.environ, is_over_ssh=launch.hosts is not None
         )
-        self._choice = PythonChoice(config.python)
-        if config.python is None:
+        self._image = str(cwd / config.container) if config.container is not None else ""
+        self._choice = PythonChoice(config.python or (IN_IMAGE if self._image else None))
+        if self._choice.python is None:
             self._choice = python_choice.choose(launch.workers, self._environment)
         self._environment = self._environment.with_python_first(self._choice.python)
         self._nodes_own = ""
@@ -103,15 +105,17 @@ class UserProgram:
         for line in self._notes_on_placeholders():
             python_choice.say_once(f"note: {line}")
         self._nodes_own = python
-        python = self._choice.python or python
+        python = "" if self._image else self._choice.python or python
         workers = self._launch.workers
-        lacks = python_choice.problems(python, workers, self._environment)
+        lacks = python_choice.problems(python, workers, self._environment) if python else ()
         # only the nodes have what a prologue adds, and only its container what a wrapper has
-        if runs_here and self._config.prologue is None and not self._wrap:
+        if runs_here and self._config.prologue is None and not self._wrap and python:
             refuse(python_choice.absent(self._config.python, self._environment))
         of_python = _is_python(self._words, self._cwd)
+        is_missing = runs_here and self._image and not Path(self._image).exists()
         refuse(
             [
+                *([f"--container {self._image}: no such file or folder"] if is_missing else ()),
                 *_problems(self._words, self._environment, python),
                 *_dos_problems(self._wrap, self._environment),
                 *(() if of_python else _dos_problems(self._words, self._environment)),
@@ -153,12 +157,16 @@ class UserProgram:
         if words[0] == "--function":
             function = path_on_nodes(run_id, "function") if is_sent else FUNCTION.path(run_dir)
             words = ["--function", str(function)]
+        # a snapshot's links lead to the project
+        project = () if is_sent or not self._image else (str(project_of(self._cwd)),)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
             parse_program(words, self._cwd),
             cwd=str(cwd),
-            python=self._config.python if is_sent else self._choice.python,
+            python=self._config.python if is_sent and not self._image else self._choice.python,
             wrap=tuple(PLACE.sub(lambda place: places[place[1]], word) for word in self._wrap),
+            image=self._image,
+            mounts=(*project, *self._config.container_mounts),
         )
         prologue = self._config.prologue
         return replace(
@@ -170,6 +178,11 @@ class UserProgram:
     def announce(self, *, is_sent: bool) -> None:
         """Print which Python is used, if it is not the active one and the program needs it."""
         if self.run.quiet:
+            return
+        if self._image:
+            if self._config.python is None:
+                of_image = f"{IN_IMAGE} of {self._image}"
+                python_choice.say_once(f"python: {of_image}; --python names another")
             return
         # a command finds its Python on PATH, where Muster's own is not
         is_own = is_sent or self._choice.python is None
@@ -233,9 +246,12 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str) -> Iterator[str]:
-    """Reasons why the program cannot start, as far as they are visible here."""
+    """Reasons why the program cannot start, as far as they are visible here.
+
+    `python`: "" for that of an image, of which only the nodes know what it has.
+    """
     cwd = environment.cwd
-    is_here = Path(python).exists()  # if not, the nodes check their own Python
+    is_here = bool(python) and Path(python).exists()  # if not, the nodes check their own Python
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
     elif words[0] == "-m" and is_here:
@@ -257,7 +273,7 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
         return
     elif "/" in words[0] and (cwd / words[0]).is_dir():
         yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
-    elif words[0] not in ("-m", "--function"):
+    elif python and words[0] not in ("-m", "--function"):
         command = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(command, path=environment.env.get("PATH")) is None:
             yield _why_not(words[0], cwd)

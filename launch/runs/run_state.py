@@ -142,6 +142,12 @@ class Submission:
     job_id: str
     cluster: str | None  # where `job_id` is the number of the job
     watcher: LeaderWatcher  # knows the state of the job
+    job_ids: Sequence[str] = ()  # all, if several are queued, of which the first to start leads
+
+    @property
+    def name(self) -> str:
+        """The number of the job, or of each that is queued: `12 or 13`."""
+        return " or ".join(self.job_ids or (self.job_id,))
 
     def follow(self, spec: LaunchSpec) -> State:
         """Print what the job does and its workers' output until it is over; return its last state.
@@ -153,7 +159,7 @@ class Submission:
             return self._follow(spec)
         except KeyboardInterrupt:
             cancel = f"muster jobs cancel {spec.run_id}"
-            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
+            print(f"\njob {self.name} goes on; to end it: {cancel}", file=sys.stderr)
             raise
 
     def _follow(self, spec: LaunchSpec) -> State:
@@ -162,6 +168,7 @@ class Submission:
         job: Record = {
             "launcher": "",
             "job_id": self.job_id,
+            "job_ids": self.job_ids,
             "cluster": self.cluster,
             **(run_record.read_job(spec.run_dir) or {}),
         }
@@ -172,7 +179,8 @@ class Submission:
             state = state_of(spec.run_dir, watchers, job)
             if state.word != printed and not spec.quiet:
                 printed = state.word
-                print(f"job {self.job_id}: {on_one_line(self._text(state))}", flush=True)
+                name = " or ".join(run_record.jobs_of(spec.run_dir, job))
+                print(f"job {name}: {on_one_line(_text(state, name))}", flush=True)
             follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
             follower.poll()
             # the record of the end may arrive here after the scheduler's answer
@@ -182,10 +190,11 @@ class Submission:
             was_over = state.over
             time.sleep(JOB_WATCHED_EVERY_S)
 
-    def _text(self, state: State) -> str:
-        """The state's word; with a reason if the state of the job is not known."""
-        is_known = state.over or state.word not in ("unknown", "elsewhere")
-        return state.word + ("" if is_known else state.detail.removeprefix(f"job {self.job_id}"))
+
+def _text(state: State, job: str) -> str:
+    """The state's word; with a reason if the state of the job is not known."""
+    is_known = state.over or state.word not in ("unknown", "elsewhere")
+    return state.word + ("" if is_known else state.detail.removeprefix(f"job {job}"))
 
 
 def is_led(run_dir: Path) -> bool:

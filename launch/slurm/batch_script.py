@@ -97,12 +97,23 @@ def _gpu_count(per_node: str | None, gres: str | None) -> int:
 
 
 def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
-    """Let Slurm itself check the job, before anything is made.
+    """Let Slurm itself check the job, or each of several, before anything is made.
 
     Raises:
-        UsageError: Slurm would refuse the job; with its own message.
+        UsageError: Slurm would refuse a job; with its own message.
         MusterError: Slurm is not installed, or does not answer.
     """
+    queues = config.queues
+    problems = []
+    for queue in queues:
+        one = f"--partition {queue.partition} --account {queue.account}: "
+        where = one if len(queues) > 1 else ""
+        problems += [f"{where}{line}" for line in _refusals(queue, env, facts)]
+    refuse(problems)
+
+
+def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list[str]:
+    """A line for each reason why Slurm would refuse the job, or would let it wait for ever."""
     given = flags(options(config, env, "test", facts))
     result = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
     if "Unable to contact" in result.stderr:
@@ -110,13 +121,13 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
             f"Slurm does not answer: {last_line(result.stderr)}; try again later, or "
             "train on this machine with --launcher local"
         )
-    if result.returncode:
-        lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines()]
-        lines = [line.removeprefix("allocation failure: ") for line in lines if line]
-        problems = (f"{line}; sinfo shows what the cluster has" for line in lines)
-        refuse(problems, "Slurm would not take this job: ")
-        raise UsageError("Slurm would not take this job, and gives no reason")
-    refuse(dict.fromkeys(_never_starts(config, env)))
+    if not result.returncode:
+        return list(dict.fromkeys(_never_starts(config, env)))
+    lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines()]
+    lines = [line.removeprefix("allocation failure: ") for line in lines if line]
+    refused = "Slurm would not take this job"
+    problems = [f"{refused}: {line}; sinfo shows what the cluster has" for line in lines]
+    return problems or [f"{refused}, and gives no reason"]
 
 
 def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:

@@ -34,7 +34,6 @@ class CurrentJob:
     attempt: int = 0  # how often it was requeued
     cluster: str | None = None  # its name
     components: int = 1  # more than one in a heterogeneous job
-    cpus_on_node: int | None = None  # of this process's node
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CurrentJob":
@@ -48,7 +47,6 @@ class CurrentJob:
         array = env.get("SLURM_ARRAY_JOB_ID")
         job_id = env["SLURM_JOB_ID"]
         gpus = env.get("SLURM_GPUS_ON_NODE", "0")
-        cpus = env.get("SLURM_CPUS_ON_NODE", "")
         return cls(
             job_id=job_id,
             name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
@@ -58,7 +56,6 @@ class CurrentJob:
             attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
             cluster=env.get("SLURM_CLUSTER_NAME"),
             components=int(env.get("SLURM_HET_SIZE", "1")),
-            cpus_on_node=int(cpus) if cpus.isdigit() else None,
         )
 
     @cached_property

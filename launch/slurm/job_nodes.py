@@ -26,6 +26,7 @@ from launch.agent.led_run import LedRun, SchedulerJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s
+from launch.nodes.survey import LOAD, Transport, last_line
 from launch.nodes.this_machine import ports_of
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
@@ -40,6 +41,7 @@ from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
+TASK_VARIABLE = "SLURM_PROCID"  # srun sets it to the number of a task
 LOG_BYTES = 65_536  # read of srun's output, from its end
 OPTIONS = (
     "--ntasks-per-node=1",
@@ -63,6 +65,7 @@ class JobNodes:
     is_nearly_over: Callable[[], bool] = lambda: False
     # by host, the agent that was started last
     _agents: dict[str, tuple[JobConnection, SlurmTask]] = field(default_factory=dict)
+    _data: dict[str, str] = field(default_factory=dict)  # by host, where it has those of --send
 
     name = "slurm"
     waits_for_nodes = False  # a job does not get a lost node back
@@ -130,6 +133,11 @@ class JobNodes:
 
     def srun(self, hosts: Sequence[str], leader_file: Path) -> list[str]:
         """The command line that starts an agent on each of `hosts`; they read `leader_file`."""
+        task = self.python, RUN_MODULE, "launch.slurm.task", str(leader_file)
+        return [*self._step(hosts), *task]
+
+    def _step(self, hosts: Sequence[str]) -> list[str]:
+        """The beginning of a command line that starts a task on each of `hosts`."""
         # srun of Slurm 22.05 and 23.02 does not take this number from the job:
         # https://github.com/reframe-hpc/reframe/issues/2655
         # If the variable is not set, a step has all cores of the job on each node.
@@ -138,8 +146,27 @@ class JobNodes:
             *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
             *((f"--cpus-per-task={cores}",) if cores else ()),
             *(f"--nodelist={','.join(hosts)}", f"--job-name={self.job.get('step', 'muster')}"),
-            *(self.python, RUN_MODULE, "launch.slurm.task", str(leader_file)),
         ]
+
+    def _have_data(self, spec: LaunchSpec, hosts: Sequence[str]) -> None:
+        """Have each of these nodes copy the data of --send, from a disk that all of them see.
+
+        sbcast would write an archive to each node's disk before it is unpacked from there.
+
+        Raises:
+            MusterError: a line for each node that cannot have them.
+        """
+        from launch.nodes import data_transfer  # imported here, since few runs send data
+
+        assert spec.send is not None
+        argv = [*self._step(hosts), self.python, "-c", LOAD, TASK_VARIABLE]
+
+        def explain(index: int, code: int, error_text: str) -> str:
+            return f"{hosts[index]}: the step for --send failed: {last_line(error_text)}"
+
+        transport = Transport(hosts, [argv], explain, self.env)
+        places = data_transfer.have_data(spec.send, hosts, transport, None, quiet=spec.quiet)
+        self._data |= dict(zip(hosts, places, strict=True))
 
     def _start_agents(
         self, spec: LaunchSpec, facts: Facts, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
@@ -151,6 +178,8 @@ class JobNodes:
         """
         require("srun", "a run inside a job")
         hosts = [node.spec.host for node in nodes.values()]
+        if spec.send is not None:
+            self._have_data(spec, hosts)
         token = token_hex(16)
         listener = _listener(spec, token)
         leader_file = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
@@ -200,7 +229,8 @@ class JobNodes:
                     f"{task.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
                     "some with --gpus-per-node"
                 )
-            nodes.append(replace(node, nproc=count))
+            data = self._data.get(node.spec.host, "")
+            nodes.append(replace(node, nproc=count, data=data))
         address = agents[0][1].address or _address_of_first(agents)
         return replace(facts, nodes=tuple(nodes), master_addr=address)
 

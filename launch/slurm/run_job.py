@@ -58,7 +58,8 @@ def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Record which run a job leads; `job` has what the leader needs beside the spec.
 
     Its keys are `nproc` (workers of each node), `network` and `master_port`. If the job is not the
-    run's own, the key `step` has the name of the run's steps in it.
+    run's own, the key `step` has the name of the run's steps in it. `queues`: how many jobs the run
+    has, of which the first to start leads it.
     """
     plain = spec.to_json()
     if secrets := plain.pop("secrets"):
@@ -89,6 +90,12 @@ def step_of(run_dir: Path) -> str | None:
     path = run_files.SLURM.path(run_dir)
     step: str | None = (records.read(run_files.SLURM, path) or {}).get("step")
     return step
+
+
+def is_one_of_several(run_dir: Path) -> bool:
+    """Whether the run is queued in several jobs, of which the first to start leads it."""
+    job = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
+    return int(job.get("queues", 1)) > 1
 
 
 def world_size(run_dir: Path) -> int | None:

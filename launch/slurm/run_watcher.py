@@ -144,7 +144,8 @@ class SlurmRunWatcher(LeaderWatcher):
         return state_after(end) if end is not None and (end["code"] == 0 or state.over) else state
 
     def look_at(self, jobs: Sequence[Record]) -> None:
-        numbers = {str(job["job_id"]) for job in jobs if job["job_id"] != run_record.NOT_YET}
+        submitted = (job for job in jobs if job["job_id"] != run_record.NOT_YET)
+        numbers = {number for job in submitted for number in run_record.all_jobs(job)}
         if numbers:
             self._jobs.look_at(sorted(numbers))
 
@@ -169,7 +170,8 @@ class SlurmRunWatcher(LeaderWatcher):
         def scancel() -> None:
             if problem := self._other_cluster(job):
                 raise MusterError(problem)
-            act_on(str(job["job_id"]), ["scancel"], os.environ)
+            for job_id in run_record.all_jobs(job):
+                act_on(job_id, ["scancel"], os.environ)
 
         retry_while_silent(scancel, say)
 
@@ -183,18 +185,23 @@ class SlurmRunWatcher(LeaderWatcher):
         return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
     def _of_job(self, run_dir: Path, job: Record) -> State:
-        job_id = str(job["job_id"])
+        job_ids = run_record.jobs_of(run_dir, job)
         try:
             if problem := self._other_cluster(job):
                 return State("elsewhere", False, problem)
         except MusterError as error:
-            return State("unknown", False, f"job {job_id}; {error}")
-        state = self._jobs.state(job_id, run_record.change_stamp(run_dir))
+            return State("unknown", False, f"job {' or '.join(job_ids)}; {error}")
+        stamp = run_record.change_stamp(run_dir)
+        states = {job_id: self._jobs.state(job_id, stamp) for job_id in job_ids}
+        job_id = min(states, key=lambda each: _order(states[each]))
+        state = states[job_id]
         if state.is_over:
             over = state_after(_judge_end(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
-        reason = state.reason if state.name in (*WAITING_STATES, UNKNOWN) else ""
-        detail = "; ".join(filter(None, (f"job {job_id}", reason)))
+        waits = state.name in (*WAITING_STATES, UNKNOWN)
+        left = [each for each in job_ids if not states[each].is_over] if waits else [job_id]
+        reason = state.reason if waits else ""
+        detail = "; ".join(filter(None, (f"job {' or '.join(left)}", reason)))
         return State(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:
@@ -211,6 +218,12 @@ class SlurmRunWatcher(LeaderWatcher):
             f"job {job['job_id']} is one of cluster {cluster}, and this is {own}; "
             f"look after it there, or with SLURM_CLUSTERS={cluster}"
         )
+
+
+def _order(state: JobState) -> tuple[bool, bool, bool, str]:
+    """The order of jobs that are queued for one run: how close each is to leading it, or was."""
+    is_withdrawn = state.name in ("CANCELLED", "COMPLETED", FORGOTTEN)
+    return state.is_over, is_withdrawn, state.name in WAITING_STATES, state.start or "N/A"
 
 
 def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:

@@ -4,15 +4,16 @@ A node that sees this machine's files has no leftovers: the run folders that it 
 records of the runs.
 """
 
+import socket
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from launch.deadlines import NODE_LISTS_LEFTOVERS_S
-from launch.nodes import node_facts
+from launch.nodes import node_data, node_facts
 from launch.nodes.survey import Survey, Transport, facts_request
-from launch.runs.leftovers import FAILED, Leftover
+from launch.runs.leftovers import FAILED, Leftover, data_leftover
 
 UNKNOWN = "the node has not said whether it is removed"
 
@@ -34,15 +35,22 @@ def on_nodes(
         running: the runs that are not over.
         remove: remove all that need not stay; each failure is in its leftover.
     """
-    with Survey(transport) as survey:
+    with Survey(transport, node_data) as survey:
         with facts_request(folder) as query:
             probes, silent = survey.probes(query)
         names = dict(zip(probes, survey.names_of(probes), strict=True))
+        own = socket.gethostname()  # what is on this machine is listed without --hosts
+        others = {
+            index: names[index]
+            for index, probe in probes.items()
+            if not (probe["shared"] and probe["host"] == own)
+        }
+        data, failed_data = _data(survey, others, remove=remove)
         folders = {
             str(index): probe["folder"] for index, probe in probes.items() if not probe["shared"]
         }
         if not folders:
-            return [], [*silent.values()]
+            return data, [*silent.values(), *failed_data]
         apart = [*map(int, folders)]
         request: dict[str, Any] = {"folders": folders, "named": sorted(named)}
         answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_LEFTOVERS_S, **request)
@@ -63,7 +71,30 @@ def on_nodes(
                 errors = answers[index].value if index in answers else unknown
                 leftovers[index] = [_after_removal(leftover, errors) for leftover in of_node]
     every = [leftover for index in sorted(leftovers) for leftover in leftovers[index]]
-    return every, [*silent.values(), *failed]
+    return [*every, *data], [*silent.values(), *failed, *failed_data]
+
+
+def _data(
+    survey: Survey, names: Mapping[int, str], *, remove: bool
+) -> tuple[list[Leftover], list[str]]:
+    """The data of --send on these nodes, also on those that see this machine's files."""
+    answers = survey.ask(node_data.data_left, [*names], NODE_LISTS_LEFTOVERS_S)
+    silent = survey.silent(answers)
+    found = {
+        index: [data_leftover(entry, names[index]) for entry in answers[index].value]
+        for index in names
+        if index in answers
+    }
+    if remove and any(found.values()):
+        paths = {str(index): _removable(left) for index, left in found.items()}
+        paths |= {str(index): [] for index in range(len(survey.names)) if index not in found}
+        answers = survey.ask(node_data.remove_data, [*found], NODE_LISTS_LEFTOVERS_S, paths=paths)
+        for index, left in found.items():
+            unknown = dict.fromkeys(paths[str(index)], UNKNOWN)
+            errors = answers[index].value if index in answers else unknown
+            found[index] = [_after_removal(leftover, errors) for leftover in left]
+    lines = [silent[index] for index in names if index in silent]
+    return [leftover for index in sorted(found) for leftover in found[index]], lines
 
 
 def _leftover(

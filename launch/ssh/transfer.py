@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from configs.settings.launch import Sending
 from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
 from launch.deadlines import SSH_SETUP_S, SSH_TRANSFER_S, SSH_TRANSFER_TICK_S
 from launch.nodes import node_facts
-from launch.nodes.survey import Survey, last_line
-from launch.spec import NodeFacts
+from launch.nodes.survey import LOAD, Survey, last_line
+from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import openssh
 from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import MusterError
@@ -67,6 +68,27 @@ def send_checkout(
             raise
         fail([error for error in errors if error])
     return [apart[index] for index in firsts]
+
+
+def send_data(
+    sending: Sending, nodes: Sequence[NodeFacts], config: SshConfig, *, quiet: bool = False
+) -> dict[NodeSpec, str]:
+    """Have the data on every node, all at the same time; return their place on each.
+
+    Raises:
+        MusterError: a line for every node that cannot have them.
+    """
+    from launch.nodes import data_transfer  # imported here, since few runs send data
+
+    specs = [node.spec for node in nodes]
+    transport = openssh.transport(specs, config)
+
+    def command(index: int) -> Sequence[str]:
+        return openssh.command(specs[index], config, ["python3", "-c", LOAD], index)
+
+    names = [node.name for node in nodes]
+    places = data_transfer.have_data(sending, names, transport, command, quiet=quiet)
+    return dict(zip(specs, places, strict=True))
 
 
 def make_environments(

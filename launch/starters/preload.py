@@ -175,10 +175,9 @@ def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
     words = _words(command)
     modules = words[words.index("--modules") + 1]
     program = next(word for word in words[words.index("--") + 1 :] if word != "--fill-in")
-    has_several = words[words.index("--nproc") + 1] != "1"  # a single worker uses more threads
     env: Mapping[str, str] = {**node.env, **command.env}
     others = {name: value for name, value in env.items() if not name.startswith(ATTEMPT_VARIABLES)}
-    return command.argv[: _position(command)], command.cwd, modules, program, has_several, others
+    return command.argv[: _position(command)], command.cwd, modules, program, others
 
 
 class Preload(Starter):

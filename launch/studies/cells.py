@@ -148,9 +148,10 @@ class Sweep:
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination of values, which are appended to the program's words.
+    """A cell for each combination of values, which are appended to the program's words as flags.
 
-    Without a program the values are flags of the trainer.
+    A value whose place is among the words, as in `lr={lr}`, stands there instead. Without a program
+    the values are flags of the trainer.
 
     Raises:
         UsageError: a flag is given twice, or a run would be invalid; every problem at once.
@@ -160,10 +161,12 @@ def from_grid(
         refuse([*problems, "a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
     arguments = program[1:] if program else flags
+    in_place = grid.in_place(program[1:], block)
     refuse(
         f"--over {name}: {' '.join(program) or 'the command'} has {word} already; give it in one "
         "of the two places"
         for name in block
+        if name not in in_place
         for word in arguments
         if word.startswith("--") and grid.is_same_flag(word[2:].partition("=")[0], name)
     )
@@ -182,8 +185,7 @@ def from_grid(
     cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
         if program:
-            values = [word for flag, value in point.items() for word in (f"--{flag}", value)]
-            words = [*flags, "--", *program, *values]
+            words = [*flags, "--", program[0], *grid.with_values(program[1:], point)]
         else:
             words = [*flags, *(f"--{flag}={value}" for flag, value in point.items())]
         cells.append(Cell(cell_id, point, tuple(words)))

@@ -12,13 +12,15 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from configs import cli
 from muster.errors import UsageError, refuse
+from muster.worker import placeholders
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+PLACE = re.compile(r"(?<![${]){([\w.-]+)}(?!})", re.ASCII)  # of a value, in a program's arguments
 UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # characters in the name of a run and its folder
 LONGEST = 100
 MOST_RUNS = 10_000
@@ -100,6 +102,27 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
             block[name] = values
     refuse(problems)
     return block
+
+
+def in_place(words: Sequence[str], names: Collection[str]) -> set[str]:
+    """Which of these names stand among `words` as `{NAME}`.
+
+    `{{NAME}}` and `${NAME}` do not count, nor do placeholders that each worker replaces (`{rank}`).
+    """
+    found = {name for word in words for name in PLACE.findall(word)}
+    return found.intersection(names) - placeholders.VARIABLES.keys()
+
+
+def with_values(words: Sequence[str], point: Mapping[str, str]) -> list[str]:
+    """`words` with the values of a point: each in its place, or else as a flag at the end."""
+    places = in_place(words, point)
+
+    def value(match: re.Match[str]) -> str:
+        return point[match[1]] if match[1] in places else match[0]
+
+    left = {name: value for name, value in point.items() if name not in places}
+    flags = [word for name, value in left.items() for word in (f"--{name}", value)]
+    return [*(PLACE.sub(value, word) for word in words), *flags]
 
 
 def is_same_flag(name: str, other: str) -> bool:

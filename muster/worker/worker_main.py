@@ -16,6 +16,7 @@ Its agent hands everything in through the environment:
 
     MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
     MUSTER_LAUNCHER      pid of the agent: when that process ends, so does this one
+    MUSTER_CPUS          of the node's workers that are bound: 0,1;2,3
 
 How a program may end, and what is done then; the first record of `write_exit` stays.
 
@@ -83,6 +84,7 @@ def main() -> None:
     is_filled = words[0] == FILL_IN
     words = words[is_filled:]
     process.end_with_agent()
+    keep_to_cpus()
     for number in process.NOTICE_SIGNALS:  # the program gets the default actions
         signal.signal(number, signal.SIG_DFL)
     if "MUSTER_RUN_DIR" in os.environ:
@@ -116,6 +118,18 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0)
+
+
+def keep_to_cpus() -> None:
+    """Bind this process, and what it starts, to the CPUs that its agent has chosen, if it has."""
+    if "MUSTER_CPUS" not in os.environ:
+        return
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    cpus = os.environ["MUSTER_CPUS"].split(";")[local_rank]
+    try:
+        os.sched_setaffinity(0, map(int, cpus.split(",")))
+    except OSError as error:  # they were taken from this process meanwhile
+        sys.stderr.write(f"note: not bound to CPUs {cpus}: {error.strerror}\n")
 
 
 def forget_imports() -> None:

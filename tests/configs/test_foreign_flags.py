@@ -59,7 +59,7 @@ MEANT = [
     (["--output", "x"], "--output; leave it out: what workers print is in the run folder"),
     (["--job-name", "x"], "--job-name; use --run-id x"),
     (["--conda", "env"], "--conda; activate it before, name its Python with --python"),
-    (["--image", "x.sif"], "--image; use --wrap"),
+    (["--image", "x.sif"], "--image; use --container IMAGE"),
     (["--node", "4"], "--node; did you mean --nodes?"),
     (["--overwrit"], "--overwrit; see --help, or give it to the program"),
     (["--batch", "4"], "--batch; see --help, or give it to the program"),

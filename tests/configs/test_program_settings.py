@@ -74,5 +74,5 @@ ENV_FLAGS = ("env", "check_env")  # of torch.distributed.argparse_util
 
 def test_a_user_s_own_variables_are_no_settings_of_torchrun():
     own = {"PET_DATA": "/data/pets", "PET": "cat"}
-    theirs = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x"}
+    theirs = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x", "RANK": "0", "MASTER_ADDR": "a"}
     assert without_settings_of_torchrun({**own, **theirs}) == own

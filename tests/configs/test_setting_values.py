@@ -12,6 +12,7 @@ from configs.settings.launch import (
     NodeCount,
     PortRange,
     ProgramConfig,
+    Sending,
     Variable,
     WorkersPerNode,
 )
@@ -32,6 +33,7 @@ VALUES = {
     NodeCount: st.builds(NodeCount, COUNTS, COUNTS),
     WorkersPerNode: st.builds(WorkersPerNode, st.none() | COUNTS),
     PortRange: st.builds(PortRange, PORTS, PORTS),
+    Sending: st.builds(Sending, TEXT.filter(lambda text: ":" not in text), st.none() | TEXT),
     Variable: st.builds(Variable, NAME, st.none() | TEXT),
     SbatchOption: st.builds(SbatchOption, OPTION, st.none() | TEXT),
 }
@@ -58,6 +60,9 @@ LAUNCH = st.fixed_dictionaries(
     optional={
         "nodes": st.tuples(RIGHT_COUNT, RIGHT_COUNT).map(lambda pair: NodeCount(*sorted(pair))),
         "port_range": st.integers(1024, 65_534).map(lambda port: PortRange(port, port + 1)),
+        "send": st.builds(
+            Sending, st.text("a/ '.", min_size=1), st.none() | st.text("$a: ").map("/{}".format)
+        ),
     },
 ).map(lambda chosen: LaunchConfig(**chosen))
 UNEVEN = st.lists(st.builds(WorkersPerNode, st.none() | st.integers(1)), min_size=1, max_size=4)
@@ -120,6 +125,8 @@ RANGE = "use FIRST:LAST, two ports at least, between 1024 and 65535, such as 200
 
 @pytest.mark.parametrize(("name", "text", "why"), [
     ("nodes", "four", ": expected N or MIN:MAX, got 'four'"),
+    ("send", ":/place", " ':/place': use DIR, or DIR:PLACE"),
+    ("send", "data:place", " data:place: PLACE begins with /, ~ or a variable such as $TMPDIR"),
     ("nodes", "1_0", ": expected N or MIN:MAX, got '1_0'"),
     ("nproc_per_node", "x", f" 'x': {COUNT}"),
     ("nproc_per_node", "2,,1", f" '2,,1': {COUNT}"),

@@ -55,9 +55,18 @@ def test_one_torchrun_per_node_with_the_workers_that_node_has():
 
 def test_each_agent_is_told_which_ranks_are_its_own():
     found = assignments_of(SPEC, FACTS, local().plan(SPEC, FACTS))
-    assert [one.ranks for one in found] == [(0, 1), (2,)]
+    assert [one.ranks for one in found] == [one.machine_ranks for one in found] == [(0, 1), (2,)]
     for one in found:
         assert type(one).from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_simulated_nodes_know_all_workers_of_their_machine():
+    launcher = local(nodes="2", nproc_per_node="2,1")
+    found = assignments_of(SPEC, launcher.assume(), [])
+    assert [(one.ranks, one.machine_ranks) for one in found] == [
+        ((0, 1), (0, 1, 2)),
+        ((2,), (0, 1, 2)),
+    ]
 
 
 def test_an_agent_listens_at_the_ports_of_the_range():
@@ -89,6 +98,13 @@ def test_before_nodes_have_counted_their_gpus_a_dry_run_names_no_ranks(workers):
     uncounted = [replace(each, nproc=ONE_PER_GPU) for each in FACTS.nodes]
     facts = replace(FACTS, nodes=(*uncounted, *FACTS.nodes))
     assert "counted its GPUs" in local().show(replace(SPEC, workers=workers), facts)
+
+
+def test_a_dry_run_says_that_commands_are_for_a_container():
+    program = replace(PROGRAM, image="/images/torch.sif")
+    first, *commands = local().show(replace(SPEC, program=program), FACTS).splitlines()
+    assert first == "# inside /images/torch.sif, by each node's own engine:"
+    assert commands == local().show(SPEC, FACTS).splitlines()
 
 
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])

@@ -64,6 +64,18 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(project, flag):
     assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
 
 
+def test_a_value_stands_where_the_program_names_it(project):
+    """As for a program whose arguments are no flags."""
+    words = ["--launcher", "local", "--over", "lr=1,2", "--over", "seed=3", "--over", "rank=4"]
+    program = ["train.py", "lr={lr}", "--lr", "a{lr}b", "${lr}", "{{lr}}", "{rank}", "{lrs}"]
+    asked = [*words, "--dry-run", "--", *program]
+    code, out, err = sweep(project, *asked, python=interpreter(for_workers=False))
+    assert code == 0, err
+    given = [shlex.split(line.partition(" -- ")[2]) for line in out.splitlines()]
+    same = ["${lr}", "{{lr}}", "{rank}", "{lrs}", "--seed", "3", "--rank", "4"]
+    assert given == [["train.py", f"lr={n}", "--lr", f"a{n}b", *same] for n in "12"]
+
+
 @pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
 def test_every_example_of_the_documentation_runs(tmp_path, words):
     script = re.search(r"```python\n(.*?)```", DOC, re.S)

@@ -87,7 +87,8 @@ def joined(
     with rendezvous.meet(world, build.of_settings(Meeting, config)) as peers:
         run_dir = _open_run_folder(config, peers, what)
         exit_guard.record_in(run_dir)
-        torch.set_num_threads(config.threads or fair_share(peers.world.rank, peers.workers))
+        if config.threads or not peers.world.is_led:  # else OMP_NUM_THREADS is its share
+            torch.set_num_threads(config.threads or fair_share(peers.world.rank, peers.workers))
         if peers.leads_host:
             host = peers.world.host
             facts = environment.describe(host, peers.device)

@@ -15,17 +15,18 @@ leader, by the offsets that agents have measured.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from launch.agent.inspection.rank_view import Collective, Group, InitCall, RankView
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
-from muster.printable import duration
+from muster.printable import duration, listed
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
 LEAST_COLLECTIVES = 10  # with fewer collectives of all ranks, no rank counts as slow
 SLOW_FACTOR = 1.25  # a rank is slow if its own time is longer than this times the median
+CHILDREN_LISTED = 3  # different things that children of a rank do
 GIL_IS_HELD = "C code, or the like, holds the GIL"
 
 
@@ -43,7 +44,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
     if culprits and not causes:
         causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
-            causes.append(f"the same is true of ranks {_names(culprits[3:])}")
+            causes.append(f"the same is true of ranks {listed(culprits[3:])}")
     lines += causes or _circular_waits(views, waits, blocked)
     return lines or _slow_rank_lines(views) or _waits_in_init(views) or _without_collectives(views)
 
@@ -167,11 +168,20 @@ def condition(view: RankView) -> str:
         return f"it has ended: {view.ended}"
     if view.status in ("dead", "zombie"):
         return "its process has ended"
-    if not view.computing:
-        return _own_condition(view)
-    several = "processes" if view.computing[1:] else "process"
-    compute = "compute" if view.computing[1:] else "computes"
-    return f"{_own_condition(view)}; its child {several} {_names(view.computing)} {compute}"
+    return "; ".join([_own_condition(view), *_conditions_of_children(view)])
+
+
+def _conditions_of_children(view: RankView) -> Iterator[str]:
+    """What the processes do that its program has started; those that do the same are one text."""
+    alike: dict[str, list[int]] = {}
+    for child in view.children:
+        text = f"is in {child.place}, and {child.words}" if child.place else child.words
+        alike.setdefault(text, []).append(child.pid)
+    for text, pids in [*alike.items()][:CHILDREN_LISTED]:
+        several = f"es {listed(pids)}: each" if pids[1:] else f" {pids[0]}"
+        yield f"its child process{several} {text}"
+    if more := sum(map(len, [*alike.values()][CHILDREN_LISTED:])):
+        yield f"and {more} more child process{'es' if more > 1 else ''}"
 
 
 def _own_condition(view: RankView) -> str:
@@ -353,10 +363,4 @@ def group_name(collective: Collective) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {_names(ranks)}"
-
-
-def _names(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (
-        f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    )
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD_STATES
-from launch.nodes.message_types import Frame, GaveUp, ProcessReport, Report
+from launch.nodes.message_types import ChildReport, Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
+# Where a loader worker, or a process of a pool, waits for its next task.
+QUEUES = tuple(
+    f"/{package}/{file}.py"
+    for package in ("multiprocessing", "multiprocess")
+    for file in ("queues", "connection", "synchronize")
+)
 OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "inspection"))
 
 
@@ -73,6 +79,15 @@ class InitCall:
     method: str  # the init_method
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process that a rank's program has started, and that does not wait for a task."""
+
+    pid: int
+    words: str  # as of the rank itself
+    place: Place | None = None  # None: it does not tell
+
+
 class RankEnd(TypedDict, total=False):
     """How a rank has ended, in a recorded inspection."""
 
@@ -100,7 +115,7 @@ class RankView:
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
-    computing: tuple[int, ...] = ()  # the processes that it has started and that compute
+    children: tuple[Child, ...] = ()
     init_call: InitCall | None = None  # if it is in `init_process_group`
 
     @property
@@ -156,9 +171,29 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         lost_peer=bool(end.get("lost_peer")),
         imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
-        computing=tuple(process.get("computing", ())),
+        children=tuple(filter(None, map(_child_of, process.get("children", ())))),
         init_call=InitCall(**init_call) if init_call else None,
     )
+
+
+def _child_of(report: ChildReport) -> Child | None:
+    """What a child process does; None if it waits for its next task, or does not tell."""
+    frames = own_lines(report["frames"])
+    is_library = all(_is_library(str(frame["file"])) for frame in frames)
+    waits = is_library and any(str(frame["file"]).endswith(QUEUES) for frame in frames)
+    if waits or (not frames and report["words"] == "sleeps"):
+        return None
+    return Child(report["pid"], report["words"], own_place(frames))
+
+
+def own_lines(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The lines of a forked process without those of its parent, on which its stack stands."""
+    begun = [
+        at
+        for at, frame in enumerate(frames, start=1)
+        if frame["function"].endswith("_bootstrap") and str(frame["file"]).endswith("/process.py")
+    ]
+    return frames[begun[-1] :] if begun else frames
 
 
 def own_place(frames: Sequence[Frame]) -> Place | None:

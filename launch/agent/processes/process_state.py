@@ -1,5 +1,6 @@
 """The kernel's facts about a process: whether it computes, sleeps, is stopped or has ended."""
 
+import platform
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ DESCRIPTIONS = {  # by psutil's word for the state
     "running": "computes",
 }
 HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")
+# The system calls on an open file, their first argument, by machine: the kernel shows numbers.
+FILE_CALLS = {
+    "x86_64": {0: "read", 1: "write", 17: "pread64", 18: "pwrite64", 74: "fsync"},
+    "aarch64": {63: "read", 64: "write", 67: "pread64", 68: "pwrite64", 82: "fsync"},
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class ProcessState:
     @property
     def words(self) -> str:
         """A text such as `is stopped by a signal (SIGSTOP)`."""
+        if self.status == "disk-sleep" and (call := _file_call(self.pid)):
+            return f"is in uninterruptible sleep, in {call}"
         return DESCRIPTIONS.get(self.status, "sleeps")
 
     @property
@@ -92,6 +100,26 @@ def cpu_demand_s(pid: int) -> float:
         for task in (PROC / str(pid) / "task").iterdir():
             seconds += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
     return seconds
+
+
+def _file_call(pid: int) -> str:
+    """The system call on a file in which a process waits, such as `read of /nfs/x`; or ""."""
+    words = _read(PROC / str(pid) / "syscall").split()
+    try:
+        name = FILE_CALLS.get(platform.machine(), {})[int(words[0])]
+        return f"{name} of {(PROC / str(pid) / 'fd' / str(int(words[1], 16))).readlink()}"
+    except (IndexError, KeyError, ValueError, OSError):  # another call, or another user's process
+        return ""
+
+
+def is_fork_of(pid: int, parent: int) -> bool:
+    """Whether a process runs the same program as `parent`, such as Python with its handlers.
+
+    A process that was started anew has none of the handlers.
+    """
+    with suppress(OSError):
+        return (PROC / str(pid) / "exe").readlink() == (PROC / str(parent) / "exe").readlink()
+    return False
 
 
 def _children_of(pid: int) -> list[int]:

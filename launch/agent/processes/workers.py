@@ -25,6 +25,7 @@ from launch.ends import End, Kind, StarterEnd, WorkerEnd, end_of_worker, on_lead
 from launch.nodes.channel import running_s, waiting_for
 from launch.nodes.this_machine import (
     absent_interface,
+    card_names,
     gpu_count,
     interface_variables,
 )
@@ -32,7 +33,7 @@ from launch.runs.end_facts import OF_RANK
 from launch.runs.last_output import lost_peer_in
 from launch.runs.run_record import write_end
 from launch.spec import PRELOAD, RUN_MODULE, WORKER_MAIN, Assignment, NodeCommand
-from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
+from launch.starters.base import NodeStart, Spawn, StartedProcess, WarmInterpreter
 from muster import records
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
@@ -147,14 +148,18 @@ class Workload:
 
 
 def start_workload(
-    assignment: Assignment, master_port: int, env: Mapping[str, str], warm: WarmInterpreter
+    assignment: Assignment,
+    master_port: int,
+    env: Mapping[str, str],
+    warm: WarmInterpreter,
+    start_process: Spawn | None = None,
 ) -> Workload:
-    """Start the processes of one attempt on this node.
+    """Start the processes of one attempt on this node; `start_process`: inside a container.
 
     Raises:
         MusterError: there is no such program, or it cannot be started.
     """
-    node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
+    node = NodeStart(assignment.ranks, env, open_log(assignment), start_process or spawn)
     commands = [command.with_port(master_port) for command in assignment.commands]
     try:
         processes = [warm.start(command, node) for command in commands]
@@ -282,6 +287,7 @@ def environment_of(
         "MUSTER_LAUNCHER": str(os.getpid()),
         # the same on all nodes; other programs that reach torch's store do not know it
         "MUSTER_STORE_SECRET": assignment.store_secret,
+        **({"MUSTER_DATA": assignment.data} if assignment.data else {}),
         **assignment.spec.secrets,
     }
     # torchrun's own limit after SIGTERM to workers; it is longer, so that ours decides
@@ -306,9 +312,7 @@ def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> N
     Raises:
         MusterError: it is set, here or on all nodes; one worker alone needs no card.
     """
-    import psutil  # imported here: --help and --dry-run do not need it
-
-    own = sorted(psutil.net_if_addrs())  # also an address's own label, such as eth0:1
+    own = card_names()
     is_alone = assignment.count == 1 and len(assignment.ranks) == 1
     variable = None if is_alone else absent_interface(env, own)
     if variable is not None:

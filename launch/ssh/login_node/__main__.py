@@ -55,7 +55,7 @@ JOB_MODULE = "muster.login_job"
 WITHOUT_ON = ("jobs", "report", JOB_COMMAND)  # commands without settings of a cluster
 FOLLOW_FLAGS = {"-f", "--follow"}  # of `jobs logs`
 # Settings with which a program has its own Python, so that Muster's Python needs no torch.
-OWN_PYTHON = {"python", "prologue", "wrap"}
+OWN_PYTHON = {"python", "prologue", "container", "wrap"}
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,42 @@
 """Real probes on this machine, of nodes that answer or do not; and clocks, however slow the way."""
 
+import os
 import re
 import sys
 from dataclasses import replace
 
 import pytest
 
+from configs.settings.launch import WorkersPerNode
 from launch.checks import examination
 from launch.checks.examination import clock_skew_s
 from launch.checks.findings import lines
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, local_transport
+from launch.spec import NodeFacts, NodeSpec
 
 
-def look(transport, folder):
+def look(transport, folder, **more):
     def choose(probes):
         return Choice("127.0.0.0/8", ("127.0.0.1",) * len(probes))
 
     disks = {"run folder": folder / "logs", "data": folder}
-    return examination.look(transport, "local", choose, python=sys.executable, disks=disks)
+    return examination.look(transport, "local", choose, python=sys.executable, disks=disks, **more)
 
 
 @pytest.mark.needs("ip")
 def test_this_machine_as_three_nodes_is_well(tmp_path):
-    found = look(local_transport(3), tmp_path)
-    assert lines(found, "FAIL") == [] and len(found) == 8
+    cores = len(os.sched_getaffinity(0))
+    workers = WorkersPerNode(cores)
+    here = NodeFacts(NodeSpec("localhost", workers), "node0", "python", "/", workers)
+    found = look(local_transport(3), tmp_path, planned=[here] * 3)
+    assert lines(found, "FAIL") == [] and len(found) == 10
     texts = {row.check: row.found[0] for row in found}
     assert texts["every pair"].startswith("6 of 6 connections work")
     assert re.search(r"\d GB", texts["free disk"]) and list(tmp_path.iterdir()) == []
     assert texts["code"] == "all see this checkout"
+    # all share this machine
+    assert texts["cores"].endswith(f" for {3 * cores} workers, which take turns")
     assert re.fullmatch(r"within \d+ ms of this machine", texts["clocks"])
 
 

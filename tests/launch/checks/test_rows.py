@@ -9,12 +9,15 @@ import pytest
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
+from launch.nodes.cores import Cores
 from launch.nodes.network_choice import Choice
 from launch.spec import WorkersPython
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
 NET = "10.10.1.0/24"
+ENOUGH = {"files": 524288, "processes": None, "shared_bytes": 8 << 30, "free_shared_bytes": 8 << 30}
 DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
+FOUR_CORES = Cores([[0], [1], [2], [3]], None)
 
 
 EMPTY = MappingProxyType({})
@@ -26,12 +29,15 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
+    healthy |= {"interfaces": [interface], "came_by": [], "workers": None, "limits": ENOUGH}
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}
 
 
-def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY, **spoilt):
+def findings(
+    count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY, cores=EMPTY, planned=2,
+    **spoilt,
+):  # fmt: skip
     """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
     addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
     made = []
@@ -41,7 +47,8 @@ def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY,
             other: PairConnection(unreached.get((name, other), ""), 0.001) for other in addresses
         }
         del ways[name]
-        made.append(CheckedNode(name, found, address, skew_s, ways))
+        own = cores.get(index, FOUR_CORES)
+        made.append(CheckedNode(name, found, address, skew_s, ways, own, planned))
     chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
@@ -50,10 +57,11 @@ def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY,
 def test_a_healthy_cluster_is_all_ok(launcher):
     found = examination(findings(launcher=launcher))
     assert [row.line for row in found if row.verdict != "ok"] == []
-    assert len(found) == 8 and lines(found, "FAIL") == lines(found, "warn") == []
+    assert len(found) == 9 and lines(found, "FAIL") == lines(found, "warn") == []
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
+SMALL = {**ENOUGH, "shared_bytes": 64 << 20, "free_shared_bytes": 60_000_000}
 FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
@@ -65,6 +73,7 @@ SPOILT = [
     ("python", "warn", {"versions": {**VERSIONS, "plugins": ["muster.tasks:rte"]}}, "adds rte to"),
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
+    ("limits", "warn", {"limits": SMALL}, "node1: /dev/shm has 60 of 67 MB free: loader workers"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
     ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
 ]
@@ -78,6 +87,20 @@ def test_one_spoilt_node_spoils_one_row_which_names_it(check, verdict, spoilt, w
     assert words in "\n".join(row.found) and "node" in row.line and row.fix
 
 
+def test_what_each_worker_gets_is_said_once_it_is_known():
+    assert node_checks.cores(findings()).found == ("2 for each worker",)
+    assert node_checks.cores(findings(planned=0)).verdict == "ok"
+    for few in (Cores([[0]], None), FOUR_CORES._replace(limit=1.5)):
+        row = node_checks.cores(findings(cores={1: few}))
+        assert (row.verdict, row.found[1]) == ("warn", "node1: 1 for 2 workers, which take turns")
+        assert row.fix == "start fewer workers there"
+    many = findings(planned=5, launcher="slurm")
+    assert node_checks.cores(many).line == (
+        "cores: 4 for 5 workers, which take turns; start fewer workers there, or ask for more "
+        "with --cpus-per-task, or with GPUs --cpus-per-gpu"
+    )
+
+
 def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
     apart = {index: {"shared": False} for index in range(4)}
     assert node_checks.code(findings(nodes=apart)).verdict == "ok"
@@ -89,7 +112,7 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     line = "node9: its host key is not known; compare its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]
-    assert len(found) == 8
+    assert len(found) == 9
     nobody = examination(Findings("ssh", (), ["a: no answer; is it up", "b: no answer; is it up"]))
     assert [row.verdict for row in nobody] == ["FAIL"]
     assert nobody[0].found == ("a: no answer", "b: no answer")

@@ -1,6 +1,5 @@
 """What a leader in its own job looks at before anything starts, outside of any Slurm."""
 
-import re
 import sys
 
 import pytest
@@ -27,16 +26,6 @@ def test_a_heterogeneous_job_is_refused(tmp_path):
     code, out, err = begin(tmp_path, SLURM_HET_SIZE="2")
     assert code == 2 and out == "" and "error: the job has 2 components" in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_fewer_cores_than_workers_are_said(tmp_path):
-    """Before it ends here, since there is no Slurm to name the nodes of the job."""
-    few = "note: 1 core for the 4 workers of a node; ask for more with --cpus-per-task"
-    four = ("--nproc-per-node", "4")
-    for flags, gpus, cores in ((four, "0", "1"), ((), "4", "1"), (four, "0", "4")):
-        env = {"SLURM_CPUS_ON_NODE": cores, "SLURM_GPUS_ON_NODE": gpus}
-        code, _, err = begin(tmp_path, *flags, **env)
-        assert code == 1 and re.findall("note: .*--cpus-per-task", err) == [few] * (cores == "1")
 
 
 def test_a_job_is_not_requeued_for_ever(tmp_path):

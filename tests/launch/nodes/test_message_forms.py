@@ -71,6 +71,10 @@ STACKS = {
         "method": "env://",
     },
 }
+CHILDREN = [
+    {"pid": 8, "words": "computes", "frames": []},
+    {"pid": 9, "words": "sleeps", "frames": [{**PLACE, "text": "x"}]},
+]
 REPORT = {
     "rank": 2,
     "pid": 7,
@@ -78,7 +82,7 @@ REPORT = {
     "answers": True,
     "clock_offset_s": 0.0,
     **STACKS,
-    "process": {"status": "sleeping", "words": "sleeps", "computing": [8]},
+    "process": {"status": "sleeping", "words": "sleeps", "children": CHILDREN},
 }
 HERE = {
     "index": 1,
@@ -86,6 +90,7 @@ HERE = {
     "address": "10.0.0.2",
     "interface": "eth0",
     "ranks": [2, 3],
+    "cores": "2 for each worker",
     "time_unix_s": 5.0,
     "host": "host1",
     "pid": 7,
@@ -135,6 +140,7 @@ FROM_AGENT = [
     {"unreached": "connection refused"},
     {"broken": {"own": ["fe80::2%exp0", 4], "peer": ["fe80::1%exp0", 2], "how": "silent"}},
     {"here": HERE},
+    {"notes": ["/dev/shm has 60 of 64 MB free: ..."]},
     file("workers/rank_00002.out", b"x" * 100),
     file("exits/rank_00002.json", RANK_END),
     file("agents/node_00001.exit.json", END),

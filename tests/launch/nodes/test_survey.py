@@ -9,7 +9,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, node_facts, survey
+from launch.nodes import answer_forms, cores, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
@@ -123,8 +123,11 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
 
 
 def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
-    visitor = vermin.visit(Path(node_facts.__file__).read_text())
-    assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_facts.__file__} says where"
+    config = vermin.Config()
+    config.set_eval_annotations(False)
+    for module in (cores, node_facts):
+        visitor = vermin.visit(Path(module.__file__).read_text(), config)
+        assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
 
 
 def test_an_older_python_is_told_in_one_line():
@@ -252,6 +255,15 @@ def test_facts_of_another_form_are_no_facts(change):
     form = answer_forms.FORMS[node_facts.describe]
     assert fits(json.loads(json.dumps(facts)), form)
     assert not fits({**facts, **change}, form)
+
+
+@pytest.mark.parametrize("odd", [
+    [], [[[0]]], [[], None], [[[]], None], [[["0"]], None], [[[0]], "1"], [[[0]] * 70_000, None],
+], ids=lambda odd: str(odd)[:20])  # fmt: skip
+def test_cores_of_another_form_are_no_cores(odd):
+    form = answer_forms.FORMS[cores.usable_cores]
+    assert fits(json.loads(json.dumps(cores.usable_cores())), form)
+    assert fits([[[0, 1]], 1.5], form) and not fits(odd, form)
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

@@ -58,7 +58,14 @@ def test_there_are_not_two_programs():
 
 
 @pytest.mark.parametrize(
-    "words", [["--env", "X=1"], ["--prologue", __file__], ["--wrap", "nice"], ["--snapshot"]]
+    "words",
+    [
+        ["--env", "X=1"],
+        ["--prologue", __file__],
+        ["--wrap", "nice"],
+        ["--container", "x.sif"],
+        ["--snapshot"],
+    ],
 )
 def test_a_setting_of_another_program_is_refused_without_one(words):
     (line,) = refusal(*OWN, *words)
@@ -75,7 +82,8 @@ def test_what_nodes_must_have_is_what_their_workers_need(tmp_path, monkeypatch):
     assert asked(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
     assert asked("--python", "/env/python", *PROGRAM) == WorkersPython(("torch",), "/env/python")
     assert asked("--workers", "manual", *PROGRAM).packages == ()
-    for words in (["--wrap", "nice"], ["--prologue", __file__], ["--python", "env/bin/python"]):
+    brings = (["--wrap", "nice"], ["--prologue", __file__], ["--container", "x.sif"])
+    for words in (*brings, ["--python", "env/bin/python"]):
         assert asked(*words, *PROGRAM) == WorkersPython(())
 
 
@@ -184,7 +192,9 @@ def test_the_trainer_s_python_that_is_not_here_is_named_with_all_else():
     assert all_lines("--launcher=ssh", "--hosts=a", "--python=nopython", "--task=synthetic") == []
 
 
-@pytest.mark.parametrize("more", [["--env", "PATH=/x"], ["--wrap", "env"]])
+@pytest.mark.parametrize(
+    "more", [["--env", "PATH=/x"], ["--wrap", "env"], ["--container", "x.sif"]]
+)
 def test_a_python_that_the_workers_alone_may_find_is_not_refused(tmp_path, monkeypatch, more):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

@@ -59,6 +59,19 @@ def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
     assert found(tmp_path, "manual", **conda_alone) == PythonChoice(conda)
 
 
+def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
+    """As after `conda activate` in a venv, or in a shell that has inherited VIRTUAL_ENV."""
+    venv, conda = having(tmp_path / "venv"), having(tmp_path / "conda")
+    both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
+    why = f"of VIRTUAL_ENV, while python on PATH is {conda}"
+    assert found(tmp_path, **both, PATH=Path(conda).parent) == PythonChoice(venv, why)
+    assert found(tmp_path, **both, PATH=Path(venv).parent) == PythonChoice(venv)
+    other = having(tmp_path / "usr", "python3")
+    why = f"of CONDA_PREFIX, while python3 on PATH is {other}"
+    alone = {"CONDA_PREFIX": tmp_path / "conda", "PATH": Path(other).parent}
+    assert found(tmp_path, **alone) == PythonChoice(conda, why)
+
+
 @pytest.mark.needs("root")  # which alone may give files away
 def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
     """As in /tmp, where anybody may make a .venv."""

@@ -1,5 +1,6 @@
 """What follows `--` is the program; what cannot start is refused before anything does."""
 
+import json
 import os
 import sys
 import zipapp
@@ -13,6 +14,7 @@ from launch.leading.leader import with_copies
 from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split_program
 from launch.programs.user_program import UserProgram
+from launch.spec import LaunchSpec
 from muster.errors import UsageError
 from muster.run_files import SNAPSHOT
 from tests.fuzzing import fuzzed
@@ -70,6 +72,22 @@ REFUSED = [
     (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
     (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
     (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
+    (["--container", "docker run x"], ["ls"], "--container docker run x: docker is started by --w"),
+    (["--container", "enroot"], ["ls"], "--container enroot: enroot is started by --wrap 'enroot "),
+    (
+        ["--container", "docker://a/b"],
+        ["ls"],
+        "--container docker://a/b: give a file or folder; th",
+    ),
+    (["--container", ""], ["ls"], "--container '': give the path of an image"),
+    (["--container-mounts", "/data"], ["ls"], "--container-mounts is for --container IMAGE, which"),
+    (
+        ["--container", "x", "--container-mounts", "/a,data"],
+        ["ls"],
+        "--container-mounts 'data': use /PATH, or /HERE:/THERE",
+    ),
+    (["--container", "x"], ["none.py"], "none.py: No such file or directory; looked in "),
+    (["--container", "x"], ["-m"], "-m needs the name of a module: -- -m package.module"),
     (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {{snapshot}}, {{run_"),
     ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
     (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
@@ -120,6 +138,25 @@ def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkey
     refused = refusal(tmp_path, "--", "./wrong")
     assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
     assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
+
+
+def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
+    """Neither its programs nor its Python are looked for here, whatever is here."""
+    write(tmp_path, {"train.py": "print(", "image/x": ""})
+    flags = ["--container", "image", "--container-mounts", "/data,/a:/b", "--include", "*.bin"]
+    for line in ("train.py", "-m none.module", "nothing"):
+        check(tmp_path, *flags, "--", *line.split())
+        check(tmp_path, *flags, "--python", "nopython", "--", *line.split())
+    own = ["--run-id", "a", "--logs-dir", str(tmp_path / "logs")]
+    for is_sent, project in ((False, [str(tmp_path)]), (True, [])):
+        program = CommandLine.of([*own, *flags, "--", "train.py"]).program(tmp_path)
+        spec = program.spec("a", is_sent=is_sent, snapshot=None)
+        assert spec.program.image == str(tmp_path / "image") and spec.program.python == "python3"
+        assert [*spec.program.mounts] == [*project, "/data", "/a:/b"]
+        assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    program.announce(is_sent=False)
+    line = f"python: python3 of {tmp_path}/image; --python names another\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.timeout(60)

@@ -3,8 +3,10 @@
 import ipaddress
 import re
 import string
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
 from launch.spec import NodeSpec
-from launch.ssh.hosts import parse_hosts, read_hosts
+from launch.ssh.hosts import MOST_SLOTS, parse_hosts, read_hosts
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
 from tests.written import write
@@ -30,6 +32,13 @@ def read(tmp_path, monkeypatch):
     return lambda text, **more: read_hosts(
         write(Path(), {"hosts": text}) / "hosts", ONE_WORKER, **more
     )
+
+
+def of_text(text: str) -> tuple[NodeSpec, ...]:
+    """The nodes of a file `hosts` with this text."""
+    with TemporaryDirectory() as folder, chdir(folder):
+        Path("hosts").write_text(text)
+        return read_hosts(Path("hosts"), ONE_WORKER)
 
 
 def refused(*words: str | bytes, read=names) -> list[str]:
@@ -84,6 +93,7 @@ ORDERED = [
     ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
     ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
     ("fd00::[1-2]", "fd00::1 fd00::2"),
+    ("[fe80::1],[fe80::2]:22,fe80::3", "fe80::1 [fe80::2]:22 fe80::3"),
 ]
 
 
@@ -146,6 +156,43 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         assert read_hosts(path, WorkersPerNode(7)) == tuple(nodes)
 
 
+# the dialects of MPI
+
+
+IPV6_HOST = st.ip_addresses(v=6).map(str)
+
+
+@given(st.lists(HOST | IPV6_HOST.map("[{}]".format), min_size=1, max_size=4), st.integers(1, 21))
+def test_mpich_s_count_of_workers_is_refused_with_its_line_and_our_word_for_it(hosts, count):
+    """`node0:4`: here a port stands after the colon, and ssh has none so low."""
+    text = "\n".join(f"{host}:{count}" for host in hosts)
+    assert refused(text, read=of_text) == [
+        f"hosts:{line}: '{host}:{count}': {count} is no port of ssh; for workers: slots={count}"
+        for line, host in enumerate(hosts, 1)
+    ]
+    (node,) = of_text(f"{hosts[0]} slots={count}")
+    assert node.nproc == WorkersPerNode(count) and node.port is None
+
+
+@given(HOST, st.integers(1, 9999), st.integers(1, 9999), st.sampled_from(MOST_SLOTS), st.booleans())
+def test_open_mpi_s_slots_are_workers_and_its_most_slots_a_limit(host, slots, most, name, swap):
+    options = [f"slots={slots}", f"{name}={most}"]
+    text = " ".join([host, *(reversed(options) if swap else options)])
+    if slots <= most:
+        assert of_text(text) == (NodeSpec(host, WorkersPerNode(slots)),)
+    else:
+        assert f"slots={slots} is more than {name}={most}" in refused(text, read=of_text)[0]
+
+
+@given(IPV6_HOST, st.none() | WORD, st.none() | st.integers(22, 65535))
+def test_the_colons_of_an_ipv6_address_are_its_own(address, user, port):
+    login = f"{user}@" if user else ""
+    texts = [f"{login}[{address}]" + (f":{port}" if port else "")]
+    texts += [] if port else [f"{login}{address}"]
+    for text in texts:
+        assert of_text(text) == (NodeSpec(address, ONE_WORKER, user, port),)
+
+
 # what is refused
 
 
@@ -173,6 +220,8 @@ WRONG = [
     ("a" * 500, "hosts:1: 'aaaa"),
     ("a color=red", "hosts:1: 'color=red' is no option, as address and slots are; "),
     ("node0:4", "hosts:1: 'node0:4': 4 is no port of ssh; for workers: slots=4"),
+    ("a\n[fe80::1]:4", "hosts:2: '[fe80::1]:4': 4 is no port of ssh; for workers: slots=4"),
+    ("node0:4 binding=user:0", "hosts:1: 'binding=user:0' is no option, as address and slots are"),
     ("a max_slots=4", "hosts:1: 'max_slots=4' starts no workers; for workers: slots=4"),
     ("a max_slots=\x1b", "hosts:1: 'max_slots=\\x1b' starts no workers; "),
     ("a slots=4 max_slots=2", "hosts:1: slots=4 is more than max_slots=2; give a smaller number"),

@@ -1,6 +1,7 @@
 """A grid is the product of its values, and every point has a name of its own for a folder."""
 
 import math
+import re
 import sys
 
 import pytest
@@ -77,3 +78,20 @@ def test_a_script_gets_the_values_of_one_point():
     done = call(*words, "4", *values, cwd=CHECKOUT)
     assert "array index 4, but the grid has 4 points: --array=0-3" in done.stderr
     assert done.returncode == 2
+
+
+WORDS = st.lists(
+    st.text("a{}$=", max_size=4) | st.sampled_from(["{lr}", "x={lr}", "${lr}", "{rank}"])
+)
+
+
+@given(WORDS, VALUE)
+def test_a_value_stands_once_in_each_of_its_places_or_at_the_end(words, value):
+    point = {"lr": value, "rank": "4"}  # workers replace the latter
+    written = grid.with_values(words, point)
+    places = grid.in_place(words, point)
+    assert places == ({"lr"} if re.search(r"(?<![${]){lr}(?!})", " ".join(words)) else set())
+    assert written[: len(words)] == [
+        re.sub(r"(?<![${]){lr}(?!})", lambda _: value, word) for word in words
+    ]
+    assert written[len(words) :] == [*(() if places else ("--lr", value)), "--rank", "4"]

@@ -1,6 +1,7 @@
 """A program finds everything as with plain python, and leaves how it ended in the run folder."""
 
 import json
+import os
 import shutil
 import sys
 import zipapp
@@ -75,6 +76,22 @@ def test_all_is_as_with_plain_python(project, words, env):
     with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
     assert with_us.returncode == 0, with_us.stderr
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)
+
+
+CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
+
+
+def test_a_worker_keeps_to_the_cpus_that_its_agent_has_chosen(project):
+    (project / "cpus.py").write_text(CPUS)
+    *_, last = every = sorted(os.sched_getaffinity(0))
+    for words in (["cpus.py"], ["--exec", sys.executable, "cpus.py"]):
+        for local_rank, own in enumerate((every, [last])):
+            cpus = f"{','.join(map(str, every))};{last}"
+            found = run(project, *words, MUSTER_CPUS=cpus, LOCAL_RANK=str(local_rank))
+            assert found.stdout == f"{own}\n" and found.stderr == ""
+    elsewhere = run(project, "cpus.py", MUSTER_CPUS="1023")  # taken away meanwhile
+    assert elsewhere.stdout == f"{every}\n"
+    assert elsewhere.stderr == "note: not bound to CPUs 1023: Invalid argument\n"
 
 
 # A few that this repository's own files, or torch's launcher, import.

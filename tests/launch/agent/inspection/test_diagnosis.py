@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.inspection.diagnosis import own_times, sentences, slow_ranks
-from launch.agent.inspection.rank_view import Collective, Group, Place, RankView
+from launch.agent.inspection.diagnosis import condition, own_times, sentences, slow_ranks
+from launch.agent.inspection.rank_view import Child, Collective, Group, Place, RankView, view_of
 
 LINE = Place("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
 STEP = Place("/home/me/train.py", 20, "step", "all_reduce(x)", 40.0)
@@ -88,6 +88,48 @@ def test_ranks_that_have_all_come_disagree_about_a_shape():
 def test_roots_of_a_gather_may_have_other_shapes():
     ranks = [view(r, 6, waits=collective(6, operation="gather", shape=(r,))) for r in range(4)]
     assert not any("disagree" in one for one in diagnosed(*ranks))
+
+
+def test_what_its_children_do_is_said_once_for_those_that_do_the_same():
+    place = replace(LINE, for_s=None)
+    alike = [Child(pid, "sleeps", place) for pid in (7, 9)]
+    computing = [Child(8, "computes"), Child(10, "computes", replace(place, line=14))]
+    kinds = [Child(pid, "computes", replace(place, line=pid)) for pid in (20, 21, 21)]
+    one = replace(view(0), children=(*alike, *computing))
+    assert condition(one).partition("; ")[2] == (
+        "its child processes 7, 9: each is in load_data, train.py:13, and sleeps; its child "
+        "process 8 computes; its child process 10 is in load_data, train.py:14, and computes"
+    )
+    many = replace(one, children=(*one.children, *kinds))
+    assert condition(many).endswith("train.py:14, and computes; and 3 more child processes")
+
+
+FRAME = {"line": 7, "text": ""}
+STARTED = [
+    {**FRAME, "file": "/home/me/train.py", "function": "main"},
+    {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/process.py", "function": "_bootstrap"},
+]
+POOL = {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/pool.py", "function": "worker"}
+QUEUE = {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/queues.py", "function": "get"}
+OWN = {**FRAME, "file": "/home/me/data.py", "function": "read"}
+LIBRARY = {**FRAME, "file": "/x/site-packages/datasets/table.py", "function": "cast"}
+CHILDREN = [
+    ([POOL, QUEUE], "sleeps", None),
+    ([POOL, QUEUE], "computes", None),  # just woken
+    ([OWN, QUEUE], "sleeps", "read, data.py:7"),
+    ([POOL, OWN, LIBRARY], "computes", "read, data.py:7"),
+    ([POOL, LIBRARY], "sleeps", "cast, table.py:7"),
+    ([], "sleeps", None),
+]
+
+
+@pytest.mark.parametrize(("frames", "words", "place"), CHILDREN)
+def test_a_child_that_waits_for_its_next_task_is_not_named(frames, words, place):
+    """Nor by the line of its parent in which it was forked."""
+    child = {"pid": 7, "words": words, "frames": [*STARTED, *frames] if frames else []}
+    process = {"status": "sleeping", "words": "sleeps", "children": [child]}
+    found = view_of({"rank": 0, "answers": True, "process": process}, "node0").children
+    assert [str(one.place) for one in found] == ([place] if place else [])
 
 
 def test_an_ended_rank_is_said_to_be_so():

@@ -15,12 +15,13 @@ from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.inspection.rank_view import view_of
 from launch.agent.processes import process_state
-from launch.agent.processes.process_state import state_of, tree_of
+from launch.agent.processes.process_state import ProcessState, state_of, tree_of
 from launch.nodes.channel import Channel
 from muster.checkout import CHECKOUT
 from tests.commands import begin
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
+from tests.written import write
 
 PROGRAM = r"""
 import multiprocessing, os, subprocess, sys, time
@@ -36,8 +37,7 @@ def writes():
         time.sleep(0.1)
 
 def helps(parent):
-    while os.getppid() == parent:
-        pass
+    while os.getppid() == parent: pass
 
 def prepares():
     fork = multiprocessing.get_context("fork")
@@ -49,6 +49,20 @@ def prepares():
 def prepares_alone():
     code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
     subprocess.Popen([sys.executable, "-c", code]).wait()
+
+def read_sample(file):
+    os.read(file, 1)
+
+def loads():
+    fork = multiprocessing.get_context("fork")
+    tasks = fork.SimpleQueue()
+    reads, _ = os.pipe()
+    pool = [fork.Process(target=read_sample, args=(reads,)), fork.Process(target=tasks.get)]
+    for one in pool:
+        one.start()
+    anew = subprocess.Popen(["sleep", "10000"])
+    print(*(one.pid for one in (*pool, anew)), flush=True)
+    pool[0].join()
 
 print("begun", flush=True)
 globals()[sys.argv[1]]()
@@ -101,7 +115,7 @@ def end_tree(pid: int) -> None:
 
 def ask(tmp_path, **request):
     request = request or {"ask": "stacks"}
-    return local_workers.ask(tmp_path / "inspection", [0], 60.0, **request)[0]
+    return local_workers.ask(tmp_path / "inspection", [0], 60.0, 60.0, **request)[0]
 
 
 def functions(report):
@@ -170,13 +184,59 @@ def test_a_command_is_not_taken_for_what_its_program_has_started(
 
 def test_others_that_compute_are_named(start, tmp_path):
     process = start("prepares")
-    assert wait_until(lambda: len(ask(tmp_path)["process"]["computing"]) == 2)
-    assert set(ask(tmp_path)["process"]["computing"]) <= {*tree_of(process.pid)} - {process.pid}
-    view = view_of(ask(tmp_path), "node0")
+    assert wait_until(lambda: len(tree_of(process.pid)) == 3)
     first, second = tree_of(process.pid)[1:]
-    assert condition(view).endswith(f"and sleeps; its child processes {first}, {second} compute"), (
-        condition(view)
+    line = PROGRAM.splitlines().index("    while os.getppid() == parent: pass") + 1
+    words = (
+        f"and sleeps; its child processes {first}, {second}: each is in helps, program.py:{line}, "
+        "and computes"
     )
+    assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
+
+
+def condition_of(tmp_path):
+    return condition(view_of(ask(tmp_path), "node0"))
+
+
+def test_a_child_that_is_stuck_is_named_with_its_line_and_one_that_waits_for_work_is_not(
+    start, tmp_path
+):
+    process = start("loads")
+    stuck, idle, anew = map(int, process.stdout.readline().split())
+    line = PROGRAM.splitlines().index("    os.read(file, 1)") + 1
+    words = (
+        f"and sleeps; its child process {stuck} is in read_sample, program.py:{line}, and sleeps"
+    )
+    assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
+    # none of them is disturbed by the question, also the one that has no handler for its signal
+    assert {stuck, idle, anew} <= {child["pid"] for child in ask(tmp_path)["process"]["children"]}
+    os.kill(anew, signal.SIGSTOP)
+    words = f"; its child process {anew} is stopped by a signal (SIGSTOP)"
+    assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
+    end_tree(process.pid)
+
+
+def test_without_time_for_them_children_are_known_by_their_state_alone(start, tmp_path):
+    process = start("loads")
+    process.stdout.readline()
+    folder = tmp_path / "inspection"
+    report = local_workers.ask(folder, [0], 60.0, 0.0, ask="stacks")[0]
+    assert [child["frames"] for child in report["process"]["children"]] == [[], [], []]
+    end_tree(process.pid)
+
+
+def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch):
+    """As of a file server that has gone: /proc shows the call, by its number, and the open file."""
+    monkeypatch.setattr(process_state, "PROC", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    write(tmp_path, {"7/syscall": "0 0x3 0x7ffc1 0x1000 0x0 0x0 0x0 0x7ffc2 0x7f1"})
+    (tmp_path / "7" / "fd").mkdir()
+    (tmp_path / "7" / "fd" / "3").symlink_to("/nfs/images/0.tar")
+    held = ProcessState(7, "disk-sleep", 0.0, 0, 0)
+    assert held.words == "is in uninterruptible sleep, in read of /nfs/images/0.tar"
+    for other in ("running", "-1 0x7ffc1 0x7f1", "262 0x3 0x7ffc1", ""):
+        write(tmp_path, {"7/syscall": other})
+        assert held.words.endswith("sleep: a disk, a file server or a device")
 
 
 def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):

@@ -63,6 +63,32 @@ def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
     assert "no progress" not in done.stdout + done.stderr
 
 
+POOL = """
+import multiprocessing, sys, time
+import torch
+import torch.distributed as dist
+def tokenize(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(10))
+if dist.get_rank() == 0:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(tokenize, [float(sys.argv[1])] * 2)
+dist.barrier()
+"""
+
+
+def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
+    (tmp_path / "program.py").write_text(POOL)
+    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    words = ["--hang-after-s", "12", "--", "program.py", str(max(SECONDS, 26))]
+    done = call(*argv, *words, cwd=tmp_path, timeout_s=SECONDS + 600)
+    assert done.returncode == 0, done.stderr
+    assert "no progress" not in done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]

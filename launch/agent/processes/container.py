@@ -1,0 +1,223 @@
+"""Start a node's processes inside a container: `--container IMAGE`.
+
+How it works: the commands of a run's plan stay as they are. On its node each gets the command of a
+container engine in front, when it is started. The engine is the first of `ENGINES` on PATH, where a
+prologue may have put it, so nodes may have different ones. An engine shares the node's network,
+processes and user with what it starts, and passes the environment on. So ports, signals, exit
+codes, stacks and the end of all processes are as without a container. Every folder has the same
+path inside.
+
+Before the workers start, the image is asked whether its Python has what they need.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+from configs import plugins
+from configs.settings.launch import OTHER_ENGINES
+from launch.agent.processes.workers import OUTPUT_BYTES, spawn
+from launch.nodes.survey import last_line
+from launch.nodes.this_machine import gpu_count
+from launch.spec import Assignment, LaunchSpec, NodeCommand
+from launch.starters.base import starter_of
+from muster.errors import UsageError
+from muster.ownership import user_name
+from muster.writing import tail, writing
+
+# Writes which of the modules the image's Python lacks; the current folder is taken off its path.
+LACKS = """
+import sys
+sys.path[: not getattr(sys.flags, "safe_path", False)] = []
+import importlib.util
+with open(sys.argv[1], "w") as answer:
+    answer.write(" ".join(name for name in sys.argv[2:] if importlib.util.find_spec(name) is None))
+"""
+FOLDERS = ("MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS", "MUSTER_DATA")  # variables with a run's own
+
+
+class Engine(Protocol):
+    """The command line of a container engine; a pure function.
+
+    `mounts`: folders, as PATH or HERE:THERE. `cwd`: the folder inside in which `argv` starts.
+    """
+
+    def __call__(
+        self, image: str, mounts: Sequence[str], cwd: str, argv: Sequence[str], *, has_gpus: bool
+    ) -> Sequence[str]: ...
+
+
+def _apptainer(
+    image: str, mounts: Sequence[str], cwd: str, argv: Sequence[str], *, has_gpus: bool
+) -> Sequence[str]:
+    gpus = ("--nv",) if has_gpus else ()
+    return ("exec", *gpus, *_options("--bind", mounts), "--pwd", cwd, image, *argv)
+
+
+def _charliecloud(
+    image: str, mounts: Sequence[str], cwd: str, argv: Sequence[str], *, has_gpus: bool
+) -> Sequence[str]:
+    """`ch-fromhost` puts the driver's libraries into an image; there is no option for GPUs."""
+    return (*_options("--bind", mounts), "--cd", cwd, image, "--", *argv)
+
+
+ENGINES: Mapping[str, Engine] = {
+    "apptainer": _apptainer,
+    "singularity": _apptainer,  # its older name
+    "ch-run": _charliecloud,
+}
+# How the names of variables begin that take precedence over those of an image.
+OVERRIDES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
+
+
+def _options(name: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
+
+
+@dataclass(frozen=True)
+class Container:
+    """An image on a node, and the engine that starts commands in it."""
+
+    engine: str  # one of ENGINES
+    program: str  # its file
+    image: str
+    mounts: tuple[str, ...]
+    has_gpus: bool
+    variables: frozenset[str] = frozenset()  # names of the user's own, as of --env
+
+    def command(self, argv: Sequence[str], cwd: str) -> tuple[str, ...]:
+        """The command that starts `argv` inside, in the folder `cwd`."""
+        words = ENGINES[self.engine](self.image, self.mounts, cwd, argv, has_gpus=self.has_gpus)
+        return (self.program, *words)
+
+    def spawn(
+        self,
+        command: NodeCommand,
+        env: Mapping[str, str],
+        log: IO[bytes],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> "subprocess.Popen[bytes]":
+        """Start a process of a node inside the container; see `workers.spawn`."""
+        inside = self.command(command.argv, str(Path(command.cwd).absolute()))
+        if (prefix := OVERRIDES.get(self.engine)) is not None:
+            env = {**env, **{f"{prefix}{name}": env[name] for name in self.variables & env.keys()}}
+        else:  # ch-run needs a name, which a service or a cron job may lack
+            env = {"USER": user_name(os.geteuid()), **env}
+        return spawn(replace(command, argv=inside), env, log, stdin=stdin, pass_fds=pass_fds)
+
+    @property
+    def absent_folders(self) -> list[str]:
+        """What ch-run needs in an image that is a folder: the places of all mounts."""
+        root = Path(self.image)
+        if self.engine != "ch-run" or not root.is_dir():
+            return []
+        places = [root / mount.rpartition(":")[2].lstrip("/") for mount in self.mounts]
+        return [str(place) for place in places if not place.exists()]
+
+
+def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -> Container:
+    """The container of a node's workers, whose environment is `env`.
+
+    Raises:
+        UsageError: this node has no engine, no such image, or none of the folders.
+        CannotWrite: there is no folder for checkpoints, and it cannot be made.
+    """
+    program = assignment.spec.program
+    place = f"on {assignment.name}"
+    path = env.get("PATH")
+    found = {name: file for name in ENGINES if (file := shutil.which(name, path=path)) is not None}
+    if not found:
+        other = next((name for name in OTHER_ENGINES if shutil.which(name, path=path)), None)
+        advice = f"{other} is started by --wrap" if other else "load its module by --prologue"
+        raise UsageError(
+            f"--container {program.image} {place}: PATH has none of {', '.join(ENGINES)}; {advice}"
+        )
+    if not Path(program.image).exists():
+        raise UsageError(
+            f"--container {program.image} {place}: no such file or folder; copy the image there"
+        )
+    if lacking := [mount for mount in program.mounts if not Path(mount.partition(":")[0]).exists()]:
+        raise UsageError(f"--container-mounts {','.join(lacking)} {place}: no such file or folder")
+    set_here = {**env, **assignment.spec.env}
+    folders = [set_here[name] for name in FOLDERS if name in set_here]
+    own = [assignment.cwd, program.cwd or ".", str(Path(scratch).parent), *folders]
+    plain = [mount for mount in program.mounts if ":" not in mount]
+    outer = outermost([*own, *plain])
+    for folder in map(Path, outer):
+        if not folder.exists():  # that for checkpoints may be new
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+    mounts = (*outer, *(mount for mount in program.mounts if ":" in mount))
+    engine, file = next(iter(found.items()))
+    variables = frozenset(assignment.spec.secrets)
+    return Container(engine, file, program.image, mounts, gpu_count() > 0, variables)
+
+
+def outermost(folders: Iterable[str]) -> list[str]:
+    """These folders, and where links lead to, without those that are inside others."""
+    named = [Path(folder).absolute() for folder in folders]
+    paths = {*named, *(path.resolve() for path in named)}
+    kept: list[Path] = []
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
+        # all of a machine is never mounted, as for a program that starts in /
+        if len(path.parts) > 1 and not any(path.is_relative_to(other) for other in kept):
+            kept.append(path)
+    return [str(path) for path in kept]
+
+
+def entered(
+    assignment: Assignment, env: Mapping[str, str], scratch: str, goes_on: Callable[[], bool]
+) -> Container | None:
+    """The container of a node's workers, once its Python is known to have what they need.
+
+    `goes_on` is called until that is known. If it returns false, this returns None.
+
+    Raises:
+        UsageError: as `container_of` does; or the image does not start, or lacks something.
+        MusterError: the engine cannot be started.
+    """
+    container = container_of(assignment, env, scratch)
+    spec = assignment.spec
+    python = assignment.commands[0].argv[0]
+    needs = _needs(spec)
+    answer = Path(scratch, "lacks")
+    printed = Path(scratch, "printed")
+    words = (python, "-c", LACKS, str(answer), *needs)
+    command = NodeCommand(assignment.name, 0, words, spec.env, assignment.commands[0].cwd)
+    with printed.open("wb") as log:
+        process = container.spawn(command, env, log)
+    while process.poll() is None:
+        if not goes_on():
+            return None
+    image = f"--container {container.image} on {assignment.name}"
+    if process.returncode or not answer.exists():
+        text = tail(printed, OUTPUT_BYTES).decode(errors="replace")
+        why = last_line(text, f"exit code {process.returncode}")
+        advice = ""
+        if absent := container.absent_folders:
+            advice = f"; make these folders of the image: mkdir -p {shlex.join(absent)}"
+        raise UsageError(f"{image}: {container.engine} did not start {python}: {why}{advice}")
+    if lacking := answer.read_text(encoding="utf-8").split():
+        raise UsageError(
+            f"{image}: its {python} has no {lacking[0]}, which {needs[lacking[0]]} needs; install "
+            "it in the image, or name another Python there by --python"
+        )
+    return container
+
+
+def _needs(spec: LaunchSpec) -> dict[str, str]:
+    """The modules that the image's Python must have, and what needs each."""
+    needs = {}
+    is_known = plugins.is_known("launch.starters", spec.workers)  # its package may not be here
+    if is_known and (module := starter_of(spec.workers).needs) is not None:
+        needs[module] = f"--workers {spec.workers}"
+    if spec.program.argv[0] == "--function":
+        needs["cloudpickle"] = "a function that is sent"
+    return needs

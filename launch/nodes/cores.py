@@ -1,0 +1,165 @@
+"""The cores that a run may use on a node, and each worker's share of them.
+
+A survey sends the text of this file to nodes together with that of `node_facts`, so it needs only
+the standard library of Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+THREADS = "OMP_NUM_THREADS"
+CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py: 0,1;2,3
+OF_SLURM = "SLURM_CPUS_ON_NODE"
+ASK_FOR_MORE = "ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
+GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
+
+
+class Cores(NamedTuple):
+    """The cores of a node that a run may use."""
+
+    cores: Sequence[Sequence[int]]  # each by its CPUs, which are its hardware threads
+    limit: float | None  # CPUs that may be used at a time; None: all
+
+    @property
+    def cpus(self) -> int:
+        return sum(map(len, self.cores))
+
+    def threads(self, workers: int, parts: Sequence[Sequence[int]] = ()) -> int:
+        """The threads of each worker, at least one; `parts`: the CPUs to which each is bound."""
+        shares = [self._limited(len(self.cores)) // workers]
+        for part in {tuple(part) for part in parts}:
+            in_part = sum(not set(part).isdisjoint(core) for core in self.cores)
+            shares.append(in_part // sum(tuple(other) == part for other in parts))
+        return max(1, min(shares))
+
+    def are_too_few(self, workers: int) -> bool:
+        """Whether some of so many workers have to wait for others."""
+        return workers > self._limited(self.cpus)
+
+    def words(self, workers: int, parts: Sequence[Sequence[int]] = ()) -> str:
+        """What each of so many workers gets."""
+        if self.are_too_few(workers):
+            return f"{self._limited(len(self.cores))} for {workers} workers, which take turns"
+        return f"{self.threads(workers, parts)} for each worker"
+
+    def _limited(self, number: int) -> int:
+        return number if self.limit is None else max(1, min(number, int(self.limit)))
+
+
+def usable_cores(question: object = None, root: Path = Path("/")) -> Cores:
+    """The cores that this process may use.
+
+    A cgroup's quota limits how many CPUs it may use at a time. So does Slurm, which may give a job
+    fewer than its processes see.
+    """
+    can_ask = hasattr(os, "sched_getaffinity")
+    cores: dict[object, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)) if can_ask else range(os.cpu_count() or 1):
+        siblings = _text(_topology(cpu, root) / "thread_siblings_list")
+        cores.setdefault(siblings or cpu, []).append(cpu)
+    of_slurm = os.environ.get(OF_SLURM, "")
+    limits = [*_quotas(root), *([float(of_slurm)] if of_slurm.isdigit() else [])]
+    return Cores(list(cores.values()), min(limits, default=None))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The quotas of this process's cgroup and of those above it, in CPUs; of version 1 and 2."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        own = Path(path.lstrip("/"))  # in a container it may be the host's: then the mount is ours
+        for folder in (own, *own.parents):
+            if controllers:
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                words = [_text(mount / folder / name) for name in names]
+            else:
+                words = _text(mount / folder / "cpu.max").split()
+            if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+                yield int(words[0]) / int(words[1])  # without a quota the first is max, or -1
+
+
+def share_cores(
+    env: dict[str, str],
+    ranks: Sequence[int],
+    machine_ranks: Sequence[int],
+    bind: str | None,
+    *,
+    has_gpus: bool,
+) -> str:
+    """Give each of a node's `ranks` its share of the cores, through `env`; return it in words.
+
+    `machine_ranks`: with those of other nodes that the machine simulates. What the user has set
+    stays. Without `bind` workers are bound only where Slurm has bound this process to the cores of
+    the job. Those with GPUs are not: which cores are near is not known.
+    """
+    found = usable_cores()
+    workers = len(machine_ranks)
+    is_in_job = OF_SLURM in os.environ
+    # if this process may use more, other jobs may use some of them
+    has_own = is_in_job and found.limit is not None and found.cpus <= found.limit
+    how = bind or ("cores" if has_own and not has_gpus else "none")
+    parts = parts_of(found.cores, workers, how) if hasattr(os, "sched_setaffinity") else []
+    words = found.words(workers, parts)
+    if is_in_job and found.are_too_few(workers):
+        words += f"; {ASK_FOR_MORE}"
+    env.pop(CPUS, None)
+    if parts:
+        own = [parts[machine_ranks.index(rank)] for rank in ranks]
+        env[CPUS] = ";".join(",".join(map(str, cpus)) for cpus in own)
+        words += f", bound to {'its socket' if how == 'socket' else 'them'}"
+    elif bind not in (None, "none"):
+        words += f"; --bind {bind} has no effect"
+    threads = str(found.threads(workers, parts))
+    given = env.setdefault(THREADS, threads)
+    if given != threads:
+        shown = given[:GIVEN_CHARACTERS]
+        words += f"; {THREADS} is {shown if shown.isprintable() else ascii(shown)}"
+    return words
+
+
+def parts_of(
+    cores: Sequence[Sequence[int]], workers: int, bind: str, root: Path = Path("/")
+) -> list[list[int]]:
+    """The CPUs of each worker, as `--bind` says; empty if each may use all.
+
+    Workers beside each other get cores beside each other, of the same socket where that is
+    possible. Where cores are too few, each worker gets a CPU, if there are enough.
+    """
+    if bind == "none":
+        return []
+    sockets = {core[0]: _text(_topology(core[0], root) / "physical_package_id") for core in cores}
+    ordered = sorted(cores, key=lambda core: (sockets[core[0]], core))
+    groups: list[Sequence[Sequence[int]]]
+    if bind == "socket":
+        each = [list(group) for _, group in groupby(ordered, lambda core: sockets[core[0]])]
+        if len(each) == 1:
+            return []
+        groups = [each[worker * len(each) // workers] for worker in range(workers)]
+    else:
+        if len(ordered) < workers:
+            ordered = [[cpu] for core in ordered for cpu in core]
+        if not 1 < workers <= len(ordered):
+            return []
+        ends = [worker * len(ordered) // workers for worker in range(workers + 1)]
+        groups = [ordered[ends[worker] : ends[worker + 1]] for worker in range(workers)]
+    return [[cpu for core in group for cpu in core] for group in groups]
+
+
+def _topology(cpu: int, root: Path) -> Path:
+    return root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+
+
+def _text(path: Path) -> str:
+    """What the kernel says in a file; empty if it does not."""
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,61 @@
+"""In a Slurm job workers are bound to its cores; over ssh, where runs may meet, they are not."""
+
+import json
+import os
+
+import pytest
+
+from tests.cluster import ways
+from tests.cluster.ways import MANUAL
+
+SHOWS = """
+import json, os
+print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
+"""
+EVERY = sorted(os.sched_getaffinity(0))
+needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+def run(cluster, way, folder, *flags):
+    """What each rank on a node has, and what was printed."""
+    folder.mkdir()
+    (folder / "shows.py").write_text(SHOWS)
+    words = [*MANUAL, "--no-snapshot", "--logs-dir", str(folder), *flags]
+    out, err = ways.succeed(cluster, way(cluster, 1, *words, "--", "shows.py"), folder)
+    paths = sorted(folder.glob("*/workers/*.out"))
+    printed = [out, err, *(path.read_text() for path in folder.glob("job.out"))]
+    return [json.loads(path.read_text()) for path in paths], "".join(printed)
+
+
+@needs_two_cores
+def test_a_job_binds_its_workers_and_ssh_does_not(other_cluster, tmp_path):
+    cluster = other_cluster("--nodes", "1")  # which has all cores of this machine
+    half = len(EVERY) // 2
+    parts = [[str(half), EVERY[:half]], [str(half), EVERY[half:]]]
+    bound = f"cores: {half} for each worker, bound to them\n"
+    count = ["--nproc-per-node", "2"]
+    whole = ways.sbatch("multinode.sh", "--exclusive")
+    found, printed = run(cluster, whole, tmp_path / "job", *count)
+    assert found == parts and bound in printed
+    found, printed = run(cluster, whole, tmp_path / "none", *count, "--bind", "none")
+    assert found == [[str(half), EVERY]] * 2 and bound not in printed
+    found, printed = run(cluster, ways.ssh, tmp_path / "ssh", *count)
+    assert found == [[str(half), EVERY]] * 2
+    assert f"cores: {half} for each worker\n" in printed
+    found, printed = run(cluster, ways.ssh, tmp_path / "asked", *count, "--bind", "cores")
+    assert found == parts and bound in printed
+
+
+def test_fewer_cores_than_workers_are_said(cluster, tmp_path):
+    cores = max(1, len(EVERY) // 4)  # the share of one of four nodes
+    count = ["--nproc-per-node", str(cores + 1)]
+    for name, way in (("ssh", ways.ssh), ("slurm", ways.slurm)):
+        found, printed = run(cluster, way, tmp_path / name, *count)
+        assert len(found) == cores + 1
+        assert f"cores: {cores} for {cores + 1} workers, which take turns" in printed
+        assert ("ask for more with --cpus-per-task" in printed) == (name == "slurm")

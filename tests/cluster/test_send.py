@@ -1,0 +1,167 @@
+"""Nodes without a shared disk get the data of a run through sshd, and a job's nodes copy them."""
+
+import os
+import shlex
+import shutil
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from launch.nodes import node_data
+from tests.cluster import ways
+from tests.cluster.testbeds import Cluster
+from tests.commands import cause_in
+from tests.launch.submit import wait_until
+from tests.written import write
+
+# It says on each rank where its data are, and what is in them.
+READS = """
+import os
+from pathlib import Path
+
+place = Path(os.environ["MUSTER_DATA"])
+print(place, sorted(str(path.relative_to(place)) for path in place.rglob("*.txt")), flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    return write(tmp_path / "project", {"reads.py": READS})
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    return write(
+        tmp_path / "data", {"a.txt": "first", "deep/b.txt": "last", "large": b"x" * 100_000}
+    )
+
+
+def send(
+    cluster: Cluster, project: Path, sending: str, *more: str, nodes: int = 2
+) -> tuple[int, str, str]:
+    """A run over ssh of a program that reads what was sent."""
+    own = ["--logs-dir", str(project.parent / "runs"), "--workers", "manual", "--send", sending]
+    return ways.call(cluster, ways.ssh(cluster, nodes, *own, *more, "--", "reads.py"), cwd=project)
+
+
+def on_node(cluster: Cluster, node: str, line: str) -> str:
+    """What a shell prints where a node's sessions are."""
+    done = cluster.exec(node, "sh", "-c", line, private=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def home() -> str:
+    return str(Path.home())
+
+
+def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data):
+    code, out, err = send(apart, project, f"{data}:~/set")
+    assert code == 0, err
+    place = f"{home()}/set"
+    assert f"sending {data} (100.0 kB) to 2 nodes" in err and f"data: {place} (" in err
+    for node in ("node0", "node1"):
+        assert f"{place} ['a.txt', 'deep/b.txt']" in out
+        assert on_node(apart, node, f"ls -A {place}").split() == [
+            ".muster-data",
+            "a.txt",
+            "deep",
+            "large",
+        ]
+    code, out, err = send(apart, project, f"{data}:~/set")
+    assert code == 0 and "nothing is sent: they are there already" in err, err
+    flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
+    shown = ways.jobs(apart, "clean", *flags)
+    assert shown.count("data of --send") == 2 and f"node1: {place}" in shown, shown
+    ways.jobs(apart, "clean", *flags, "--remove")
+    assert on_node(apart, "node0", f"ls -d {place} || true") == ""
+
+
+def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data):
+    """The data are below /tmp, which each of these nodes has for itself."""
+    code, out, err = send(apart, project, str(data))
+    assert code == 0, err
+    assert out.count(f"{data} ['a.txt', 'deep/b.txt']") == 2
+    on_node(apart, "node1", f"rm {data}/.muster-data; echo other > {data}/a.txt")
+    code, _, err = send(apart, project, str(data))
+    line = f"node1: {data} exists there, and Muster did not make it; choose another place: "
+    assert code == 1 and f"{line}--send {data}:{data}-sent" in err, err
+    assert on_node(apart, "node1", f"cat {data}/a.txt") == "other\n"
+    command = err.partition("--send ")[2].splitlines()[0]
+    code, out, err = send(apart, project, command)
+    assert code == 0 and out.count(f"{data}-sent ['a.txt'") == 2, err
+
+
+def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
+    """It says that it has room, and many small files take more than they hold."""
+    many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
+    on_node(apart, "node1", "mkdir -p ~/full && mount -n -t tmpfs -o size=2m tmpfs ~/full")
+    try:
+        code, _, err = send(apart, project, f"{many}:~/full/set")
+        assert code == 1
+        assert "No space left on device" in cause_in(err) and "node1: " in cause_in(err)
+        assert on_node(apart, "node1", "ls -A ~/full") == ""
+        assert on_node(apart, "node0", "ls -A ~/full") in ("", "set\n", ".set.muster-sending\n")
+    finally:
+        on_node(apart, "node1", "umount ~/full")
+        for node in ("node0", "node1"):
+            on_node(apart, node, "rm -rf ~/full")
+
+
+def test_a_link_that_is_cut_is_said_and_the_next_run_goes_on(other_cluster, project, tmp_path):
+    cluster = other_cluster(
+        *("--nodes", "2", "--private-home", "--rate", "80mbit"), MUSTER_BED_VENV=sys.prefix
+    )
+    large = write(tmp_path / "large", {"a.txt": "x", "b": os.urandom(40_000_000)})
+    part = f"{home()}/.set.muster-sending/sent/b"
+    own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual", "--send", f"{large}:~/set"]
+    process = ways.start(cluster, ways.ssh(cluster, 2, *own, "--", "reads.py"), cwd=project)
+
+    def came() -> int:
+        return int(on_node(cluster, "node1", f"stat -c %s {part} 2>/dev/null || echo 0"))
+
+    try:
+        assert wait_until(lambda: came() > 5_000_000)
+        cluster.run("ip", "link", "set", "muster-exp1", "down")
+        code, _, err = ways.finish(process)
+    finally:
+        cluster.run("ip", "link", "set", "muster-exp1", "up")
+    assert code == 1
+    assert "node1" in cause_in(err) and "the same command goes on from what came" in err, err
+    before = came()
+    assert before > 5_000_000
+    assert on_node(cluster, "node1", "ls -d ~/set || true") == ""
+    code, out, err = send(cluster, project, f"{large}:~/set")
+    assert code == 0 and out.count("/set ['a.txt']") == 2, err
+    digest = sha256((large / "b").read_bytes()).hexdigest()
+    assert on_node(cluster, "node1", "sha256sum < ~/set/b").split()[0] == digest
+    assert on_node(cluster, "node1", "ls -d ~/.set.muster-sending || true") == ""
+
+
+@pytest.mark.parametrize("way", ["slurm", "sbatch"])
+def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, data, tmp_path, way):
+    """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
+    archive = shutil.make_archive(str(tmp_path / "set"), "tar", data)
+    place = f"{tmp_path}/$SLURMD_NODENAME"
+    flags = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual"]
+    flags += ["--send", f"{archive}:{place}", "--", "reads.py"]
+    code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *flags), cwd=project)
+    assert code == 0, (out, err)
+    for node in ("node0", "node1"):
+        assert (tmp_path / node / "deep" / "b.txt").read_text() == "last"
+        assert (tmp_path / node / node_data.DATA_MARK).exists()
+    outputs = [path.read_text() for path in (tmp_path / "runs").glob("*/workers/*.out")]
+    assert sorted(outputs) == [
+        f"{tmp_path}/{node} ['a.txt', 'deep/b.txt']\n" for node in ("node0", "node1")
+    ]
+
+
+def test_a_data_dir_that_a_node_does_not_see_is_named_with_the_flag_to_add(apart, data, tmp_path):
+    flags = ["--task", "rte", "--data-dir", str(data), "--logs-dir", str(tmp_path / "runs")]
+    code, _, err = ways.call(apart, ways.ssh(apart, 2, *flags))
+    lines = [f"error: node{index}: --data-dir {data} is no folder there; " for index in (0, 1)]
+    assert code == 2 and err.splitlines()[-2:] == [
+        f"{line}add --send {shlex.quote(str(data))}" for line in lines
+    ], err

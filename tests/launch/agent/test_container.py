@@ -1,0 +1,313 @@
+"""Workers inside a container: the engines' commands, and runs that end as without one."""
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.agent.processes.container import Container, container_of, outermost
+from launch.spec import Program
+from muster.errors import UsageError
+from tests.commands import call, ended
+from tests.launch import images
+from tests.launch.pretended import assignment
+from tests.launch.submit import REPOSITORY, alive, run_well, start, submit, wait_until
+from tests.train.workers import read_json
+from tests.written import executable
+
+JOBS = str(REPOSITORY / "launch" / "jobs.py")
+LOCAL = ["--launcher", "local", "--run-id", "run"]
+MANUAL = [*LOCAL, "--workers", "manual"]
+MOUNTS = ("/home/me/project", "/data:/mnt/data")
+ARGV = ("python3", "/muster/worker_main.py", "train.py", "--lr", "1e-3")
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "singularity"])
+@pytest.mark.parametrize("has_gpus", [False, True])
+def test_the_command_of_apptainer(engine, has_gpus):
+    container = Container(engine, f"/usr/bin/{engine}", "/images/a b.sif", MOUNTS, has_gpus)
+    nv = ["--nv"] if has_gpus else []
+    binds = ["--bind", "/home/me/project", "--bind", "/data:/mnt/data"]
+    assert [*container.command(ARGV, "/home/me/project/src")] == [
+        f"/usr/bin/{engine}", "exec", *nv, *binds, "--pwd", "/home/me/project/src",
+        "/images/a b.sif", *ARGV,
+    ]  # fmt: skip
+
+
+def test_the_command_of_charliecloud():
+    container = Container("ch-run", "/usr/bin/ch-run", "/images/torch", MOUNTS, True)
+    binds = ["--bind", "/home/me/project", "--bind", "/data:/mnt/data"]
+    assert [*container.command(ARGV, "/home/me/project")] == [
+        "/usr/bin/ch-run", *binds, "--cd", "/home/me/project", "/images/torch", "--", *ARGV,
+    ]  # fmt: skip
+
+
+PATHS = st.lists(st.sampled_from("ab"), max_size=4).map(lambda parts: "/none/" + "/".join(parts))
+
+
+def test_all_of_a_machine_is_never_mounted():
+    assert outermost(["/", "/none/a"]) == ["/none/a"]
+
+
+@given(st.lists(PATHS, min_size=1))
+def test_every_folder_is_mounted_once(folders):
+    mounts = [Path(mount) for mount in outermost(folders)]
+    for folder in folders:
+        assert sum(Path(folder).is_relative_to(mount) for mount in mounts) == 1
+    assert {*map(str, mounts)} <= {str(Path(folder)) for folder in folders}
+
+
+def test_a_folder_behind_a_link_in_another_one_is_mounted_at_its_place(tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "scratch" / "run").mkdir(parents=True)
+    (tmp_path / "project" / "logs").symlink_to(tmp_path / "scratch")
+    found = outermost([str(tmp_path / "project"), str(tmp_path / "project" / "logs" / "run")])
+    assert found == [str(tmp_path / "project"), str(tmp_path / "scratch" / "run")]
+
+
+def of_node(tmp_path: Path, *mounts: str, image: str = "", cwd: str = "/", **env: str):
+    """The container on a node whose PATH has the folder `bin` of the test alone."""
+    (tmp_path / "image").mkdir(exist_ok=True)
+    given = assignment(tmp_path / "run")
+    program = Program((), cwd=cwd, image=image or str(tmp_path / "image"), mounts=mounts)
+    given = replace(given, cwd=str(tmp_path), spec=replace(given.spec, program=program))
+    env = {"PATH": str(tmp_path / "bin"), "MUSTER_RUN_DIR": str(tmp_path / "run"), **env}
+    return container_of(given, env, str(tmp_path / "scratch"))
+
+
+def engines(tmp_path: Path, *names: str) -> None:
+    for name in names:
+        executable(tmp_path / "bin" / name, "#!/bin/sh\n")
+
+
+def test_a_node_takes_the_first_engine_that_it_has(tmp_path):
+    engines(tmp_path, "ch-run", "docker")
+    assert of_node(tmp_path).engine == "ch-run"
+    engines(tmp_path, "singularity")
+    assert of_node(tmp_path).engine == "singularity"
+    engines(tmp_path, "apptainer")
+    assert of_node(tmp_path).program == str(tmp_path / "bin" / "apptainer")
+
+
+def test_gpus_are_asked_for_where_a_node_has_some(tmp_path, monkeypatch):
+    engines(tmp_path, "apptainer")
+    for visible, has_gpus in (("0,1", True), ("", False)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert of_node(tmp_path).has_gpus == has_gpus
+
+
+def test_what_a_run_reads_and_writes_is_mounted(tmp_path):
+    engines(tmp_path, "apptainer")
+    folders = {"MUSTER_CHECKPOINTS": "/usr/lib/none/../../share", "MUSTER_DATA": "/usr/lib"}
+    found = of_node(tmp_path, "/usr/bin", "/etc:/of/host", cwd="/usr/include", **folders)
+    # the checkout is the folder of the test, in which the run folder and the scratch folder are
+    own = {str(tmp_path), "/usr/lib", "/usr/bin", "/usr/include"}
+    assert own <= {*found.mounts} and found.mounts[-1] == "/etc:/of/host"
+
+
+def test_a_new_folder_for_checkpoints_is_made(tmp_path):
+    """An engine mounts nothing that is not there; without a container the program makes it."""
+    engines(tmp_path, "apptainer")
+    checkpoints = tmp_path.parent / f"{tmp_path.name}-checkpoints"
+    assert str(checkpoints) in of_node(tmp_path, MUSTER_CHECKPOINTS=str(checkpoints)).mounts
+    assert checkpoints.is_dir()
+
+
+def refusal(tmp_path: Path, *mounts: str, **more: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        of_node(tmp_path, *mounts, **more)
+    return str(caught.value)
+
+
+def test_what_a_node_lacks_is_named_with_the_node(tmp_path):
+    (tmp_path / "bin").mkdir()
+    lacks = (
+        f"--container {tmp_path}/image on node0: PATH has none of apptainer, singularity, ch-run"
+    )
+    assert refusal(tmp_path) == f"{lacks}; load its module by --prologue"
+    engines(tmp_path, "podman")
+    assert refusal(tmp_path) == f"{lacks}; podman is started by --wrap"
+    engines(tmp_path, "ch-run")
+    found = refusal(tmp_path, image="/none/a.sif")
+    assert found == (
+        "--container /none/a.sif on node0: no such file or folder; copy the image there"
+    )
+    found = refusal(tmp_path, "/none/data:/data", "/none/set", str(tmp_path))
+    assert found == (
+        "--container-mounts /none/data:/data,/none/set on node0: no such file or folder"
+    )
+
+
+SHOWS = f"""
+import os, sys
+inside = bool({images.INSIDE})
+with open(os.environ["MUSTER_RUN_DIR"] + "/from-" + os.environ["RANK"], "w") as file:
+    print(inside, os.environ["WORLD_SIZE"], os.getcwd(), os.environ["TOKEN"], file=file)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A project with the programs, below which nothing of a run is left."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name, text in {"shows.py": SHOWS, "waits.py": images.WAITS, "ddp.py": images.DDP}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(params=["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))])
+def engine(request, tmp_path, monkeypatch) -> str:
+    """One that is found first; a real apptainer, too, takes no image that is a bare folder."""
+    if request.param == "apptainer":
+        images.apptainer(tmp_path / "bin")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    return request.param
+
+
+@pytest.fixture
+def inside(engine, tmp_path) -> list[str]:
+    """The flags with which a program runs inside an image."""
+    return images.flags(images.image(tmp_path / "image"))
+
+
+def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_path, engine):
+    flags = [*MANUAL, "--nodes", "2", "--env", "TOKEN=secret words", *inside]
+    run_well(*flags, "--", "shows.py", "0", cwd=project)
+    for rank in (0, 1):
+        text = (project / "logs" / "run" / f"from-{rank}").read_text()
+        assert text == f"True 2 {project} secret words\n"
+    if engine == "apptainer":
+        _, *calls = (tmp_path / "bin" / "calls").read_text().split("exec --bind ")
+        assert len(calls) == 4  # each node asks the image, and starts a worker
+        for words in (f" --bind {call}" for call in calls):
+            assert "secret" not in words
+            assert f" --bind {REPOSITORY} " in words and f" --pwd {project} " in words
+            assert f" {tmp_path}/image {sys.executable} " in words
+
+
+def test_torchrun_is_that_of_the_image(project, inside):
+    out = run_well(*LOCAL, "--nproc-per-node", "2", *inside, "--", "ddp.py", cwd=project)
+    assert "total 1.0" in out
+
+
+def test_preloaded_workers_are_forked_inside(project, inside):
+    flags = [*LOCAL, "--workers", "preload", "--nproc-per-node", "2", *inside]
+    assert "total 1.0" in run_well(*flags, "--", "ddp.py", cwd=project)
+
+
+def test_an_exit_code_is_that_of_the_program(project, inside):
+    code, _, err = submit(*MANUAL, "--env", "TOKEN=x", *inside, "--", "shows.py", "7", cwd=project)
+    assert code == 7 and "rank 0 on node0" in err and "exit code 7" in err
+    assert read_json(project / "logs" / "run" / "exits" / "rank_00000.json")["code"] == 7
+
+
+def ready(project: Path) -> int:
+    outputs = project.glob("logs/run/workers/*.out")
+    return sum("ready" in path.read_text() for path in outputs)
+
+
+def agent_of(project: Path, node: int) -> psutil.Process:
+    return psutil.Process(read_json(project / f"logs/run/agents/node_{node:05d}.json")["pid"])
+
+
+def notice(project: Path) -> None:
+    """Announce the time limit as Slurm does, to all processes of each node's step."""
+    for node in (0, 1):
+        agent = agent_of(project, node)
+        for process in (agent, *agent.children(recursive=True)):
+            process.send_signal(signal.SIGUSR2)
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
+    flags = [*MANUAL, "--nodes", "2", *inside]
+    with ended(start(*flags, "--", "waits.py", cwd=project)) as process:
+        assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
+        notice(project) if way == signal.SIGUSR2 else process.send_signal(way)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 75, err
+    assert [(project / f"saved-{rank}").read_text() for rank in (0, 1)] == ["True\n"] * 2
+    assert wait_until(lambda: alive(project.parent) == [])
+
+
+def test_stacks_show_where_a_worker_inside_is(project, inside):
+    with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
+        assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
+        logs = ["--logs-dir", project / "logs"]
+        shown = call(sys.executable, JOBS, *logs, "stacks", "run", cwd=project)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("asleep, waits.py:") == 2, shown.stdout
+
+
+def test_agents_that_are_killed_leave_nothing_inside(project, inside):
+    with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
+        assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
+        agents = [agent_of(project, node) for node in (0, 1)]
+        for agent in agents:
+            agent.kill()
+        process.communicate(timeout=300)
+    assert process.returncode not in (0, None)
+    assert wait_until(lambda: alive(project.parent) == [])
+
+
+def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch):
+    """As one that waits for a disk."""
+    engine = tmp_path / "bin" / "apptainer"
+    executable(engine, f"#!/bin/sh\nexec tail -f {engine}\n")
+    monkeypatch.setenv("PATH", str(engine.parent), prepend=":")
+    flags = [*MANUAL, *images.flags(images.image(tmp_path / "image"))]
+    with ended(start(*flags, "--", "shows.py", "0", cwd=project)) as process:
+        assert wait_until(lambda: alive(engine) or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert wait_until(lambda: alive(tmp_path) == [])
+
+
+def test_an_image_without_the_python_is_named_with_its_node(project, engine, tmp_path):
+    image = images.image(tmp_path / "image")
+    flags = [*MANUAL, *images.flags(image, "nopython3"), "--", "shows.py", "0"]
+    code, _, err = submit(*flags, cwd=project)
+    assert code == 2 and f"--container {image} on node0: {engine} did not start nopython3: " in err
+    assert not list(project.glob("logs/run/workers/*")) and alive(tmp_path) == []
+
+
+def test_an_image_without_torch_is_named_with_its_node(project, inside, tmp_path):
+    text = f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -IS "$@"\n'
+    python = executable(tmp_path / "bare" / "python3", text)
+    flags = [*LOCAL, *inside[:-1], str(python), "--", "ddp.py"]
+    code, _, err = submit(*flags, cwd=project)
+    assert (
+        code == 2
+        and (
+            f"--container {tmp_path}/image on node0: its {python} has no torch, which --workers "
+            "torchrun needs; install it in the image, or name another Python there by --python\n"
+        )
+        in err
+    )
+    assert alive(tmp_path) == []
+
+
+@pytest.mark.needs("ch-run")
+def test_charliecloud_needs_places_for_all_mounts(project, tmp_path):
+    image = images.image(tmp_path / "image")
+    (image / "usr").rmdir()
+    code, _, err = submit(*MANUAL, *images.flags(image), "--", "shows.py", "0", cwd=project)
+    assert code == 2 and "ch-run did not start" in err
+    assert f"; make these folders of the image: mkdir -p {image}/usr\n" in err
+
+
+def test_an_image_that_is_not_here_is_refused_before_anything_starts(project):
+    code, _, err = submit(*MANUAL, "--container", "none.sif", "--", "shows.py", "0", cwd=project)
+    assert code == 2 and err == f"error: --container {project}/none.sif: no such file or folder\n"
+    assert not (project / "logs").exists()

@@ -1,0 +1,76 @@
+"""Workers get their share of the cores whatever starts them, and are bound if the user says so."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launch.nodes.cores import Cores, parts_of, usable_cores
+from tests.launch.submit import run_well
+
+SHOWS = """
+import json, os
+print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
+"""
+LOCAL = ["--launcher", "local"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
+
+
+def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
+    """Threads and CPUs of each rank, and what was printed."""
+    (folder / "shows.py").write_text(SHOWS)
+    out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder)
+    paths = sorted(folder.glob("logs/*/workers/*.out"))
+    found = [json.loads(path.read_text()) for path in paths]
+    return [threads for threads, _ in found], [cpus for _, cpus in found], out
+
+
+@pytest.fixture
+def here() -> Cores:
+    return usable_cores()
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
+def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, here, workers):
+    flags = ["--nproc-per-node", "2", "--workers", workers, "--bind", "cores"]
+    threads, cpus, out = run(tmp_path, *flags)
+    every = sorted(os.sched_getaffinity(0))
+    parts = parts_of(here.cores, 2, "cores") or [every] * 2
+    assert cpus == [sorted(part) for part in parts]
+    assert threads == [str(here.threads(2))] * 2
+    assert f"\ncores: {here.words(2)}" in out
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "accelerate", "preload"])
+def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
+    """torchrun gives it no number of threads at all."""
+    threads, cpus, out = run(tmp_path, "--workers", workers)
+    assert threads == [str(here.threads(1))] and cpus == [sorted(os.sched_getaffinity(0))]
+    assert f"\ncores: {here.words(1)}\n" in out
+
+
+def test_simulated_nodes_share_the_machine_and_nobody_is_bound(tmp_path, here):
+    threads, cpus, out = run(tmp_path, "--nodes", "2", "--workers", "manual")
+    assert threads == [str(here.threads(2))] * 2
+    assert cpus == [sorted(os.sched_getaffinity(0))] * 2
+    assert out.count(f"\ncores: {here.words(2)}\n") == 1
+
+
+def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    workers = here.cpus + 1
+    size = ["--nproc-per-node", str(workers), "--workers", "manual"]
+    threads, _, out = run(tmp_path, *size)
+    assert threads == ["3"] * workers
+    assert f"\ncores: {here.words(workers)}; OMP_NUM_THREADS is 3\n" in out
+    assert "which take turns" in here.words(workers)
+
+
+def test_quiet_says_nothing_of_it(tmp_path):
+    assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]

@@ -1,0 +1,70 @@
+"""Programs that name their own run folders by the time, as Hydra does, are given the run's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import run_well
+from tests.launch.sweeps import sweep
+from tests.written import write
+
+# Of Hydra: overrides as arguments, variables of the environment in them, and a folder by the time.
+STAMPS = r"""
+import os, re, sys, time
+from pathlib import Path
+overrides = dict(word.split("=", 1) for word in sys.argv[1:])
+folder = overrides.get("hydra.run.dir", f"outputs/{time.time_ns()}")
+folder = Path(re.sub(r"\$\{oc\.env:(\w+)\}", lambda match: os.environ[match[1]], folder))
+folder.mkdir(parents=True, exist_ok=True)
+with (folder / "train.log").open("a") as log:
+    log.write(f"attempt {os.environ['MUSTER_ATTEMPT']}, lr {overrides['lr']}\n")
+state = Path(os.environ["MUSTER_CHECKPOINTS"], "rank" + os.environ["RANK"])
+has_begun = state.exists()
+state.parent.mkdir(parents=True, exist_ok=True)
+state.touch()
+if os.environ["RANK"] == "0" and not has_begun and "fail" in overrides:
+    raise ValueError("sample 17 is empty")
+"""
+# As docs/own-programs.md has it.
+IN_RUN = "hydra.run.dir=${oc.env:MUSTER_RUN_DIR}/hydra/${oc.env:RANK}"
+LOCAL = ["--launcher", "local", "--workers", "manual", "--nodes", "2"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(tmp_path / "project", {"train.py": STAMPS})
+
+
+def logs(folder: Path) -> dict[str, str]:
+    """What each program has written into its own folder."""
+    paths = sorted(folder.rglob("train.log"))
+    return {path.parent.relative_to(folder).as_posix(): path.read_text() for path in paths}
+
+
+def test_each_rank_would_stamp_a_folder_of_its_own(project):
+    run_well(*LOCAL, "--", "train.py", "lr=1", cwd=project)
+    assert len(logs(project / "outputs")) == 2
+
+
+def test_all_attempts_of_a_rank_share_one_folder_of_the_run(project):
+    words = ["--max-restarts", "1", "--", "train.py", "lr=1", "fail=once", IN_RUN]
+    run_well(*LOCAL, *words, cwd=project)
+    (run_dir,) = (project / "logs").iterdir()
+    found = logs(project)
+    assert [*found] == [f"logs/{run_dir.name}/hydra/{rank}" for rank in (0, 1)]
+    assert found[f"logs/{run_dir.name}/hydra/0"] == "attempt 0, lr 1\nattempt 1, lr 1\n"
+
+
+def test_a_sweep_gives_each_run_its_folders(project):
+    words = ["--name", "all", "--over", "lr=1,2", "--", "train.py", "lr={lr}", IN_RUN]
+    code, out, err = sweep(project, *LOCAL, *words)
+    assert code == 0, out + err
+    runs = project / "logs" / "sweeps" / "all" / "runs"
+    assert logs(project / "logs") == {
+        f"sweeps/all/runs/train-lr-{lr}/hydra/{rank}": f"attempt 0, lr {lr}\n"
+        for lr in "12"
+        for rank in "01"
+    }
+    launch = json.loads((runs / "train-lr-2" / "launch.json").read_text())
+    assert "lr=2" in launch["command"] and "--lr" not in launch["command"]

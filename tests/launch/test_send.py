@@ -1,0 +1,81 @@
+"""Data of a run on this machine: they are used where they are, or put at a place of their own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.nodes import node_data
+from launch.runs import leftovers
+from tests.launch.submit import start, submit, wait_until
+from tests.written import write
+
+SAYS = """
+import os, sys, time
+print("data at", os.environ["MUSTER_DATA"], sorted(os.listdir(os.environ["MUSTER_DATA"])))
+sys.stdout.flush()
+while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    write(tmp_path / "data", {"a.txt": "first"})
+    return write(tmp_path / "project", {"says.py": SAYS})
+
+
+def words(project: Path, sending: str, *program: str) -> list[str]:
+    own = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--send", sending]
+    return [*own, "--logs-dir", str(project.parent / "runs"), "--", "says.py", *program]
+
+
+def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
+    code, out, err = submit(*words(project, "../data"), cwd=project)
+    assert code == 0, err
+    assert out.count(f"data at {tmp_path}/data ['a.txt']") == 2
+    assert err.count(f"data: {tmp_path}/data; nothing is sent on this machine\n") == 1
+    assert node_data.data_left({}) == []
+
+
+def test_at_a_place_of_their_own_jobs_clean_finds_them_and_a_run_holds_them(project, tmp_path):
+    place = tmp_path / "place"
+    goes_on = tmp_path / "goes_on"
+    run = start(*words(project, f"../data:{place}", str(goes_on)), cwd=project)
+    with run:
+        try:
+            outputs = "*/workers/rank_0000?.out"
+            assert wait_until(
+                lambda: (
+                    sum(
+                        b"data at" in path.read_bytes()
+                        for path in (tmp_path / "runs").glob(outputs)
+                    )
+                    == 2
+                    or run.poll() is not None
+                )
+            )
+            (entry,) = node_data.data_left({})
+            assert entry["path"] == str(place) and entry["whole"] and entry["used"]
+        finally:
+            goes_on.touch()
+        run.communicate(timeout=300)
+    assert run.returncode == 0
+    (left,) = [each for each in leftovers.here() if each.path == str(place)]
+    assert left.what == "data of --send" and not left.stays
+    leftovers.remove(left)
+    assert not place.exists() and node_data.data_left({}) == []
+
+
+def test_what_is_no_data_is_refused_before_the_run_has_a_folder(project, tmp_path):
+    code, _, err = submit(*words(project, "../nowhere"), cwd=project)
+    assert code == 2 and "error: --send ../nowhere: ../nowhere does not exist" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_our_trainer_reads_them_by_itself(tmp_path):
+    """As with --data-dir; what it says of the folder shows that it was read."""
+    write(tmp_path / "data", {"a.txt": ""})
+    flags = ["--launcher", "local", "--task", "rte", "--send", str(tmp_path / "data")]
+    code, _, err = submit(*flags, "--logs-dir", str(tmp_path / "runs"), python=sys.executable)
+    assert code != 0 and f"--data-dir {tmp_path}/data has no train" in err, err
