@@ -16,10 +16,11 @@ from tests.launch.submit import REPOSITORY, start, wait_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-KERNEL_S = 60  # about: no test waits for its end
+KERNEL_S = 60  # about: no test of two ranks waits for its end
+NCCL_KERNEL_S = 20  # more than LATE_S: NCCL's watchdog ends a rank only when its kernels are over
 LATE_S = 8
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 from datetime import timedelta
 
 import torch
@@ -41,6 +42,8 @@ if dist.get_rank() == dist.get_world_size() - 1:
     print("waits", flush=True)
     ones.cpu()
     print("goes on", flush=True)
+    if how == "nccl":
+        time.sleep(200)  # the watchdog ends it
 dist.all_reduce(ones)
 """
 
@@ -53,7 +56,8 @@ class Run:
         self.folder = folder
         self.path = folder / "logs" / how
         words = ["--nproc-per-node", str(workers), "--run-id", how, "--no-snapshot", "--"]
-        words += ["lost.py", how, str(KERNEL_S), str(limit_s)]
+        kernel_s = NCCL_KERNEL_S if how == "nccl" else KERNEL_S
+        words += ["lost.py", how, str(kernel_s), str(limit_s)]
         self.process = start("--launcher", "local", *words, cwd=folder)
 
     def printed(self, rank: int) -> str:

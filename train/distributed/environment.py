@@ -14,6 +14,9 @@ from muster import git
 from muster.checkout import CHECKOUT
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
+# What git is asked for changes that a run can see: none of it is in docs/, into which
+# `make results` draws the figures of the study before.
+CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)docs")
 
 
 def describe(host: str, device: torch.device) -> dict[str, Any]:
@@ -21,7 +24,7 @@ def describe(host: str, device: torch.device) -> dict[str, Any]:
     return {
         "host": host,
         "commit": git.ask_top(CHECKOUT, "rev-parse", "HEAD"),
-        "dirty": bool(git.ask_top(CHECKOUT, "status", "--porcelain", "--untracked-files=no")),
+        "dirty": bool(git.ask_top(CHECKOUT, *CHANGES)),
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
