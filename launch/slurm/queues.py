@@ -24,7 +24,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import writing
+from muster.writing import write_text, writing
 
 ENDS_ITSELF = "it ends as soon as it starts"
 
@@ -33,7 +33,7 @@ def is_first(run_dir: Path, current: CurrentJob) -> bool:
     """Whether this job is the first of several to start; then the others are cancelled.
 
     Raises:
-        CannotWrite: the run cannot be claimed.
+        MusterError: the run cannot be claimed, or its claim cannot be read.
     """
     first = _claim(run_dir, current.job_id)
     if first != current.job_id:
@@ -46,19 +46,22 @@ def is_first(run_dir: Path, current: CurrentJob) -> bool:
     return True
 
 
-def _claim(run_dir: Path, job_id: str) -> str | None:
+def _claim(run_dir: Path, job_id: str) -> str:
     """Claim the run for this job, unless another one has; return the number of the one that has."""
     path = run_files.FIRST_JOB.path(run_dir)
     own = path.with_name(f"{path.name}.{job_id}.partial")
+    write_text(own, job_id, forced=True)
     with writing(path):
-        own.write_text(job_id, encoding="utf-8")
         try:
             os.link(own, path)  # it replaces no file, and readers see all of it
         except FileExistsError:
-            return run_record.first_job(run_dir)
+            pass
         finally:
             own.unlink()
-    return job_id
+    first = run_record.first_job(run_dir)
+    if first is None:
+        raise MusterError(f"{path} does not name the job that leads the run; submit it again")
+    return first
 
 
 def record(spec: LaunchSpec, job_ids: list[str], cluster: str, env: Mapping[str, str]) -> list[str]:
@@ -70,9 +73,8 @@ def record(spec: LaunchSpec, job_ids: list[str], cluster: str, env: Mapping[str,
     first = run_record.first_job(spec.run_dir)
     if first is None:
         return job_ids
-    # its leader may have begun while this process recorded another job
-    if (run_record.read_job(spec.run_dir) or {}).get("job_id") != first:
-        run_record.begin(spec, "slurm", first, cluster=cluster, job_ids=job_ids)
+    # its leader may have begun before this process recorded the numbers, or at the same moment
+    run_record.begin(spec, "slurm", first, cluster=cluster, job_ids=job_ids)
     withdraw([job_id for job_id in job_ids if job_id != first], env, ENDS_ITSELF)
     return [first]
 
