@@ -24,7 +24,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import write_text, writing
+from muster.writing import force, writing
 
 ENDS_ITSELF = "it ends as soon as it starts"
 
@@ -39,10 +39,8 @@ def is_first(run_dir: Path, current: CurrentJob) -> bool:
     if first != current.job_id:
         print(f"job {first} was the first to start, and leads the run; this one ends")
         return False
-    job = run_record.own_job(run_dir)
-    if job is not None:
-        others = [job_id for job_id in run_record.all_jobs(job) if job_id != current.job_id]
-        withdraw(others, os.environ, ENDS_ITSELF)
+    queued = (run_record.own_job(run_dir) or {}).get("job_ids", ())
+    withdraw([job_id for job_id in queued if job_id != first], os.environ, ENDS_ITSELF)
     return True
 
 
@@ -50,14 +48,15 @@ def _claim(run_dir: Path, job_id: str) -> str:
     """Claim the run for this job, unless another one has; return the number of the one that has."""
     path = run_files.FIRST_JOB.path(run_dir)
     own = path.with_name(f"{path.name}.{job_id}.partial")
-    write_text(own, job_id, forced=True)
     with writing(path):
         try:
+            own.write_text(job_id, encoding="utf-8")
+            force(own)
             os.link(own, path)  # it replaces no file, and readers see all of it
         except FileExistsError:
             pass
         finally:
-            own.unlink()
+            own.unlink(missing_ok=True)
     first = run_record.first_job(run_dir)
     if first is None:
         raise MusterError(f"{path} does not name the job that leads the run; submit it again")

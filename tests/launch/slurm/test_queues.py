@@ -225,6 +225,12 @@ def test_the_first_to_start_leads_and_cancels_the_others(slurm, run):
     assert len(slurm.calls("scancel")) == 1
 
 
+def test_a_job_that_starts_before_any_number_is_recorded_cancels_nothing(slurm, run):
+    write(run, {run_files.JOB.pattern: JOB | {"job_id": run_record.NOT_YET}})
+    assert queues.is_first(run, current("13"))
+    assert slurm.calls("scancel") == []
+
+
 def test_a_requeued_job_keeps_its_claim(slurm, run):
     assert queues.is_first(run, current("13"))
     assert queues.is_first(run, current("13", attempt=1))
