@@ -110,7 +110,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
             on_node(apart, node, "rm -rf ~/full")
 
 
-def test_a_link_that_is_cut_is_said_and_the_next_run_goes_on(other_cluster, project, tmp_path):
+def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(other_cluster, project, tmp_path):
     cluster = other_cluster(
         *("--nodes", "2", "--private-home", "--rate", "80mbit"), MUSTER_BED_VENV=sys.prefix
     )
