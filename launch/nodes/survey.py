@@ -98,7 +98,7 @@ class Survey:
     def __init__(self, transport: Transport, *more: ModuleType) -> None:
         """`more`: modules like `node_facts` whose functions are asked, too."""
         self._transport = transport
-        self._modules = (*more, cores, node_facts)  # the last one answers
+        self._modules = (cores, *more, node_facts)  # __future__ comes first; the last one answers
         self._number = 0  # of the latest question
         self._timeout_s = NODE_ANSWERS_SURVEY_S  # of that question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
