@@ -534,7 +534,7 @@ def _take(request, feed, work):  # type: ignore[no-untyped-def]
     """Bring what is not there yet into the work folder; return the digest of the content."""
     sent = os.path.join(work, "sent")
     version = os.path.join(work, "version")
-    if _text(version) != request["version"]:
+    if _read_text(version) != request["version"]:
         shutil.rmtree(sent, ignore_errors=True)
     os.makedirs(sent, exist_ok=True)
     with open(version, "w", encoding="utf-8") as file:
@@ -680,7 +680,7 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
         yield member
 
 
-def _text(path):  # type: ignore[no-untyped-def]
+def _read_text(path):  # type: ignore[no-untyped-def]
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -46,6 +46,12 @@ def send(
     return ways.call(cluster, ways.ssh(cluster, nodes, *own, *more, "--", "reads.py"), cwd=project)
 
 
+def outputs(project: Path) -> str:
+    """What all ranks of all runs have printed."""
+    paths = (project.parent / "runs").glob("*/workers/rank_*.out")
+    return "".join(path.read_text() for path in paths)
+
+
 def on_node(cluster: Cluster, node: str, line: str) -> str:
     """What a shell prints where a node's sessions are."""
     done = cluster.exec(node, "sh", "-c", line, private=True)
@@ -58,19 +64,19 @@ def home() -> str:
 
 
 def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data):
-    code, out, err = send(apart, project, f"{data}:~/set")
+    code, _, err = send(apart, project, f"{data}:~/set")
     assert code == 0, err
     place = f"{home()}/set"
     assert f"sending {data} (100.0 kB) to 2 nodes" in err and f"data: {place} (" in err
+    assert outputs(project).count(f"{place} ['a.txt', 'deep/b.txt']\n") == 2
     for node in ("node0", "node1"):
-        assert f"{place} ['a.txt', 'deep/b.txt']" in out
         assert on_node(apart, node, f"ls -A {place}").split() == [
             ".muster-data",
             "a.txt",
             "deep",
             "large",
         ]
-    code, out, err = send(apart, project, f"{data}:~/set")
+    code, _, err = send(apart, project, f"{data}:~/set")
     assert code == 0 and "nothing is sent: they are there already" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
     shown = ways.jobs(apart, "clean", *flags)
@@ -81,17 +87,18 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
 
 def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data):
     """The data are below /tmp, which each of these nodes has for itself."""
-    code, out, err = send(apart, project, str(data))
+    code, _, err = send(apart, project, str(data))
     assert code == 0, err
-    assert out.count(f"{data} ['a.txt', 'deep/b.txt']") == 2
+    assert outputs(project).count(f"{data} ['a.txt', 'deep/b.txt']\n") == 2
     on_node(apart, "node1", f"rm {data}/.muster-data; echo other > {data}/a.txt")
     code, _, err = send(apart, project, str(data))
     line = f"node1: {data} exists there, and Muster did not make it; choose another place: "
     assert code == 1 and f"{line}--send {data}:{data}-sent" in err, err
     assert on_node(apart, "node1", f"cat {data}/a.txt") == "other\n"
     command = err.partition("--send ")[2].splitlines()[0]
-    code, out, err = send(apart, project, command)
-    assert code == 0 and out.count(f"{data}-sent ['a.txt'") == 2, err
+    code, _, err = send(apart, project, command)
+    assert code == 0, err
+    assert outputs(project).count(f"{data}-sent ['a.txt', 'deep/b.txt']\n") == 2
 
 
 def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
@@ -133,8 +140,8 @@ def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(other_cluster, 
     before = came()
     assert before > 5_000_000
     assert on_node(cluster, "node1", "ls -d ~/set || true") == ""
-    code, out, err = send(cluster, project, f"{large}:~/set")
-    assert code == 0 and out.count("/set ['a.txt']") == 2, err
+    code, _, err = send(cluster, project, f"{large}:~/set")
+    assert code == 0 and outputs(project).count("/set ['a.txt']\n") == 2, err
     digest = sha256((large / "b").read_bytes()).hexdigest()
     assert on_node(cluster, "node1", "sha256sum < ~/set/b").split()[0] == digest
     assert on_node(cluster, "node1", "ls -d ~/.set.muster-sending || true") == ""
@@ -152,9 +159,8 @@ def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, da
     for node in ("node0", "node1"):
         assert (tmp_path / node / "deep" / "b.txt").read_text() == "last"
         assert (tmp_path / node / node_data.DATA_MARK).exists()
-    outputs = [path.read_text() for path in (tmp_path / "runs").glob("*/workers/*.out")]
-    assert sorted(outputs) == [
-        f"{tmp_path}/{node} ['a.txt', 'deep/b.txt']\n" for node in ("node0", "node1")
+    assert sorted(outputs(project).splitlines()) == [
+        f"{tmp_path}/{node} ['a.txt', 'deep/b.txt']" for node in ("node0", "node1")
     ]
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, cores, node_facts, survey
+from launch.nodes import answer_forms, cores, node_data, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
@@ -35,6 +35,18 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
         assert survey.ask(node_facts.tell_time).keys() == {0, 1}
         processes = [process for process, _, _ in survey._starts]
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey
+
+
+def test_files_that_are_sent_as_one_text_define_no_name_twice():
+    """The later one would take the place of the other."""
+    modules = (cores, node_data, node_facts)
+    own = [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ or name.isupper()
+    ]
+    assert sorted(own) == sorted({*own})
 
 
 def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
