@@ -1,7 +1,7 @@
 """All time limits of launch/ in one table, in seconds: who waits for whom, how long, and why.
 
 The time limits that a user sets (`join_s`, `stop_grace_s`, `hang_after_s`) stand in configs/. Code
-that must stand alone has its own: `launch/nodes/node_facts.py` is sent as text,
+that must stand alone has its own: `launch/nodes/node_facts.py` and `node_data.py` are sent as text,
 `launch/ssh/connect.py` runs without our folders, and `muster/` may not import this.
 
 A name says who does what within that time. The limits of the two sides of a conversation must fit

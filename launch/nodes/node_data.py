@@ -36,7 +36,8 @@ import time
 
 DATA_MARK = ".muster-data"  # in a folder that --send has made
 WORK = ".{}.muster-sending"  # beside it, as long as it is not whole
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # read of a file at a time
+RECEIVED_BYTES = 1 << 16  # at a time; for more, Python asks the kernel for memory each time
 SILENT_S = 30.0  # then who sends is gone, and another try must not wait for this one
 WAIT_S = 1.0  # between two looks at a lock
 NAMED = 4  # at most, of files in the way
@@ -436,7 +437,7 @@ class Stream:
     def _receive(self):  # type: ignore[no-untyped-def]
         if not select.select([self._descriptor], [], [], SILENT_S)[0]:
             raise EOFError
-        new = os.read(self._descriptor, CHUNK_BYTES)
+        new = os.read(self._descriptor, RECEIVED_BYTES)
         if not new:
             raise EOFError
         return new
@@ -628,8 +629,7 @@ def _unpack(kind, path, into):  # type: ignore[no-untyped-def]
                         raise Refused(f"{name}: {member.filename!r} would be outside the place")
                     if stat.S_ISLNK(member.external_attr >> 16):
                         raise Refused(f"{name}: {member.filename!r} is a link, which is not made")
-                names = archive.namelist()
-                archive.extractall(into, [each for each in names if each != DATA_MARK])
+                archive.extractall(into)
             return
         with tarfile.open(path) as archive:
             # Python's own checks, too, where it has them: Debian 12's does not
@@ -660,7 +660,7 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
         parts = path.split("/")
         if os.path.isabs(path) or parts[0] == "..":
             raise Refused(f"{name}: {member.name!r} would be outside the place")
-        if path == DATA_MARK:  # of a folder that was sent, and then packed
+        if path == DATA_MARK:  # as a link, it would have our own mark change another file
             continue
         if any("/".join(parts[: end + 1]) in links for end in range(len(parts))):
             raise Refused(f"{name}: {member.name!r} goes through a link of the archive")

@@ -58,14 +58,16 @@ def test_links_inside_are_made_and_files_are_one_s_own(tmp_path, monkeypatch, ha
     if not has_filter:
         monkeypatch.delattr(tarfile, "data_filter")
     path = tmp_path / "set.tar"
+    mark = link(node_data.DATA_MARK, "deep/file")
     theirs = tarfile.TarInfo("deep/file")
     theirs.uid, theirs.gid, theirs.uname, theirs.mode = 1234, 1234, "nobody", 0o4777
     with tarfile.open(path, "w") as made:
-        for member in [theirs, link("deep/up", "../top"), link("top", "deep/file")]:
+        for member in [theirs, link("deep/up", "../top"), link("top", "deep/file"), mark]:
             made.addfile(member, io.BytesIO())
     into = tmp_path / "into"
     into.mkdir()
     node_data._unpack("tar", str(path), str(into))
+    assert not (into / mark.name).is_symlink()
     state = (into / "deep/file").stat()
     assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 0o755)
     assert (into / "deep/up").resolve() == (into / "deep/file").resolve()
