@@ -9,7 +9,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, cores, node_facts, survey
+from launch.nodes import answer_forms, cores, node_data, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
@@ -37,6 +37,18 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey
 
 
+def test_files_that_are_sent_as_one_text_define_no_name_twice():
+    """The later one would take the place of the other."""
+    modules = (cores, node_data, node_facts)
+    own = [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ or name.isupper()
+    ]
+    assert sorted(own) == sorted({*own})
+
+
 def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
     well = local_transport(2)
     transport = Transport(well.names, [well.commands[0], ["sleep", "10000"]], well.explain)
@@ -44,7 +56,7 @@ def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
         assert survey.ask(node_facts.tell_time, [0]).keys() == {0}
         answers = survey.ask(node_facts.tell_time, timeout_s=5)
         assert answers.keys() == {0}
-        assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
+        assert survey.silent(answers)[1].startswith("node1: no answer within 5 s; is it over")
 
 
 @pytest.mark.needs("ip")
