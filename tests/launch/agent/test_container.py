@@ -189,7 +189,7 @@ def project(tmp_path) -> Path:
 
 @pytest.fixture(params=["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))])
 def engine(request, tmp_path, monkeypatch) -> str:
-    """One that is found first; a real apptainer, too, takes no image that is a bare folder."""
+    """The engine that is found first. Debian has no apptainer: a stand-in takes its place."""
     if request.param == "apptainer":
         images.apptainer(tmp_path / "bin")
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
