@@ -79,18 +79,22 @@ def test_a_folder_behind_a_link_in_another_one_is_mounted_at_its_place(tmp_path)
     assert found == [str(tmp_path / "project"), str(tmp_path / "scratch" / "run")]
 
 
+def beside(tmp_path: Path) -> list[str]:
+    """The folders of a run that are not in its checkout."""
+    return [f"{tmp_path}-{name}" for name in ("logs", "checkpoints", "temporary")]
+
+
 def of_node(tmp_path: Path, *mounts: str, image: str = "", data: str = "", **program: str):
     """The container on a node whose PATH has the folder `bin` of the test alone."""
-    (tmp_path / "image").mkdir(exist_ok=True)
-    given = assignment(tmp_path / "run")
+    logs, checkpoints, temporary = beside(tmp_path)
+    for folder in (tmp_path / "image", Path(logs, "run"), Path(temporary)):
+        folder.mkdir(parents=True, exist_ok=True)
+    given = assignment(Path(logs, "run"))
     image = image or str(tmp_path / "image")
     spec = replace(given.spec, program=Program((), image=image, mounts=mounts, **program))
     given = replace(given, cwd=str(tmp_path), spec=spec, data=data)
-    env = {
-        "PATH": str(tmp_path / "bin"),
-        "MUSTER_CHECKPOINTS": str(tmp_path.parent / f"{tmp_path.name}-checkpoints"),
-    }
-    return container_of(given, env, str(tmp_path / "scratch"))
+    env = {"PATH": str(tmp_path / "bin"), "MUSTER_CHECKPOINTS": checkpoints}
+    return container_of(given, env, f"{temporary}/scratch")
 
 
 def engines(tmp_path: Path, *names: str) -> None:
@@ -115,12 +119,12 @@ def test_gpus_are_asked_for_where_a_node_has_some(tmp_path, monkeypatch):
 
 
 def test_what_a_run_reads_and_writes_is_mounted(tmp_path):
-    """Its checkout is the folder of the test, in which run folder and temporary folder are."""
     engines(tmp_path, "apptainer")
     more = ["/usr/bin", "/etc:/of/host"]
     found = of_node(tmp_path, *more, cwd="/usr/include", project="/usr/share", data="/usr/lib")
-    checkpoints = f"{tmp_path}-checkpoints"
-    own = {str(tmp_path), checkpoints, "/usr/lib", "/usr/bin", "/usr/include", "/usr/share"}
+    logs, checkpoints, temporary = beside(tmp_path)
+    own = {str(tmp_path), f"{logs}/run", checkpoints, temporary}
+    own |= {"/usr/lib", "/usr/bin", "/usr/include", "/usr/share"}
     assert own <= {*found.mounts} and found.mounts[-1] == "/etc:/of/host"
     assert Path(checkpoints).is_dir()  # else an engine would not mount it
 
