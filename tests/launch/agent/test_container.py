@@ -172,12 +172,14 @@ def test_what_a_node_lacks_is_named_with_the_node(tmp_path):
     )
 
 
+# It ends with its argument: an exit code, or a signal if it is negative.
 SHOWS = f"""
 import os, sys
 inside = bool({images.INSIDE})
 with open(os.environ["MUSTER_RUN_DIR"] + "/from-" + os.environ["RANK"], "w") as file:
     print(inside, os.environ["WORLD_SIZE"], os.getcwd(), os.environ["TOKEN"], file=file)
-sys.exit(int(sys.argv[1]))
+number = int(sys.argv[1])
+os.kill(os.getpid(), -number) if number < 0 else sys.exit(number)
 """
 
 
@@ -249,10 +251,13 @@ def test_workers_of_a_restart_are_forked_inside_with_the_variables_of_the_image(
     assert "rank 0 on node0 was killed by SIGKILL" in err
 
 
-def test_an_exit_code_is_that_of_the_program(project, inside):
-    code, _, err = submit(*MANUAL, "--env", "TOKEN=x", *inside, "--", "shows.py", "7", cwd=project)
-    assert code == 7 and "rank 0 on node0" in err and "exit code 7" in err
-    assert read_json(project / "logs" / "run" / "exits" / "rank_00000.json")["code"] == 7
+@pytest.mark.parametrize(
+    ("number", "code", "why"), [(7, 7, "exit code 7"), (-signal.SIGKILL, 137, "killed by SIGKILL")]
+)
+def test_an_end_is_that_of_the_program(project, inside, number, code, why):
+    flags = [*MANUAL, "--env", "TOKEN=x", *inside]
+    found, _, err = submit(*flags, "--", "shows.py", str(number), cwd=project)
+    assert found == code and "rank 0 on node0" in err and why in err, err
 
 
 def ready(project: Path) -> int:
