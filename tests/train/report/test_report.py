@@ -255,6 +255,8 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(on_p
 @on_both
 def test_printed_cells_stay_inside_do_not_touch_and_can_be_read(on_paper, study):
     for boxes in on_paper[study]:
+        for row in on(("tr",), boxes):
+            assert len(list(filter(is_cell, row.descendants()))) <= page.MOST_PRINTED
         for box in filter(is_cell, boxes):
             texts = [one for one in box.descendants() if hasattr(one, "text")]
             ends = [one.position_x + one.width for one in texts]
