@@ -287,8 +287,8 @@ def test_the_report_of_a_course_has_at_most_eight_pages_before_its_appendix(on_p
 @pytest.mark.parametrize(
     ("columns", "rows", "figures", "in_appendix", "wanted"),
     [
-        (5, 12, 1, False, "slim beside"), (5, 13, 1, False, "led beside"),
-        (6, 12, 1, False, "led beside"), (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
+        (5, 12, 1, False, "slim beside"), (6, 12, 1, False, "led beside"),
+        (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
         (9, 12, 2, False, ""), (5, 12, 0, False, "half"), (6, 12, 0, False, ""),
     ],
 )  # fmt: skip

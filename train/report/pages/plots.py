@@ -76,13 +76,16 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     if panel.ideal:
         thin = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2)), "label": "ideal"}
         axis.plot(*zip(*panel.ideal, strict=True), **thin)
+    of_look = panel.table.groupby(panel.look or panel.by)[panel.by].nunique()
     for _, rows in panel.table.groupby(panel.by, sort=False):
         rows, name = rows.sort_values(panel.x), rows[panel.look or panel.by].iloc[0]
         number = names.index(name)
         x, y = rows[panel.x].astype(float), rows[panel.y].astype(float)
         if panel.is_log:  # such an axis has no zero
             y = y.abs().where(y != 0)
-        colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.5 if number else 2.6}
+        # the first is seen below the others; several that look the same would hide one another
+        width = 2.6 if number == 0 and of_look[name] == 1 else 1.5
+        colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": width}
         # with the colours, the first 36 all look different; beside an ideal line, dashes mean more
         dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
@@ -250,9 +253,8 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
     ended = axis.barh(range(len(whole)), whole, xerr=reach, alpha=0, error_kw=style)
     axis.bar_label(ended, labels, padding=4)
-    return " (mean, 95\N{NO-BREAK SPACE}% interval" + (
-        " where known)" if ends.isna().any(axis=None) else ")"
-    )
+    about = "(mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
+    return " " + about.replace(" ", "\N{NO-BREAK SPACE}")  # on a line of its own
 
 
 def as_digits(value: float) -> str:
