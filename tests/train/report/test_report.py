@@ -212,8 +212,8 @@ def on_paper(tmp_path_factory) -> dict[str, list[list]]:
     wide = {"run": "Training, batch 16 a worker", "time_per_step": "0.2129 ± 0.0034 s"}
     wide |= {f"quantity_{number}": 22922.5 for number in range(12)}
     parts.append(sections.Section("wide", frame([wide] * 4), "Many columns"))
-    unbroken = dict.fromkeys(map(str, range(6)), "1 000 000 000".replace(" ", "_"))
-    unbroken |= {"parameter": "bert.encoder.layer.0.attention.self.query.weight"}
+    full = {f"quantity_{number}": 10**9 for number in range(8)}
+    unbroken = full | {"parameter": "bert.encoder.layer.0.attention.self.query.weight"}
     parts.append(sections.Section("unbroken", frame([unbroken] * 4), "Long words"))
     course = read_subject([course_study(folder / "course")])
     found = {"study": printed(subject, parts)}
