@@ -25,6 +25,7 @@ EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on d
 NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters in a line, and its height
 PANEL_IN = 2.1
 MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
+MOST_NAME_LINES = 36  # of all its bars, for the same reason
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
 ON_ONE_LINE = 0.01  # of the range of losses: a smaller difference cannot be seen
@@ -203,7 +204,7 @@ def bars(
     beside: bool = False,
     room: float = 1.35,
 ) -> dict[str, str]:
-    """Figures of `MOST_BARS` rows each, by their names, all on one scale.
+    """Figures of at most `MOST_BARS` rows each, by their names, all on one scale.
 
     Each row of `sizes`, with its name in the index, is a bar: its parts are the columns, stacked or
     `beside` each other. Values are printed at the ends, or else `labels`. `ends` has the ends of
@@ -214,8 +215,10 @@ def bars(
     ends = pd.DataFrame(index=sizes.index, columns=["low_s", "high_s"]) if ends is None else ends
     longest = pd.concat([sizes if beside else whole, ends.astype(float)]).max(axis=None)
     found = {}
-    for number, at in enumerate(range(0, len(sizes), MOST_BARS), start=1):
-        rows = slice(at, at + MOST_BARS)
+    highest = max((1 + text(one, NAME_LETTERS).count("\n") for one in sizes.index), default=1)
+    most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
+    for number, at in enumerate(range(0, len(sizes), most), start=1):
+        rows = slice(at, at + most)
         names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
         parts = sizes[rows].set_axis(names)
         heights = [max(len(sizes.columns) * beside, 1 + one.count("\n")) for one in names]
