@@ -3,6 +3,7 @@
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -217,7 +218,8 @@ def bars(
     found = {}
     highest = max((1 + text(one, NAME_LETTERS).count("\n") for one in sizes.index), default=1)
     most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
-    for number, at in enumerate(range(0, len(sizes), most), start=1):
+    most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # as many in each figure
+    for number, at in enumerate(range(0, len(sizes), most or 1), start=1):
         rows = slice(at, at + most)
         names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
         parts = sizes[rows].set_axis(names)
