@@ -59,6 +59,9 @@ def test_every_point_of_the_speedup_was_measured(tmp_path, study):
     assert {one.get_color() for one in texts} == {INK}
 
 
+NO_ENDS = {"low_s": None, "high_s": None}
+
+
 def evaluations(*rows: tuple[float, float | None]):
     return frame(
         {"run": str(number), "eval_s": value, "low_s": half and value - half,
@@ -87,8 +90,16 @@ def test_many_bars_are_several_figures_on_one_scale():
     assert list(figures) == ["evaluation", "evaluation_2", "evaluation_3"]
     axes = [figure.axes[0] for figure in figures.values()]
     assert {axis.get_xlim() for axis in axes} == {(0, 1.35 * 40)}
-    assert [len(axis.get_yticklabels()) for axis in axes] == [18, 18, 4]
-    assert [text.get_text() for text in axes[2].texts] == ["37 s", "38 s", "39 s", "40 s"]
+    assert [len(axis.get_yticklabels()) for axis in axes] == [14, 14, 12]
+    assert [text.get_text() for text in axes[2].texts] == [f"{n} s" for n in range(29, 41)]
+
+
+def test_bars_with_long_names_are_fewer_in_a_figure():
+    name = "a setting and its value " * 4  # in lines of 24 letters
+    rows = frame({"run": f"{name}{n}", "eval_s": 1.0} | NO_ENDS for n in range(18))
+    axes = [figure.axes[0] for figure in plots.evaluation(rows).values()]
+    lines = [1 + label.get_text().count("\n") for label in axes[0].get_yticklabels()]
+    assert len(axes) == 3 and sum(lines) <= plots.MOST_NAME_LINES
 
 
 def test_throughput_is_the_total_by_workers_and_precision():

@@ -212,6 +212,9 @@ def on_paper(tmp_path_factory) -> dict[str, list[list]]:
     wide = {"run": "Training, batch 16 a worker", "time_per_step": "0.2129 ± 0.0034 s"}
     wide |= {f"quantity_{number}": 22922.5 for number in range(12)}
     parts.append(sections.Section("wide", frame([wide] * 4), "Many columns"))
+    full = {f"quantity_{number}": 10**9 for number in range(8)}
+    unbroken = full | {"parameter": "bert.encoder.layer.0.attention.self.query.weight"}
+    parts.append(sections.Section("unbroken", frame([unbroken] * 4), "Long words"))
     course = read_subject([course_study(folder / "course")])
     found = {"study": printed(subject, parts)}
     return found | {"course": printed(course, sections.build(course))}
@@ -255,6 +258,8 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(on_p
 @on_both
 def test_printed_cells_stay_inside_do_not_touch_and_can_be_read(on_paper, study):
     for boxes in on_paper[study]:
+        for row in on(("tr",), boxes):
+            assert len(list(filter(is_cell, row.descendants()))) <= page.MOST_PRINTED
         for box in filter(is_cell, boxes):
             texts = [one for one in box.descendants() if hasattr(one, "text")]
             ends = [one.position_x + one.width for one in texts]
@@ -285,8 +290,8 @@ def test_the_report_of_a_course_has_at_most_eight_pages_before_its_appendix(on_p
 @pytest.mark.parametrize(
     ("columns", "rows", "figures", "in_appendix", "wanted"),
     [
-        (5, 12, 1, False, "slim beside"), (5, 13, 1, False, "led beside"),
-        (6, 12, 1, False, "led beside"), (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
+        (5, 12, 1, False, "slim beside"), (6, 12, 1, False, "led beside"),
+        (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
         (9, 12, 2, False, ""), (5, 12, 0, False, "half"), (6, 12, 0, False, ""),
     ],
 )  # fmt: skip
@@ -297,6 +302,17 @@ def test_a_table_is_beside_its_figure_where_both_have_room(
     drawn = {str(number): "" for number in range(figures)}
     part = sections.Section("x", table, "X", figures=drawn, in_appendix=in_appendix)
     assert page.layout(part) == wanted
+
+
+@pytest.mark.parametrize(("runs", "is_long"), [(12, False), (13, True)])
+def test_a_long_table_is_in_the_appendix_and_its_figure_in_the_body(tmp_path, runs, is_long):
+    many = (make_run(tmp_path / str(number), seed=number) for number in range(runs))
+    subject = read_subject(list(many))
+    (losses,) = (one for one in sections.build(subject) if one.name == "first_losses")
+    assert losses.in_appendix == is_long and losses.figures
+    text = page.html(subject, [losses])
+    figure, link, table = map(text.find, ("<svg", "#first_losses-table", 'id="first_losses-table"'))
+    assert (link < figure < text.find('id="appendix"') < table) if is_long else link == table == -1
 
 
 def is_appendix(box) -> bool:

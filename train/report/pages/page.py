@@ -34,6 +34,7 @@ FORMATS = {
 
 MOST_BESIDE = 7  # columns of a table beside its figure on a wide screen
 MOST_HALF = 5  # columns of a table in half of the page, on paper too
+MOST_PRINTED = 10  # columns of a table on paper; with more it would leave the page
 
 
 class Column(NamedTuple):
@@ -116,7 +117,7 @@ def layout(part: Section) -> str:
         return "half" if not part.figures and columns <= MOST_HALF else ""
     if part.in_appendix:
         return "led"
-    if columns <= MOST_HALF and len(part.rows) <= sections.SHORT:
+    if columns <= MOST_HALF:
         return "slim beside"
     return "led beside" if columns <= MOST_BESIDE else "led"
 
@@ -151,6 +152,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
     what: dict[str, Any] = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
     what |= {"ended_at": head.ended_at(subject), "provenance": provenance, "repeat": repeat}
+    what["most_printed"] = MOST_PRINTED
     return environment.get_template(template).render(what, **more)
 
 

@@ -3,6 +3,7 @@
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on d
 NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters in a line, and its height
 PANEL_IN = 2.1
 MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
+MOST_NAME_LINES = 36  # of all its bars, for the same reason
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
 ON_ONE_LINE = 0.01  # of the range of losses: a smaller difference cannot be seen
@@ -76,13 +78,16 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     if panel.ideal:
         thin = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2)), "label": "ideal"}
         axis.plot(*zip(*panel.ideal, strict=True), **thin)
+    of_look = panel.table.groupby(panel.look or panel.by)[panel.by].nunique()
     for _, rows in panel.table.groupby(panel.by, sort=False):
         rows, name = rows.sort_values(panel.x), rows[panel.look or panel.by].iloc[0]
         number = names.index(name)
         x, y = rows[panel.x].astype(float), rows[panel.y].astype(float)
         if panel.is_log:  # such an axis has no zero
             y = y.abs().where(y != 0)
-        colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.5 if number else 2.6}
+        # the first is seen below the others; several that look the same would hide one another
+        width = 2.6 if number == 0 and of_look[name] == 1 else 1.5
+        colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": width}
         # with the colours, the first 36 all look different; beside an ideal line, dashes mean more
         dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
@@ -200,7 +205,7 @@ def bars(
     beside: bool = False,
     room: float = 1.35,
 ) -> dict[str, str]:
-    """Figures of `MOST_BARS` rows each, by their names, all on one scale.
+    """Figures of at most `MOST_BARS` rows each, by their names, all on one scale.
 
     Each row of `sizes`, with its name in the index, is a bar: its parts are the columns, stacked or
     `beside` each other. Values are printed at the ends, or else `labels`. `ends` has the ends of
@@ -211,8 +216,11 @@ def bars(
     ends = pd.DataFrame(index=sizes.index, columns=["low_s", "high_s"]) if ends is None else ends
     longest = pd.concat([sizes if beside else whole, ends.astype(float)]).max(axis=None)
     found = {}
-    for number, at in enumerate(range(0, len(sizes), MOST_BARS), start=1):
-        rows = slice(at, at + MOST_BARS)
+    highest = max((1 + text(one, NAME_LETTERS).count("\n") for one in sizes.index), default=1)
+    most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
+    most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # as many in each figure
+    for number, at in enumerate(range(0, len(sizes), most or 1), start=1):
+        rows = slice(at, at + most)
         names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
         parts = sizes[rows].set_axis(names)
         heights = [max(len(sizes.columns) * beside, 1 + one.count("\n")) for one in names]
@@ -250,9 +258,8 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
     ended = axis.barh(range(len(whole)), whole, xerr=reach, alpha=0, error_kw=style)
     axis.bar_label(ended, labels, padding=4)
-    return " (mean, 95\N{NO-BREAK SPACE}% interval" + (
-        " where known)" if ends.isna().any(axis=None) else ")"
-    )
+    about = "(mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
+    return " " + about.replace(" ", "\N{NO-BREAK SPACE}")  # on a line of its own
 
 
 def as_digits(value: float) -> str:

@@ -6,8 +6,9 @@ from train.report.data.columns import Entry, defaults
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 
-# Settings of where a run writes, and what it prints: they change no number.
-OF_PLACE = frozenset("logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split())
+# Settings of where a run is and writes, and what it prints: they change no number. Hosts have a
+# table.
+OF_PLACE = frozenset("hosts logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split())
 
 
 def is_simulated(entry: Entry) -> bool:
@@ -26,9 +27,10 @@ def hosts(subject: Subject) -> list[Row]:
             host["memory"] = f"{memory[0] / 2**30:.1f} GiB" if memory else None
             names = ", ".join(map(str, gpus)) if isinstance(gpus, list) else None
             host["GPUs"] = "no GPU" if names == "" else names
-            if is_simulated(entry):
-                name, host["host"] = "", "one machine"
-            found[name] = host | {"interface": _interface(env), "system": env.get("platform")}
+            host |= {"interface": _interface(env), "system": env.get("platform")}
+            if is_simulated(entry):  # its links have the rate of the testbed, or none
+                name, host["host"], host["interface"] = "", "one machine", None
+            found[name] = host
     return list(found.values())
 
 

@@ -60,7 +60,7 @@ def build(subject: Subject) -> list[Section]:
         if len(table)
     ]
     for part in parts:
-        part.in_appendix &= len(part.table) > SHORT
+        part.in_appendix = len(part.table) > SHORT
     return parts
 
 

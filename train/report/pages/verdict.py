@@ -131,10 +131,14 @@ def _without_less(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
-    """A warning if samples of one task have different numbers of tokens, mostly from padding."""
+    """A warning if samples of one task have different numbers of tokens, mostly from padding.
+
+    Those of the steps whose seconds are shown: not of the first ones.
+    """
     found: dict[str, dict[float, str]] = {}
     for entry in subject.entries:
-        rows = [row for row in entry.run.rows("step") if row["local_tokens"]]
+        steps = (row for kinds in entry.run.ranks.values() for row in kinds["step"][1:])
+        rows = [row for row in steps if row["local_tokens"]]
         if samples := sum(row["local_samples"] for row in rows):
             tokens = sum(row["local_tokens"] for row in rows) / samples
             found.setdefault(str(entry.settings.get("task")), {})[tokens] = entry.name
