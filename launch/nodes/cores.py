@@ -60,7 +60,7 @@ def usable_cores(question: object = None, root: Path = Path("/")) -> Cores:
     can_ask = hasattr(os, "sched_getaffinity")
     cores: dict[object, list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)) if can_ask else range(os.cpu_count() or 1):
-        siblings = _text(_topology(cpu, root) / "thread_siblings_list")
+        siblings = _kernel_text(_topology(cpu, root) / "thread_siblings_list")
         cores.setdefault(siblings or cpu, []).append(cpu)
     of_slurm = os.environ.get(OF_SLURM, "")
     limits = [*_quotas(root), *([float(of_slurm)] if of_slurm.isdigit() else [])]
@@ -69,7 +69,7 @@ def usable_cores(question: object = None, root: Path = Path("/")) -> Cores:
 
 def _quotas(root: Path) -> Iterator[float]:
     """The quotas of this process's cgroup and of those above it, in CPUs; of version 1 and 2."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and "cpu" not in controllers.split(","):
@@ -79,9 +79,9 @@ def _quotas(root: Path) -> Iterator[float]:
         for folder in (own, *own.parents):
             if controllers:
                 names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                words = [_text(mount / folder / name) for name in names]
+                words = [_kernel_text(mount / folder / name) for name in names]
             else:
-                words = _text(mount / folder / "cpu.max").split()
+                words = _kernel_text(mount / folder / "cpu.max").split()
             if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
                 yield int(words[0]) / int(words[1])  # without a quota the first is max, or -1
 
@@ -135,7 +135,9 @@ def parts_of(
     """
     if bind == "none":
         return []
-    sockets = {core[0]: _text(_topology(core[0], root) / "physical_package_id") for core in cores}
+    sockets = {
+        core[0]: _kernel_text(_topology(core[0], root) / "physical_package_id") for core in cores
+    }
     ordered = sorted(cores, key=lambda core: (sockets[core[0]], core))
     groups: list[Sequence[Sequence[int]]]
     if bind == "socket":
@@ -157,7 +159,7 @@ def _topology(cpu: int, root: Path) -> Path:
     return root / f"sys/devices/system/cpu/cpu{cpu}/topology"
 
 
-def _text(path: Path) -> str:
+def _kernel_text(path: Path) -> str:
     """What the kernel says in a file; empty if it does not."""
     try:
         return path.read_text("ascii").strip()

@@ -426,19 +426,19 @@ def _process_limit(root="/sys/fs/cgroup", own="/proc/self/cgroup"):  # type: ign
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     # root has no such limit, but for that of a container
     limits = [hard] if os.geteuid() and hard != resource.RLIM_INFINITY else []
-    for line in _text(own).splitlines():  # version 2 has no names of controllers
+    for line in _read(own).splitlines():  # version 2 has no names of controllers
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "pids"):
             top = Path(root, controllers)
             folder = top / path.lstrip("/")
             while folder == top or top in folder.parents:
-                most = _text(folder / "pids.max").strip()
+                most = _read(folder / "pids.max").strip()
                 limits += [int(most)] if most.isdigit() else []
                 folder = folder.parent
     return min(limits, default=None)
 
 
-def _text(path):  # type: ignore[no-untyped-def]
+def _read(path):  # type: ignore[no-untyped-def]
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

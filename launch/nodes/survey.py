@@ -98,7 +98,8 @@ class Survey:
     def __init__(self, transport: Transport, *more: ModuleType) -> None:
         """`more`: modules like `node_facts` whose functions are asked, too."""
         self._transport = transport
-        self._modules = (*more, cores, node_facts)  # the last one answers
+        # the first one's __future__ import must begin the text, and the last one answers
+        self._modules = (cores, *more, node_facts)
         self._number = 0  # of the latest question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node

@@ -74,3 +74,14 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
 
 def test_quiet_says_nothing_of_it(tmp_path):
     assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
+
+
+def test_the_trainer_computes_with_its_share_or_with_what_the_user_has_set(
+    tmp_path, here, monkeypatch
+):
+    flags = ["--task", "synthetic", "--max-steps", "1", "--evaluate", "never"]
+    for name, threads in (("share", here.threads(1)), ("given", 1)):
+        run_well(*LOCAL, *flags, "--logs-dir", str(tmp_path / name))
+        (about,) = tmp_path.glob(f"{name}/*/environment/*.json")
+        assert json.loads(about.read_text())["threads_per_worker"] == threads
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")

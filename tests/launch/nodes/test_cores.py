@@ -130,7 +130,7 @@ def test_workers_beside_each_other_have_cores_of_one_socket(tmp_path):
 def shared(tmp_path, monkeypatch):
     """The words and the variables for workers on a machine of four cores."""
     monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
-    monkeypatch.setattr(cores, "_text", lambda _: "0")  # of one socket
+    monkeypatch.setattr(cores, "_kernel_text", lambda _: "0")  # of one socket
 
     def share(env=(), ranks=(2, 3), machine=(0, 1, 2, 3), bind=None, found=on(4), gpus=False):  # noqa: B008
         monkeypatch.setattr(cores, "usable_cores", lambda: found)

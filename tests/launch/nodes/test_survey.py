@@ -9,10 +9,14 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, cores, node_facts, survey
+from launch.nodes import answer_forms, cores, node_data, node_facts, survey
+from launch.nodes.cores import Cores
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
+
+SENT = (cores, node_data, node_facts)
+GLOBAL = r"^(?:def |class |(?=[A-Z_]+ = ))(\w+)"
 
 
 @pytest.mark.needs("ip")
@@ -125,9 +129,19 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
 def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
     config = vermin.Config()
     config.set_eval_annotations(False)
-    for module in (cores, node_facts):
+    for module in SENT:
         visitor = vermin.visit(Path(module.__file__).read_text(), config)
         assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
+
+
+def test_what_is_sent_to_a_node_is_one_text_in_which_no_name_has_two_meanings():
+    texts = [Path(module.__file__).read_text() for module in SENT]
+    names = [name for text in texts for name in re.findall(GLOBAL, text, re.MULTILINE)]
+    assert sorted(names) == sorted(set(names))
+    with Survey(local_transport(1), node_data) as asked:
+        found = asked.ask(cores.usable_cores)[0].value
+        assert asked.ask(node_facts.tell_time)
+    assert Cores(*found) == cores.usable_cores()
 
 
 def test_an_older_python_is_told_in_one_line():
