@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launch.nodes import node_facts
+from launch.nodes.resources import limits
 from launch.nodes.this_machine import GLOO, TENSORPIPE, card_names, gpu_count, names_no_card
 from launch.spec import Assignment
 from muster.printable import listed, on_one_line
@@ -48,22 +48,22 @@ def raise_limits() -> None:
                 resource.setrlimit(kind, (wanted, hard))
 
 
-def too_low(limits: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
-    """A line for each of `node_facts.limits` that is too low for so many workers on its node."""
-    files = limits["files"]
+def too_low(found: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
+    """A line for each of a node's `limits` that is too low for so many workers on its node."""
+    files = found["files"]
     if files is not None and files < FEW_FILES:
         yield (
             f"a process may open {files} files at most, which data loaders may exceed; raise "
             "nofile in /etc/security/limits.conf"
         )
-    processes = limits["processes"]
+    processes = found["processes"]
     if processes is not None and processes < max(FEW_PROCESSES, workers * PROCESSES_OF_WORKER):
         yield (
             f"{processes} processes and threads at most; raise nproc in /etc/security/limits.conf, "
             "or --pids-limit of the container"
         )
-    shared = limits["shared_bytes"]
-    free = limits["free_shared_bytes"]
+    shared = found["shared_bytes"]
+    free = found["free_shared_bytes"]
     if shared is not None and free is not None and free < workers * SHARED_BYTES_OF_WORKER:
         yield (
             f"/dev/shm has {free / MB:.0f} of {shared / MB:.0f} MB free: loader "
@@ -78,7 +78,7 @@ def notes(assignment: Assignment, env: Mapping[str, str], before: Mapping[str, s
     `env`: the variables of the workers; `before`: the same without those of the prologue.
     """
     lines = [
-        *too_low(node_facts.limits(), len(assignment.ranks)),
+        *too_low(limits(), len(assignment.ranks)),
         *_of_cards(env),
         *_of_python(assignment, env, before),
     ]

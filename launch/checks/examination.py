@@ -8,8 +8,8 @@ from launch.checks import network_checks, node_checks
 from launch.checks.findings import CheckedNode, Findings, PairConnection, Row
 from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
-from launch.nodes.cores import Cores, usable_cores
 from launch.nodes.network_choice import Choice
+from launch.nodes.resources import Cores, node_resources
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from launch.spec import NodeFacts, WorkersPython
 from muster.errors import MusterError
@@ -63,7 +63,7 @@ def judge_nodes(
         chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
-    cores = survey.ask(usable_cores, probes) if planned else {}
+    resources = survey.ask(node_resources, probes)
     workers_of = _workers_by_machine(planned, probes)
     pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
     addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
@@ -78,7 +78,8 @@ def judge_nodes(
             connections={
                 names[other]: connection for other, connection in connections.get(index, {}).items()
             },
-            cores=Cores(*cores[index].value) if index in cores else None,
+            limits=resources[index].value["limits"] if index in resources else None,
+            cores=Cores(*resources[index].value["cores"]) if index in resources else None,
             workers=workers_of[planned[index].spec.name] if planned else 0,
         )
         for index, probe in probes.items()

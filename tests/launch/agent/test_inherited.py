@@ -19,7 +19,7 @@ ENOUGH = dict.fromkeys(("files", "processes", "shared_bytes", "free_shared_bytes
 
 @pytest.fixture(autouse=True)
 def _enough(monkeypatch):
-    monkeypatch.setattr("launch.nodes.node_facts.limits", lambda: ENOUGH)
+    monkeypatch.setattr("launch.agent.inherited.limits", lambda: ENOUGH)
 
 
 @pytest.fixture

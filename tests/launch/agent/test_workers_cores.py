@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.nodes.cores import Cores, parts_of, usable_cores
+from launch.nodes.resources import Cores, parts_of, usable_cores
 from tests.launch.submit import run_well
 
 SHOWS = """

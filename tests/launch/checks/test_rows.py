@@ -9,8 +9,8 @@ import pytest
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
-from launch.nodes.cores import Cores
 from launch.nodes.network_choice import Choice
+from launch.nodes.resources import Cores
 from launch.spec import WorkersPython
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
@@ -29,7 +29,7 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "workers": None, "limits": ENOUGH}
+    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}
 
@@ -42,13 +42,15 @@ def findings(
     addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
     made = []
     for index, (name, address) in enumerate(addresses.items()):
-        found, skew_s = probe(index, **nodes.get(index, {})), skews.get(index, 0.0001)
+        spoilt_here = dict(nodes.get(index, {}))
+        limits = spoilt_here.pop("limits", ENOUGH)
+        found, skew_s = probe(index, **spoilt_here), skews.get(index, 0.0001)
         ways = {
             other: PairConnection(unreached.get((name, other), ""), 0.001) for other in addresses
         }
         del ways[name]
         own = cores.get(index, FOUR_CORES)
-        made.append(CheckedNode(name, found, address, skew_s, ways, own, planned))
+        made.append(CheckedNode(name, found, address, skew_s, ways, limits, own, planned))
     chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 

@@ -9,13 +9,13 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, cores, node_data, node_facts, survey
-from launch.nodes.cores import Cores
+from launch.nodes import answer_forms, node_data, node_facts, resources, survey
+from launch.nodes.resources import Cores
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
 
-SENT = (cores, node_data, node_facts)
+SENT = (resources, node_data, node_facts)
 GLOBAL = r"^(?:def |class |(?=[A-Z_]+ = ))(\w+)"
 
 
@@ -139,9 +139,9 @@ def test_what_is_sent_to_a_node_is_one_text_in_which_no_name_has_two_meanings():
     names = [name for text in texts for name in re.findall(GLOBAL, text, re.MULTILINE)]
     assert sorted(names) == sorted(set(names))
     with Survey(local_transport(1), node_data) as asked:
-        found = asked.ask(cores.usable_cores)[0].value
+        found = asked.ask(resources.node_resources)[0].value
         assert asked.ask(node_facts.tell_time)
-    assert Cores(*found) == cores.usable_cores()
+    assert Cores(*found["cores"]) == resources.usable_cores()
 
 
 def test_an_older_python_is_told_in_one_line():
@@ -275,9 +275,10 @@ def test_facts_of_another_form_are_no_facts(change):
     [], [[[0]]], [[], None], [[[]], None], [[["0"]], None], [[[0]], "1"], [[[0]] * 70_000, None],
 ], ids=lambda odd: str(odd)[:20])  # fmt: skip
 def test_cores_of_another_form_are_no_cores(odd):
-    form = answer_forms.FORMS[cores.usable_cores]
-    assert fits(json.loads(json.dumps(cores.usable_cores())), form)
-    assert fits([[[0, 1]], 1.5], form) and not fits(odd, form)
+    found = json.loads(json.dumps(resources.node_resources(None)))
+    form = answer_forms.FORMS[resources.node_resources]
+    assert fits(found, form) and fits({**found, "cores": [[[0, 1]], 1.5]}, form)
+    assert not fits({**found, "cores": odd}, form)
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

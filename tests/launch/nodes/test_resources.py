@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.nodes import cores
-from launch.nodes.cores import CPUS, THREADS, Cores, parts_of, share_cores, usable_cores
+from launch.nodes import resources
+from launch.nodes.resources import CPUS, THREADS, Cores, parts_of, share_cores, usable_cores
 
 
 def machine(folder, sockets=1, cores_of_socket=2, threads=1):
@@ -130,10 +130,10 @@ def test_workers_beside_each_other_have_cores_of_one_socket(tmp_path):
 def shared(tmp_path, monkeypatch):
     """The words and the variables for workers on a machine of four cores."""
     monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
-    monkeypatch.setattr(cores, "_kernel_text", lambda _: "0")  # of one socket
+    monkeypatch.setattr(resources, "_kernel_text", lambda _: "0")  # of one socket
 
     def share(env=(), ranks=(2, 3), machine=(0, 1, 2, 3), bind=None, found=on(4), gpus=False):  # noqa: B008
-        monkeypatch.setattr(cores, "usable_cores", lambda: found)
+        monkeypatch.setattr(resources, "usable_cores", lambda: found)
         given = dict(env)
         return share_cores(given, ranks, machine, bind, has_gpus=gpus), given
 
@@ -171,7 +171,7 @@ def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
     assert CPUS not in shared(found=own, bind="none")[1]
     assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may have four of these
     words, _ = shared(found=on(2, limit=2.0))
-    assert words == f"2 for 4 workers, which take turns; {cores.ASK_FOR_MORE}"
+    assert words == f"2 for 4 workers, which take turns; {resources.ASK_FOR_MORE}"
     assert CPUS not in shared(found=own, gpus=True)[1]
 
 
