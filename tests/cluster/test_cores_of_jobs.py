@@ -16,11 +16,6 @@ EVERY = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_set(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
 def run(cluster, way, folder, *flags):
     """What each rank on a node has, and what was printed."""
     folder.mkdir()

@@ -26,7 +26,6 @@ def machine(folder, sockets=1, cores_of_socket=2, threads=1):
 @pytest.fixture
 def see(tmp_path, monkeypatch):
     """What a process finds on a machine, with the files that are written there."""
-    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
 
     def look(cpus, files):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus)
@@ -129,7 +128,6 @@ def test_workers_beside_each_other_have_cores_of_one_socket(tmp_path):
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
     """The words and the variables for workers on a machine of four cores."""
-    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
     monkeypatch.setattr(resources, "_kernel_text", lambda _: "0")  # of one socket
 
     def share(env=(), ranks=(2, 3), machine=(0, 1, 2, 3), bind=None, found=on(4), gpus=False):  # noqa: B008
