@@ -163,8 +163,9 @@ def test_workers_are_bound_by_their_places_on_the_machine(shared):
 
 def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
     """Elsewhere another run may be on the same cores."""
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
     own = on(4, limit=4.0)
+    assert CPUS not in shared(found=own)[1]
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
     assert shared(found=own)[0] == "1 for each worker, bound to them"
     assert CPUS not in shared(found=own, bind="none")[1]
     assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may have four of these
