@@ -2,16 +2,20 @@
 
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from launch.agent import led_run
 from launch.agent.led_run import AgentConnection, Attempt, LedRun
+from launch.agent.recovery import Recovery
+from launch.ends import End, Kind
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import commands_of
 from tests.launch.pretended import FACTS, assignment
+from tests.written import write
 
 
 def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_path, monkeypatch):
@@ -89,3 +93,28 @@ def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
     now_s[0] += 1.0
     attempt._tick()
     assert len(looks) == 2
+
+
+WORK = [
+    ({"start.json": {"step": 3, "marks_unix_s": {"step": 23.5}}}, "step 3 again after "),
+    ({"workers/rank_00000.out": "done\n"}, "first output after "),
+]
+
+
+@pytest.mark.parametrize(("files", "words"), WORK)
+def test_an_attempt_that_ends_between_two_looks_is_still_said_to_be_back(
+    agent, tmp_path, monkeypatch, capfd, files, words
+):
+    own, other = agent
+    monkeypatch.setattr(Recovery, "is_due", lambda recovery: False)
+    end = End(Kind.KILLED, "node0", 18.0, 0, signal=9).to_json()
+    ended = {"time_unix_s": 20.5, "noticed_unix_s": 19.0, "end": end}
+    write(tmp_path, {"attempts/0/exit.json": ended, **files})
+    spec = replace(LaunchSpec("run", tmp_path, Program(())), attempt=1)
+    attempt = Attempt(spec, [own], [], lambda: False, prefixes=False)
+    attempt.start([assignment(tmp_path)])
+    other.send(master_port=20_000)
+    other.send(done=True)
+    other.send(ended={"code": 0})
+    assert attempt.wait() == 0
+    assert f"attempt 2: {words}" in capfd.readouterr().out
