@@ -57,7 +57,7 @@ def findings(
 def test_a_healthy_cluster_is_all_ok(launcher):
     found = examination(findings(launcher=launcher))
     assert [row.line for row in found if row.verdict != "ok"] == []
-    assert len(found) == 9 and lines(found, "FAIL") == lines(found, "warn") == []
+    assert len(found) == 10 and lines(found, "FAIL") == lines(found, "warn") == []
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
@@ -114,7 +114,7 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     line = "node9: its host key is not known; compare its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]
-    assert len(found) == 9
+    assert len(found) == 10
     nobody = examination(Findings("ssh", (), ["a: no answer; is it up", "b: no answer; is it up"]))
     assert [row.verdict for row in nobody] == ["FAIL"]
     assert nobody[0].found == ("a: no answer", "b: no answer")

@@ -117,7 +117,7 @@ LIBRARY = {**FRAME, "file": "/x/site-packages/datasets/table.py", "function": "c
 CHILDREN = [
     ([POOL, QUEUE], "sleeps", None),
     ([POOL, QUEUE], "computes", None),  # just woken
-    ([MANAGER, {**FRAME, "file": "/usr/lib/python3.11/threading.py"}], "sleeps", None),
+    ([MANAGER, {**MANAGER, "file": "/usr/lib/python3.11/threading.py"}], "sleeps", None),
     ([OWN, QUEUE], "sleeps", "read, data.py:7"),
     ([POOL, OWN, LIBRARY], "computes", "read, data.py:7"),
     ([POOL, LIBRARY], "sleeps", "cast, table.py:7"),
