@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -40,15 +41,21 @@ def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_pat
         run.close()
 
 
-@pytest.fixture
-def agent():
-    """Its channel, and what it writes to."""
+@contextmanager
+def connected():
+    """An agent's channel, and what it writes to."""
     to_leader, to_agent = os.pipe(), os.pipe()
     own = AgentConnection(AgentProcess(Channel(to_leader[0], to_agent[1]), None))
     other = Channel(to_agent[0], to_leader[1])
     yield own, other
     for one in (own.channel, other):
         one.close()
+
+
+@pytest.fixture
+def agent():
+    with connected() as both:
+        yield both
 
 
 def test_an_agent_that_ended_while_other_nodes_were_waited_for_does_not_live(agent):
@@ -93,6 +100,23 @@ def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
     now_s[0] += 1.0
     attempt._tick()
     assert len(looks) == 2
+
+
+def test_a_note_of_several_nodes_is_one_line_and_none_with_quiet(agent, tmp_path, capsys):
+    first = assignment(tmp_path)
+    second = replace(first, index=1, name="node1", ranks=(1,))
+    for quiet, printed in (
+        (False, "note: node0, node1: few files\nnote: node1: old\n"),
+        (True, ""),
+    ):
+        spec = LaunchSpec("run", tmp_path, Program(()), quiet=quiet)
+        with connected() as (own, other):
+            attempt = Attempt(spec, [agent[0], own], [], lambda: False, prefixes=True)
+            attempt.start([first, second])
+            agent[1].send(notes=["few files"])
+            other.send(notes=["few files", "old"])
+            attempt._tick()
+        assert capsys.readouterr().err == printed
 
 
 WORK = [
