@@ -141,7 +141,7 @@ def limits(findings: Findings) -> Row:
     """Whether workers may have as many files, processes and shared memory as they usually need."""
     nodes: dict[str, list[str]] = {}  # by the problem that they have
     for node in findings.nodes:
-        for problem in too_low(node.limits) if node.limits else ():
+        for problem in too_low(node.limits, node.workers or 1) if node.limits else ():
             nodes.setdefault(problem, []).append(node.name)
     if not nodes:
         return Row(LIMITS, "ok", ("files, processes and /dev/shm: enough",))

@@ -64,6 +64,7 @@ def test_a_healthy_cluster_is_all_ok(launcher):
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
 SMALL = {**ENOUGH, "shared_bytes": 64 << 20, "free_shared_bytes": 60_000_000}
+OF_TWO = {**ENOUGH, "free_shared_bytes": 300 << 20}
 FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
@@ -76,6 +77,7 @@ SPOILT = [
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
     ("limits", "warn", {"limits": SMALL}, "node1: /dev/shm has 60 of 67 MB free: loader workers"),
+    ("limits", "warn", {"limits": OF_TWO}, "node1: /dev/shm has 315 of 8590 MB free: loader"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
     ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
 ]
