@@ -1,7 +1,7 @@
 """All time limits of launch/ in one table, in seconds: who waits for whom, how long, and why.
 
 The time limits that a user sets (`join_s`, `stop_grace_s`, `hang_after_s`) stand in configs/. Code
-that must stand alone has its own: `launch/nodes/node_facts.py` is sent as text,
+that must stand alone has its own: `launch/nodes/node_facts.py` and `node_data.py` are sent as text,
 `launch/ssh/connect.py` runs without our folders, and `muster/` may not import this.
 
 A name says who does what within that time. The limits of the two sides of a conversation must fit
@@ -93,8 +93,9 @@ NODE_ANSWERS_SURVEY_S: Final = 90.0  # srun may wait for nodes, ssh for names; o
 SURVEY_TICK_S: Final = 0.001  # short, since clocks are compared through it
 NODE_LEAVES_SURVEY_S: Final = 3.0  # then SIGTERM, then SIGKILL
 NODE_CONNECTS_S: Final = 4.0  # to another one, to see whether it can
-NODE_LISTS_LEFTOVERS_S: Final = 600.0  # a slow disk with many files
-NODE_COMPARES_DATA_S: Final = 3600.0  # it reads all that is there
+NODE_LISTS_FILES_S: Final = 600.0  # a slow disk with many: leftovers, data
+NODE_COMPARES_DATA_S: Final = 3600.0  # it reads all that is there, or unpacks an archive
+NODE_TAKES_DATA_S: Final = 300.0  # a part of them; file servers start again meanwhile
 # A node that hears nothing for 30 s lets another try begin; this process may still read its files.
 SENDER_IS_ALIVE_EVERY_S: Final = 5.0
 DATA_LOOKED_AT_EVERY_S: Final = 0.5  # how much of them has come

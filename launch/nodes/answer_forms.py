@@ -55,9 +55,9 @@ _PLACE = {
     "version": is_line,
     "content": is_line,
     "intact": bool,
-    "kept": [is_line],
+    "changed": [is_line],
     "free_bytes": is_size,
-    "brought_bytes": is_size,
+    "partial_bytes": is_size,
 }
 _VERSIONS = (
     None,

@@ -36,7 +36,8 @@ import time
 
 DATA_MARK = ".muster-data"  # in a folder that --send has made
 WORK = ".{}.muster-sending"  # beside it, as long as it is not whole
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # read of a file at a time
+RECEIVED_BYTES = 1 << 16  # at a time; for more, Python asks the kernel for memory each time
 SILENT_S = 30.0  # then who sends is gone, and another try must not wait for this one
 WAIT_S = 1.0  # between two looks at a lock
 NAMED = 4  # at most, of files in the way
@@ -111,9 +112,13 @@ def content_of(entries, root):  # type: ignore[no-untyped-def]
     """
     content = hashlib.sha256()
     for entry in entries:
-        digest = _digest(os.path.join(root, entry[0])).hexdigest() if entry[1] == "file" else ""
-        add_content(content, entry, digest)
+        add_content(content, entry, _digest_of(root, entry))
     return content.hexdigest()
+
+
+def _digest_of(root, entry):  # type: ignore[no-untyped-def]
+    """The digest of a file's bytes, in hex; "" of any other entry."""
+    return _digest(os.path.join(root, entry[0])).hexdigest() if entry[1] == "file" else ""
 
 
 def _digest(path):  # type: ignore[no-untyped-def]
@@ -190,7 +195,7 @@ def _fetch(request, source):  # type: ignore[no-untyped-def]
             offset = 0
 
     try:
-        _fetched["content"] = _bring(request, feed, lambda **told: None)
+        _fetched["content"] = _bring(request, feed, lambda **message: None)
     except Exception as error:  # noqa: BLE001  # whatever it is, the leader has to be told
         _fetched["failed"] = _reason(error)
     _fetched["over"] = True
@@ -214,8 +219,8 @@ def data_left(question):  # type: ignore[no-untyped-def]
         if not found:
             _unlink(link)
         for path in found:
-            size = sum(entry[2] for entry in data_entries(path))
-            left.append({"path": path, "bytes": size, "whole": path == place, "used": _used(path)})
+            entry = {"path": path, "bytes": _size_of(path)}
+            left.append(dict(entry, whole=path == place, used=_is_in_use(path)))
     return left
 
 
@@ -227,7 +232,7 @@ def remove_data(question):  # type: ignore[no-untyped-def]
         for path in (place, _work_of(place)):
             if path not in wanted or not _is_ours(path):
                 continue
-            if _used(path):
+            if _is_in_use(path):
                 failed[path] = "a run has begun to use it"
                 continue
             try:
@@ -262,23 +267,30 @@ def _expanded(text):  # type: ignore[no-untyped-def]
 
 def _option(place):  # type: ignore[no-untyped-def]
     """What is at a place: nothing, what --send has brought, or something else."""
-    about = _mark_of(place)
-    intact, kept = (False, []) if about is None else _changes(place, about)
     nearest = place
     while not os.path.isdir(nearest):
         nearest = os.path.dirname(nearest)
     work = _work_of(place)
-    state = "sent" if about is not None else "foreign" if os.path.lexists(place) else "absent"
-    return {
+    option = {
         "place": place,
-        "state": state,
-        "version": about["version"] if about else "",
-        "content": about["content"] if about else "",
-        "intact": intact,
-        "kept": kept,
+        "state": "foreign" if os.path.lexists(place) else "absent",
+        "version": "",
+        "content": "",
+        "intact": False,
+        "changed": [],
         "free_bytes": shutil.disk_usage(nearest).free,
-        "brought_bytes": sum(entry[2] for entry in data_entries(work)) if _is_ours(work) else 0,
+        "partial_bytes": _size_of(work) if _is_ours(work) else 0,
     }
+    about = _mark_of(place)
+    if about is not None:
+        intact, changed = _changes(place, about)
+        option.update(state="sent", version=about["version"], content=about["content"])
+        option.update(intact=intact, changed=changed)
+    return option
+
+
+def _size_of(folder):  # type: ignore[no-untyped-def]
+    return sum(entry[2] for entry in data_entries(folder))
 
 
 def _mark_of(place):  # type: ignore[no-untyped-def]
@@ -299,8 +311,8 @@ def _changes(place, about):  # type: ignore[no-untyped-def]
     """Whether all that was sent is there unchanged, and the names of what would be lost."""
     sent = {name: facts for name, *facts in about["entries"]}
     found = {entry[0]: [entry[2], _time_of(entry)] for entry in data_entries(place)}
-    kept = [name for name in found if found[name] != sent.get(name)]
-    names = [name if name.isprintable() else ascii(name) for name in kept[:NAMED]]
+    changed = [name for name in found if found[name] != sent.get(name)]
+    names = [name if name.isprintable() else ascii(name) for name in changed[:NAMED]]
     return all(found.get(name) == sent[name] for name in sent), names
 
 
@@ -331,7 +343,7 @@ def _work_of(place):  # type: ignore[no-untyped-def]
     return os.path.join(folder, WORK.format(name))
 
 
-def _used(path):  # type: ignore[no-untyped-def]
+def _is_in_use(path):  # type: ignore[no-untyped-def]
     """Whether a run uses a place, or data just come into a work folder."""
     name = "lock" if _is_work(path) else DATA_MARK
     try:
@@ -351,17 +363,19 @@ def _register_folder():  # type: ignore[no-untyped-def]
 
 def _registered():  # type: ignore[no-untyped-def]
     """The links to the places on this node, which may share its home with others."""
-    folder, begin = _register_folder(), f"{socket.gethostname()}-"
+    folder = _register_folder()
+    host = socket.gethostname()
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    links = [os.path.join(folder, name) for name in names if name.startswith(begin)]
+    links = [os.path.join(folder, name) for name in names if name.rpartition("-")[0] == host]
     return [(link, os.readlink(link)) for link in links if os.path.islink(link)]
 
 
 def _register(place):  # type: ignore[no-untyped-def]
-    name = f"{socket.gethostname()}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
+    digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+    link = os.path.join(_register_folder(), f"{socket.gethostname()}-{digest}")
     with contextlib.suppress(OSError):  # without a home nobody would find it there
         os.makedirs(_register_folder(), exist_ok=True)
-        os.symlink(place, os.path.join(_register_folder(), name))
+        os.symlink(place, link)
 
 
 def _unlink(path):  # type: ignore[no-untyped-def]
@@ -375,7 +389,7 @@ def _unlink(path):  # type: ignore[no-untyped-def]
 def receive():  # type: ignore[no-untyped-def]
     """Take data from stdin: a line with the request, then frames; answers go to stdout."""
 
-    def tell(**message):  # type: ignore[no-untyped-def]
+    def report(**message):  # type: ignore[no-untyped-def]
         os.write(1, b"\nmuster:" + json.dumps(message).encode() + b"\n")
 
     # nothing follows this line until it is answered, so nothing is left in Python's buffer
@@ -383,7 +397,7 @@ def receive():  # type: ignore[no-untyped-def]
     stream = Stream(0)
 
     def feed(index, offset):  # type: ignore[no-untyped-def]
-        tell(at=[index, offset])
+        report(at=[index, offset])
         while True:
             line = stream.line()
             if not line.strip():  # a sign of life
@@ -396,11 +410,11 @@ def receive():  # type: ignore[no-untyped-def]
             offset = 0
 
     try:
-        tell(content=_bring(request, feed, tell))
+        report(content=_bring(request, feed, report))
     except EOFError:  # who sends is gone; what came stays for the next try
         sys.exit(1)
     except Exception as error:  # noqa: BLE001  # whatever it is, the leader has to be told
-        tell(failed=_reason(error))
+        report(failed=_reason(error))
         sys.exit(1)
 
 
@@ -423,7 +437,7 @@ class Stream:
     def _receive(self):  # type: ignore[no-untyped-def]
         if not select.select([self._descriptor], [], [], SILENT_S)[0]:
             raise EOFError
-        new = os.read(self._descriptor, CHUNK_BYTES)
+        new = os.read(self._descriptor, RECEIVED_BYTES)
         if not new:
             raise EOFError
         return new
@@ -451,7 +465,7 @@ class Stream:
             yield chunk
 
 
-def _bring(request, feed, tell):  # type: ignore[no-untyped-def]
+def _bring(request, feed, report):  # type: ignore[no-untyped-def]
     """Have the data at their place; return the digest of their content.
 
     `feed(index, offset)` yields each entry from that one on, with its bytes from there on.
@@ -466,7 +480,7 @@ def _bring(request, feed, tell):  # type: ignore[no-untyped-def]
     os.makedirs(os.path.dirname(place), exist_ok=True)
     _register(place)
     work = _work_of(place)
-    lock = _locked(work, tell)
+    lock = _locked(work, report)
     try:
         about = _mark_of(place)
         # another run, or another node with this disk, may have brought them meanwhile
@@ -486,7 +500,7 @@ def _bring(request, feed, tell):  # type: ignore[no-untyped-def]
         os.close(lock)
 
 
-def _locked(work, tell):  # type: ignore[no-untyped-def]
+def _locked(work, report):  # type: ignore[no-untyped-def]
     """Have the work folder for this process alone; returns the file that holds the lock."""
     while True:
         with contextlib.suppress(FileExistsError):
@@ -499,7 +513,7 @@ def _locked(work, tell):  # type: ignore[no-untyped-def]
         except FileNotFoundError:  # who had it has just removed it
             continue
         while not _has_lock(descriptor):
-            tell(waits=True)
+            report(waits=True)
             time.sleep(WAIT_S)
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(lock), os.fstat(descriptor)):
@@ -519,21 +533,24 @@ def _has_lock(descriptor):  # type: ignore[no-untyped-def]
 
 def _take(request, feed, work):  # type: ignore[no-untyped-def]
     """Bring what is not there yet into the work folder; return the digest of the content."""
-    sent, version = os.path.join(work, "sent"), os.path.join(work, "version")
-    if _text(version) != request["version"]:
+    sent = os.path.join(work, "sent")
+    version = os.path.join(work, "version")
+    if _read_text(version) != request["version"]:
         shutil.rmtree(sent, ignore_errors=True)
     os.makedirs(sent, exist_ok=True)
     with open(version, "w", encoding="utf-8") as file:
         file.write(request["version"])
-    content, digest = hashlib.sha256(), hashlib.sha256()
-    there = list(data_entries(sent))
-    last = there.pop() if there and there[-1][1] == "file" else None
-    for entry in there:
-        add_content(content, entry, _hexdigest(sent, entry))
-    offset = last[2] if last else 0
-    if last:  # it may not be whole
+    content = hashlib.sha256()
+    digest = hashlib.sha256()  # of the next file
+    offset = 0  # in it
+    present = list(data_entries(sent))
+    if present and present[-1][1] == "file":  # it may not be whole
+        last = present.pop()
         digest = _digest(os.path.join(sent, last[0]))
-    for entry, chunks in feed(len(there), offset):
+        offset = last[2]
+    for entry in present:
+        add_content(content, entry, _digest_of(sent, entry))
+    for entry, chunks in feed(len(present), offset):
         path = os.path.join(sent, entry[0])
         if entry[1] == "folder":
             os.mkdir(path, entry[3] & 0o755 | 0o700)
@@ -542,14 +559,11 @@ def _take(request, feed, work):  # type: ignore[no-untyped-def]
         else:
             _write(path, entry, offset, chunks, digest)
         add_content(content, entry, digest.hexdigest() if entry[1] == "file" else "")
-        digest, offset = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        offset = 0
     if request.get("content", content.hexdigest()) != content.hexdigest():
         raise Refused("what came is not what was sent; was it changed meanwhile?")
     return content.hexdigest()
-
-
-def _hexdigest(root, entry):  # type: ignore[no-untyped-def]
-    return _digest(os.path.join(root, entry[0])).hexdigest() if entry[1] == "file" else ""
 
 
 def _write(path, entry, offset, chunks, digest):  # type: ignore[no-untyped-def]
@@ -571,7 +585,8 @@ def _write(path, entry, offset, chunks, digest):  # type: ignore[no-untyped-def]
 
 def _finish(request, work, content):  # type: ignore[no-untyped-def]
     """Rename what has come to its place, with our mark in it."""
-    place, root = request["place"], os.path.join(work, "sent")
+    place = request["place"]
+    root = os.path.join(work, "sent")
     if request["archive"]:
         (archive,) = os.listdir(root)
         unpacked = os.path.join(work, "unpacked")
@@ -588,7 +603,7 @@ def _finish(request, work, content):  # type: ignore[no-untyped-def]
         before = _mark_of(place)
         if before is None or _changes(place, before)[1]:
             raise OSError(errno.EEXIST, "something else has come there meanwhile", place)
-        if _used(place):
+        if _is_in_use(place):
             raise OSError(errno.EBUSY, "a run uses other data there, which stay", place)
         old = os.path.join(work, "old")
         shutil.rmtree(old, ignore_errors=True)
@@ -634,7 +649,7 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
     """The members of a tar file, as this user's own files.
 
     No member is outside the place, or goes through a link. A link climbs only at its beginning, so
-    where it leads does not depend on other links.
+    where it leads does not depend on other links. Our own mark is left out.
 
     Raises:
         Refused: a member would be outside, or is no file, folder or link.
@@ -645,6 +660,8 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
         parts = path.split("/")
         if os.path.isabs(path) or parts[0] == "..":
             raise Refused(f"{name}: {member.name!r} would be outside the place")
+        if path == DATA_MARK:  # as a link, it would have our own mark change another file
+            continue
         if any("/".join(parts[: end + 1]) in links for end in range(len(parts))):
             raise Refused(f"{name}: {member.name!r} goes through a link of the archive")
         if member.issym() or member.islnk():
@@ -663,7 +680,7 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
         yield member
 
 
-def _text(path):  # type: ignore[no-untyped-def]
+def _read_text(path):  # type: ignore[no-untyped-def]
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -101,6 +101,7 @@ class Survey:
         # the first one's __future__ import must begin the text, and the last one answers
         self._modules = (resources, *more, node_facts)
         self._number = 0  # of the latest question
+        self._timeout_s = NODE_ANSWERS_SURVEY_S  # of that question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node
         self._odd: dict[int, str] = {}  # what a node has sent that is no answer, by node
@@ -151,6 +152,7 @@ class Survey:
         `of`: the nodes to wait for, where others have never answered; None: all nodes.
         """
         self._number += 1
+        self._timeout_s = timeout_s
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
         asked_unix_s = time.time()
@@ -222,7 +224,7 @@ class Survey:
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
         return (
-            f"{name}: no answer within {NODE_ANSWERS_SURVEY_S:.0f} s; is it overloaded, or does "
+            f"{name}: no answer within {self._timeout_s:.0f} s; is it overloaded, or does "
             "the start-up file of its login shell, such as ~/.bashrc, wait for input?"
         )
 

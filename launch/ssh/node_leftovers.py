@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from launch.deadlines import NODE_LISTS_LEFTOVERS_S
+from launch.deadlines import NODE_LISTS_FILES_S
 from launch.nodes import node_data, node_facts
 from launch.nodes.survey import Survey, Transport, facts_request
 from launch.runs.leftovers import FAILED, Leftover, data_leftover
@@ -53,7 +53,7 @@ def on_nodes(
             return data, [*silent.values(), *failed_data]
         apart = [*map(int, folders)]
         request: dict[str, Any] = {"folders": folders, "named": sorted(named)}
-        answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_LEFTOVERS_S, **request)
+        answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_FILES_S, **request)
         failed = [line for index, line in survey.silent(answers).items() if index in apart]
         leftovers = {
             index: [_leftover(entry, names[index], named, running) for entry in answer.value]
@@ -62,7 +62,7 @@ def on_nodes(
         if remove:
             request["paths"] = {str(index): _removable(leftovers.get(index, [])) for index in apart}
             answers = survey.ask(
-                node_facts.remove_leftovers, list(leftovers), NODE_LISTS_LEFTOVERS_S, **request
+                node_facts.remove_leftovers, list(leftovers), NODE_LISTS_FILES_S, **request
             )
             lines = survey.silent(answers)
             failed += [lines[index] for index in leftovers if index in lines]
@@ -78,7 +78,7 @@ def _data(
     survey: Survey, names: Mapping[int, str], *, remove: bool
 ) -> tuple[list[Leftover], list[str]]:
     """The data of --send on these nodes, also on those that see this machine's files."""
-    answers = survey.ask(node_data.data_left, [*names], NODE_LISTS_LEFTOVERS_S)
+    answers = survey.ask(node_data.data_left, [*names], NODE_LISTS_FILES_S)
     silent = survey.silent(answers)
     found = {
         index: [data_leftover(entry, names[index]) for entry in answers[index].value]
@@ -88,7 +88,7 @@ def _data(
     if remove and any(found.values()):
         paths = {str(index): _removable(left) for index, left in found.items()}
         paths |= {str(index): [] for index in range(len(survey.names)) if index not in found}
-        answers = survey.ask(node_data.remove_data, [*found], NODE_LISTS_LEFTOVERS_S, paths=paths)
+        answers = survey.ask(node_data.remove_data, [*found], NODE_LISTS_FILES_S, paths=paths)
         for index, left in found.items():
             unknown = dict.fromkeys(paths[str(index)], UNKNOWN)
             errors = answers[index].value if index in answers else unknown

@@ -41,12 +41,16 @@ from launch.deadlines import (
     MISSING_NODES_NAMED_AFTER_S,
     NODE_0_REACHED_S,
     NODE_ANSWERS_SURVEY_S,
+    NODE_COMPARES_DATA_S,
     NODE_CONNECTS_S,
+    NODE_LISTS_FILES_S,
+    NODE_TAKES_DATA_S,
     OLD_LEFT_FILES_S,
     PROGRESS_READ_EVERY_S,
     RECOVERY_LOOK_LEAST_S,
     RECOVERY_LOOK_MOST_S,
     REQUESTS_READ_EVERY_S,
+    SENDER_IS_ALIVE_EVERY_S,
     SHORT_JOB_S,
     SLURM_ANSWERS_S,
     SLURM_ANSWERS_WHO_WAITS_S,
@@ -65,6 +69,7 @@ from launch.deadlines import (
     WORKERS_END_AFTER_SIGTERM_S,
     WORKERS_RECORD_LOST_PEER_S,
 )
+from launch.nodes import node_data
 from launch.spec import LaunchSpec
 from launch.ssh import connect, openssh
 from muster import login_job, remote_job
@@ -74,7 +79,7 @@ from tests.launch.submit import REPOSITORY
 
 TABLE = {name: value for name, value in vars(deadlines).items() if name.endswith("_S")}
 # They must stand alone: one is sent as text, the other runs without our folders.
-ALONE = ("launch/nodes/node_facts.py", "launch/ssh/connect.py")
+ALONE = ("launch/nodes/node_data.py", "launch/nodes/node_facts.py", "launch/ssh/connect.py")
 # Of train/, which this must not import.
 (TELL_S,) = map(
     float,
@@ -208,6 +213,9 @@ ORDER = [
     (JOB_ASKED_AFTER_CHANGE_S, JOB_ASKED_EVERY_S, "a change is seen sooner"),
     (login_job.SLICE_S, LOGIN_CONNECTION_STAYS_S, "a command that waits keeps its connection"),
     (LOGIN_TRIED_AGAIN_S, LOGIN_TRIED_AGAIN_MOST_S, "tries become rarer"),
+    (SENDER_IS_ALIVE_EVERY_S, node_data.SILENT_S, "a node does not give up who only reads a disk"),
+    (node_data.SILENT_S, NODE_TAKES_DATA_S, "another try may begin before this one is given up"),
+    (NODE_LISTS_FILES_S, NODE_COMPARES_DATA_S, "to read all takes longer than to list it"),
     # recovery, files, the testbed
     (RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S, "looks become rarer"),
     (LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S, "what somebody may need is not old"),

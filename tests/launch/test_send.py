@@ -8,6 +8,7 @@ import pytest
 from launch.nodes import node_data
 from launch.runs import leftovers
 from tests.launch.submit import start, submit, wait_until
+from tests.train.tasks.text.made import small
 from tests.written import write
 
 SAYS = """
@@ -33,7 +34,10 @@ def words(project: Path, sending: str, *program: str) -> list[str]:
 def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
     code, out, err = submit(*words(project, "../data"), cwd=project)
     assert code == 0, err
-    assert out.count(f"data at {tmp_path}/data ['a.txt']") == 2
+    line = f"data at {tmp_path}/data ['a.txt']\n"
+    assert line in out  # of rank 0
+    outputs = (tmp_path / "runs").glob("*/workers/rank_*.out")
+    assert [path.read_text() for path in outputs] == [line, line]
     assert err.count(f"data: {tmp_path}/data; nothing is sent on this machine\n") == 1
     assert node_data.data_left({}) == []
 
@@ -76,6 +80,15 @@ def test_what_is_no_data_is_refused_before_the_run_has_a_folder(project, tmp_pat
 def test_our_trainer_reads_them_by_itself(tmp_path):
     """As with --data-dir; what it says of the folder shows that it was read."""
     write(tmp_path / "data", {"a.txt": ""})
+    made = small(tmp_path, ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"])
     flags = ["--launcher", "local", "--task", "rte", "--send", str(tmp_path / "data")]
+    flags += [
+        "--max-seq-length",
+        "24",
+        "--model",
+        str(made / "config.json"),
+        "--tokenizer",
+        str(made / "vocab.txt"),
+    ]
     code, _, err = submit(*flags, "--logs-dir", str(tmp_path / "runs"), python=sys.executable)
     assert code != 0 and f"--data-dir {tmp_path}/data has no train" in err, err

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tarfile
@@ -15,13 +16,11 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-import vermin
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.settings.launch import Sending
 from launch.nodes import data_transfer, node_data
-from launch.nodes.data_transfer import Source, have_data, problems
+from launch.nodes.data_source import Source
+from launch.nodes.data_transfer import have_data
 from launch.nodes.survey import LOAD, Survey, Transport
 from muster.errors import MusterError
 from muster.writing import in_use
@@ -31,14 +30,16 @@ from tests.written import write
 FILES = {"a.txt": "first", "deep/b.bin": b"\0" * 200_000, "deep/er/c": "", "z": "last"}
 
 
-# A link that ends after so many bytes, and what it leads to.
+# A link that ends, or stands still, after so many bytes, and what it leads to.
 LINK = """
-import os, subprocess, sys
-left, words = int(sys.argv[1]), sys.argv[2:]
+import os, subprocess, sys, time
+stalls, left, words = sys.argv[1] == "stalls", int(sys.argv[2]), sys.argv[3:]
 other = subprocess.Popen(words, stdin=subprocess.PIPE, bufsize=0)
 while left and (data := os.read(0, min(left, 65536))):
     other.stdin.write(data)
     left -= len(data)
+while stalls:
+    time.sleep(1)
 other.stdin.close()
 other.wait()
 sys.exit(1)
@@ -46,7 +47,11 @@ sys.exit(1)
 
 
 def cut_after(count: int) -> list[str]:
-    return [sys.executable, "-c", LINK, str(count)]
+    return [sys.executable, "-c", LINK, "ends", str(count)]
+
+
+def stalled_after(count: int) -> list[str]:
+    return [sys.executable, "-c", LINK, "stalls", str(count)]
 
 
 class Nodes:
@@ -77,8 +82,8 @@ class Nodes:
     def have(self, sending: str | Path, *, quiet: bool = False, copies: bool = False) -> list[Path]:
         """Have the data there; `copies`: the nodes see the source, and copy it by themselves."""
         command = None if copies else lambda index: [*self._through, *self._words(index)]
-        asked = Sending.parse(str(sending))
-        places = have_data(asked, self.names, self.transport(), command, quiet=quiet)
+        parsed = Sending.parse(str(sending))
+        places = have_data(parsed, self.names, self.transport(), command, quiet=quiet)
         return [*map(Path, places)]
 
 
@@ -186,7 +191,7 @@ def test_a_folder_that_muster_did_not_make_is_used_or_refused_never_written(sour
 def test_a_path_that_has_other_content_is_refused_with_what_to_type(source, nodes, tmp_path):
     one = nodes("node0")
     theirs = write(tmp_path / "theirs", {"a.txt": "else"})
-    asked = Sending(str(source))
+    sending = Sending(str(source))
     source.rename(tmp_path / "aside")
     theirs.rename(source)
 
@@ -196,7 +201,7 @@ def test_a_path_that_has_other_content_is_refused_with_what_to_type(source, node
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_transfer, "Source", lambda path: _as(read(path), source))
         with pytest.raises(MusterError) as refused:
-            have_data(asked, one.names, one.transport(), None)
+            have_data(sending, one.names, one.transport(), None)
     assert str(refused.value) == (
         f"node0: {source} exists there, and Muster did not make it; choose another place: "
         f"--send {source}:{source}-sent"
@@ -236,6 +241,21 @@ def test_a_link_that_is_cut_leaves_nothing_whole_and_the_next_try_goes_on(source
     (source / "a.txt").write_text("changed since")
     nodes("node1").have(f"{source}:~/set")
     assert content(broken.home("node1") / "set") == content(source)
+
+
+@pytest.mark.parametrize(
+    ("patience", "count"), [("NODE_COMPARES_DATA_S", 50), ("NODE_TAKES_DATA_S", 1_500_000)]
+)
+def test_a_node_on_which_nothing_moves_is_named_in_time(
+    source, nodes, monkeypatch, patience, count
+):
+    """Such as with a disk that hangs: before it answers, and while data come."""
+    write(source, {"y/large": os.urandom(20_000_000)})
+    monkeypatch.setattr(data_transfer, patience, 2.0)
+    one = nodes("node0", through=stalled_after(count))
+    error = refusal(one, f"{source}:~/set")
+    assert error.startswith("node0: nothing has moved for 2 s; does a disk hang, there or here?")
+    assert not (one.home("node0") / "set").exists()
 
 
 def test_data_that_are_not_what_was_read_here_are_refused_and_removed(source, nodes):
@@ -362,6 +382,17 @@ def test_an_archive_is_unpacked_at_its_place(tmp_path, nodes, capsys, name, copi
     assert one.have(f"{path}:$TMPDIR", copies=copies) == [one.home("node0") / "set"]
 
 
+@pytest.mark.parametrize("ending", ["tar", "zip"])
+def test_an_archive_of_a_folder_that_was_sent_brings_no_mark(source, nodes, tmp_path, ending):
+    one = nodes("node0")
+    (source / "link").unlink()  # a zip file would have a copy
+    (place,) = one.have(f"{source}:~/set")
+    path = shutil.make_archive(str(tmp_path / "packed"), ending, place)
+    (again,) = one.have(f"{path}:~/again")
+    assert content(again) == content(source)
+    assert one.have(f"{path}:~/again", quiet=True) == [again]
+
+
 EVIL = {
     "above": ({"../evil": b"x"}, {}),
     "far above": ({"a/../../../evil": b"x"}, {}),
@@ -385,63 +416,6 @@ def test_a_member_that_would_leave_the_place_is_refused_and_nothing_stays(
     assert not [*tmp_path.rglob("evil")]
 
 
-def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, to
-    return member
-
-
-def device(name: str) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type = tarfile.CHRTYPE
-    return member
-
-
-@pytest.mark.parametrize("has_filter", [True, False])
-@pytest.mark.parametrize(
-    "members",
-    [
-        [link("out", "deep"), tarfile.TarInfo("out/x")],
-        [link("out", "deep"), tarfile.TarInfo("out")],
-        [link("d/e/s", "../.."), link("t", "d/e/s/..")],
-        [link("hard", "../../x", tarfile.LNKTYPE)],
-        [link("up", "a/../../x")],
-        [tarfile.TarInfo("/etc/evil")],
-        [device("null")],
-    ],
-)
-def test_a_tar_file_is_checked_also_where_python_has_no_checks(
-    tmp_path, members, has_filter, monkeypatch
-):
-    if not has_filter:
-        monkeypatch.delattr(tarfile, "data_filter")
-    path = tmp_path / "set.tar"
-    with tarfile.open(path, "w") as made:
-        for member in members:
-            made.addfile(member, io.BytesIO())
-    (tmp_path / "into").mkdir()
-    with pytest.raises(node_data.Refused, match=r"^set\.tar: "):
-        node_data._unpack("tar", str(path), str(tmp_path / "into"))
-
-
-@pytest.mark.parametrize("has_filter", [True, False])
-def test_links_inside_are_made_and_files_are_one_s_own(tmp_path, monkeypatch, has_filter):
-    if not has_filter:
-        monkeypatch.delattr(tarfile, "data_filter")
-    path = tmp_path / "set.tar"
-    theirs = tarfile.TarInfo("deep/file")
-    theirs.uid, theirs.gid, theirs.uname, theirs.mode = 1234, 1234, "nobody", 0o4777
-    with tarfile.open(path, "w") as made:
-        for member in [theirs, link("deep/up", "../top"), link("top", "deep/file")]:
-            made.addfile(member, io.BytesIO())
-    into = tmp_path / "into"
-    into.mkdir()
-    node_data._unpack("tar", str(path), str(into))
-    state = (into / "deep/file").stat()
-    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 0o755)
-    assert (into / "deep/up").resolve() == (into / "deep/file").resolve()
-
-
 @pytest.mark.parametrize("name", ["set.tar.gz", "set.zip"])
 def test_a_damaged_archive_is_refused_and_nothing_stays(tmp_path, nodes, name):
     path = archive(tmp_path / name, {"a": os.urandom(50_000), "b": b"x"})
@@ -454,41 +428,17 @@ def test_a_damaged_archive_is_refused_and_nothing_stays(tmp_path, nodes, name):
     assert not work_of(one.home("node0") / "set").exists()
 
 
-def test_what_cannot_be_sent_is_said_before_any_node_is_asked(tmp_path):
-    write(tmp_path, {"file": "no archive", "dir/a": ""})
-    path = archive(tmp_path / "set.tar.gz", {"a": b""})
-
-    def said(text: str) -> list[str]:
-        return [*problems(Sending.parse(text), tmp_path)]
-
-    assert said("dir") == said("dir:/x") == said("set.tar.gz:/x") == []
-    assert "does not exist; give a folder or an archive" in said("nowhere")[0]
-    assert "is no folder, and no tar or zip archive" in said("file:/x")[0]
-    assert said(str(path))[0].endswith(f"that you name: --send {path}:/tmp/set")
-
-
-def test_what_would_lead_nowhere_on_a_node_is_not_sent(source):
-    (source / "out").symlink_to("/etc")
-    (source / "deep/up").symlink_to("../../x")
-    os.mkfifo(source / "pipe")
-    with pytest.raises(MusterError) as refused:
-        Source(source)
-    lines = str(refused.value).splitlines()
-    assert len(lines) == 3 and f"{source}/pipe is no file, folder or link" in lines[1]
-    assert f"{source}/out is a link to /etc, which is outside" in lines[0]
-
-
 # -- what is left ---------------------------------------------------------------------------------
 
 
 def left(nodes: Nodes, **paths: list[Path]) -> list[dict]:
     with Survey(nodes.transport(), node_data) as survey:
         if paths:
-            asked = {str(index): [*map(str, paths[name])] for index, name in enumerate(nodes.names)}
-            return [
-                answer.value for answer in survey.ask(node_data.remove_data, paths=asked).values()
-            ]
-        return [answer.value for answer in survey.ask(node_data.data_left).values()]
+            by_node = {str(index): [*map(str, paths[n])] for index, n in enumerate(nodes.names)}
+            answers = survey.ask(node_data.remove_data, paths=by_node)
+        else:
+            answers = survey.ask(node_data.data_left)
+        return [answer.value for answer in answers.values()]
 
 
 def test_nodes_know_the_folders_of_sent_data_and_remove_what_is_not_used(source, nodes):
@@ -508,6 +458,16 @@ def test_nodes_know_the_folders_of_sent_data_and_remove_what_is_not_used(source,
     left(one, node0=[place, source])  # only what --send has made
     assert not place.exists() and source.exists()
     assert [each["path"] for each in left(one)[0]] == [str(work_of(place))]
+
+
+def test_a_place_of_another_host_with_the_same_home_stays_known(source, nodes):
+    one = nodes("node0")
+    one.have(f"{source}:~/set")
+    (own,) = (one.home("node0") / "state/muster/data").iterdir()
+    other = own.with_name(f"{socket.gethostname()}-b-{'0' * 16}")
+    other.symlink_to("/only/there")
+    assert len(left(one)[0]) == 1
+    assert own.is_symlink() and other.is_symlink()
 
 
 def test_a_signal_ends_all_that_sends(source, nodes):
@@ -535,55 +495,14 @@ def test_a_signal_ends_all_that_sends(source, nodes):
     assert all(each._process.returncode is not None for each in running)
 
 
-# -- order, versions, forms -----------------------------------------------------------------------
-
-NAMES = st.text("ab.\u00e4 ", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
-TREES = st.recursive(
-    st.binary(max_size=4), lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
-)
-
-
-def plant(folder: Path, tree: dict) -> None:
-    folder.mkdir()
-    for name, inner in tree.items():
-        if isinstance(inner, dict):
-            plant(folder / name, inner)
-        else:
-            (folder / name).write_bytes(inner)
-
-
-@given(st.dictionaries(NAMES, TREES, max_size=4), st.integers(0, 20))
-def test_what_came_first_is_what_is_listed_first(tmp_path_factory, tree, count):
-    """So whoever goes on knows from the names on the node what is missing."""
-    folder = tmp_path_factory.mktemp("trees")
-    plant(folder / "whole", tree)
-    entries = [*node_data.data_entries(str(folder / "whole"))]
-    assert len({entry[0] for entry in entries}) == len([*(folder / "whole").rglob("*")])
-    (folder / "part").mkdir()
-    for entry in entries[:count]:
-        path = folder / "part" / entry[0]
-        if entry[1] == "folder":
-            path.mkdir()
-        else:
-            path.write_bytes((folder / "whole" / entry[0]).read_bytes())
-    part = [*node_data.data_entries(str(folder / "part"))]
-    assert [entry[:3] for entry in part] == [entry[:3] for entry in entries[:count]]
-    is_same = node_data.content_of(part, str(folder / "part")) == node_data.content_of(
-        entries, str(folder / "whole")
-    )
-    assert is_same == (count >= len(entries))
-
-
-def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
-    visitor = vermin.visit(Path(node_data.__file__).read_text())
-    assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_data.__file__} says where"
+# -- answers and progress -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "says", ['{"at": [0]}', '{"at": [-1, 0]}', '{"at": ["a", 0]}', "[]", "{", '{"content": 1}']
+    "answer", ['{"at": [0]}', '{"at": [-1, 0]}', '{"at": ["a", 0]}', "[]", "{", '{"content": 1}']
 )
-def test_an_odd_answer_is_the_failure_of_its_node(source, nodes, says):
-    odd = ["sh", "-c", "echo hello; echo 'muster:" + says + "'; exec cat >&2", "sh"]
+def test_an_odd_answer_is_the_failure_of_its_node(source, nodes, answer):
+    odd = ["sh", "-c", "echo hello; echo 'muster:" + answer + "'; exec cat >&2", "sh"]
     error = refusal(nodes("node0", through=odd), f"{source}:~/set")
     assert "node0: what it says is no answer of Muster's" in error
 
@@ -604,5 +523,4 @@ def test_progress_names_the_slowest_node(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
     clock[0] = 10.0
     say.progress({"node0": 80_000_000, "node1": 20_000_000}, 100_000_000)
-    said = "20 % of 100.0 MB are on node1, the slowest; 10.0 MB/s in all\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == "20 % of 100.0 MB are on node1, the slowest node\n"

@@ -48,7 +48,7 @@ def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
         assert survey.ask(node_facts.tell_time, [0]).keys() == {0}
         answers = survey.ask(node_facts.tell_time, timeout_s=5)
         assert answers.keys() == {0}
-        assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
+        assert survey.silent(answers)[1].startswith("node1: no answer within 5 s; is it over")
 
 
 @pytest.mark.needs("ip")
