@@ -112,7 +112,7 @@ def read(path: Path, types: Mapping[str, Any]) -> Clusters:
         for key, value in table.items():
             name = key.replace("-", "_")
             where = f"{path}:{_line(text, cluster, key)} "
-            if name in LISTS and isinstance(value, list) and all(type(one) is str for one in value):
+            if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
                 value = ",".join(value)
             if name not in types:
                 hint = alike(name, types) or f"known: {', '.join(sorted(types))}"

@@ -94,7 +94,8 @@ class SlurmConfig(Config):
             "--gpus-per-node and --gres both ask for GPUs; give one of them":
                 self.gpus_per_node is not None and self.gres is not None,
         })  # fmt: skip
-        accounts, partitions = map(_words, (self.account, self.partition))
+        accounts = _names(self.account)
+        partitions = _names(self.partition)
         if len(accounts) > 1 and len(accounts) != len(partitions):
             yield (
                 f"--account {self.account} has {len(accounts)} accounts, and --partition "
@@ -109,10 +110,11 @@ class SlurmConfig(Config):
     @property
     def queues(self) -> "list[SlurmConfig]":
         """What each job requests: one job for each account, in all of its partitions."""
-        if len(accounts := _words(self.account)) < 2:
+        accounts = _names(self.account)
+        if len(accounts) < 2:
             return [self]
         partitions: dict[str, list[str]] = {}
-        for account, partition in zip(accounts, _words(self.partition), strict=True):
+        for account, partition in zip(accounts, _names(self.partition), strict=True):
             partitions.setdefault(account, []).append(partition)
         return [
             replace(self, account=account, partition=",".join(names))
@@ -129,8 +131,9 @@ class Settings:
     slurm: SlurmConfig
 
 
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
+def _names(text: str | None) -> list[str]:
+    """The names in a list with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def is_plain(text: str) -> bool:

@@ -23,7 +23,7 @@ from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
-from muster.errors import MusterError, UsageError
+from muster.errors import UsageError
 from muster.run_files import SUBMITIT
 
 # The names that submitit gives to the output of a job, and of the parts of an array.
@@ -134,14 +134,13 @@ class Slurm(Launcher):
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
         folder = job_folder(spec.run_dir)
-        requests = self._request.queues
         scripts = [
             batch_script.text(self._options(queue, spec.run_id, facts, folder, OUTPUT), command)
-            for queue in requests
+            for queue in self._request.queues
         ]
         if len(scripts) > 1:
-            nodes.insert(
-                0, "# the first of these jobs to start leads the run, and cancels the others"
+            scripts.append(
+                "# the first of these jobs to start leads the run; it cancels the others"
             )
         return "\n".join([*scripts, *nodes])
 
@@ -159,7 +158,7 @@ class Slurm(Launcher):
                 break  # an earlier one has started
             try:
                 new, cluster = self.submit_array(spec.run_id, [spec], facts, folder, queue=queue)
-            except MusterError:
+            except BaseException:  # Ctrl-C, too
                 queues.withdraw(job_ids, self._env, "end it with scancel")
                 raise
             job_ids += new

@@ -92,11 +92,11 @@ def begin(
     clusters. `job_ids`: all jobs that were queued for the run, if there are several. Later records
     keep them.
     """
-    queued = job_ids or (read_job(spec.run_dir) or {}).get("job_ids", ())
     job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
-    if queued:
-        job["job_ids"] = list(queued)
     reserve(run_files.EXIT.path(spec.run_dir))
+    # read last: the process that submits them may record them at this moment
+    if queued := job_ids or (read_job(spec.run_dir) or {}).get("job_ids"):
+        job["job_ids"] = list(queued)
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 

@@ -106,9 +106,9 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
     queues = config.queues
     problems = []
     for queue in queues:
-        one = f"--partition {queue.partition} --account {queue.account}: "
-        where = one if len(queues) > 1 else ""
-        problems += [f"{where}{line}" for line in _refusals(queue, env, facts)]
+        where = f"--partition {queue.partition} --account {queue.account}: "
+        refusals = _refusals(queue, env, facts)
+        problems += [f"{where}{line}" for line in refusals] if len(queues) > 1 else refusals
     refuse(problems)
 
 

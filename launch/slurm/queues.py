@@ -24,7 +24,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import writing
+from muster.writing import force, writing
 
 ENDS_ITSELF = "it ends as soon as it starts"
 
@@ -33,32 +33,34 @@ def is_first(run_dir: Path, current: CurrentJob) -> bool:
     """Whether this job is the first of several to start; then the others are cancelled.
 
     Raises:
-        CannotWrite: the run cannot be claimed.
+        MusterError: the run cannot be claimed, or its claim cannot be read.
     """
     first = _claim(run_dir, current.job_id)
     if first != current.job_id:
         print(f"job {first} was the first to start, and leads the run; this one ends")
         return False
-    job = run_record.own_job(run_dir)
-    if job is not None:
-        others = [job_id for job_id in run_record.all_jobs(job) if job_id != current.job_id]
-        withdraw(others, os.environ, ENDS_ITSELF)
+    queued = (run_record.own_job(run_dir) or {}).get("job_ids", ())
+    withdraw([job_id for job_id in queued if job_id != first], os.environ, ENDS_ITSELF)
     return True
 
 
-def _claim(run_dir: Path, job_id: str) -> str | None:
+def _claim(run_dir: Path, job_id: str) -> str:
     """Claim the run for this job, unless another one has; return the number of the one that has."""
     path = run_files.FIRST_JOB.path(run_dir)
     own = path.with_name(f"{path.name}.{job_id}.partial")
     with writing(path):
-        own.write_text(job_id, encoding="utf-8")
         try:
+            own.write_text(job_id, encoding="utf-8")
+            force(own)
             os.link(own, path)  # it replaces no file, and readers see all of it
         except FileExistsError:
-            return run_record.first_job(run_dir)
+            pass
         finally:
-            own.unlink()
-    return job_id
+            own.unlink(missing_ok=True)
+    first = run_record.first_job(run_dir)
+    if first is None:
+        raise MusterError(f"{path} does not name the job that leads the run; submit it again")
+    return first
 
 
 def record(spec: LaunchSpec, job_ids: list[str], cluster: str, env: Mapping[str, str]) -> list[str]:
@@ -70,9 +72,8 @@ def record(spec: LaunchSpec, job_ids: list[str], cluster: str, env: Mapping[str,
     first = run_record.first_job(spec.run_dir)
     if first is None:
         return job_ids
-    # its leader may have begun while this process recorded another job
-    if (run_record.read_job(spec.run_dir) or {}).get("job_id") != first:
-        run_record.begin(spec, "slurm", first, cluster=cluster, job_ids=job_ids)
+    # its leader may have begun before this process recorded the numbers, or at the same moment
+    run_record.begin(spec, "slurm", first, cluster=cluster, job_ids=job_ids)
     withdraw([job_id for job_id in job_ids if job_id != first], env, ENDS_ITSELF)
     return [first]
 

@@ -198,10 +198,12 @@ class SlurmRunWatcher(LeaderWatcher):
         if state.is_over:
             over = state_after(_judge_end(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
-        waits = state.name in (*WAITING_STATES, UNKNOWN)
-        left = [each for each in job_ids if not states[each].is_over] if waits else [job_id]
-        reason = state.reason if waits else ""
-        detail = "; ".join(filter(None, (f"job {' or '.join(left)}", reason)))
+        named = [job_id]
+        reason = ""
+        if state.name in (*WAITING_STATES, UNKNOWN):
+            named = [each for each in job_ids if not states[each].is_over]
+            reason = state.reason
+        detail = "; ".join(filter(None, (f"job {' or '.join(named)}", reason)))
         return State(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:

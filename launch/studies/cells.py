@@ -161,7 +161,7 @@ def from_grid(
         refuse([*problems, "a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
     arguments = program[1:] if program else flags
-    in_place = grid.in_place(program[1:], block)
+    in_place = grid.names_in_place(program[1:], block)
     refuse(
         f"--over {name}: {' '.join(program) or 'the command'} has {word} already; give it in one "
         "of the two places"

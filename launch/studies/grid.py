@@ -104,8 +104,8 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
     return block
 
 
-def in_place(words: Sequence[str], names: Collection[str]) -> set[str]:
-    """Which of these names stand among `words` as `{NAME}`.
+def names_in_place(words: Sequence[str], names: Collection[str]) -> set[str]:
+    """Those of `names` that stand in `words` as `{NAME}`.
 
     `{{NAME}}` and `${NAME}` do not count, nor do placeholders that each worker replaces (`{rank}`).
     """
@@ -115,14 +115,10 @@ def in_place(words: Sequence[str], names: Collection[str]) -> set[str]:
 
 def with_values(words: Sequence[str], point: Mapping[str, str]) -> list[str]:
     """`words` with the values of a point: each in its place, or else as a flag at the end."""
-    places = in_place(words, point)
-
-    def value(match: re.Match[str]) -> str:
-        return point[match[1]] if match[1] in places else match[0]
-
-    left = {name: value for name, value in point.items() if name not in places}
-    flags = [word for name, value in left.items() for word in (f"--{name}", value)]
-    return [*(PLACE.sub(value, word) for word in words), *flags]
+    in_place = {name: point[name] for name in names_in_place(words, point)}
+    filled = [PLACE.sub(lambda match: in_place.get(match[1], match[0]), word) for word in words]
+    left = [(name, value) for name, value in point.items() if name not in in_place]
+    return [*filled, *(word for name, value in left for word in (f"--{name}", value))]
 
 
 def is_same_flag(name: str, other: str) -> bool:

@@ -62,19 +62,16 @@ def test_the_partition_that_is_free_gets_the_run_and_the_other_job_is_withdrawn(
     cluster, tmp_path, busy
 ):
     busy(*cluster.hosts[:2])
-    says = tmp_path / "said"
-    program = [*MANUAL, "--no-snapshot", "--", "sh", "-c", 'echo $RANK >> "$0"', str(says)]
+    ranks = tmp_path / "ranks"
+    program = [*MANUAL, "--no-snapshot", "--", "sh", "-c", 'echo $RANK >> "$0"', str(ranks)]
     flags = ["--wait", "--nodes", "2", *TWO, *program]
     out, _ = ways.succeed(cluster, words(tmp_path, *flags))
     run_dir = ways.only_run(tmp_path)
     job_id = read_json(run_files.JOB.path(run_dir))["job_id"]
-    assert sorted(says.read_text().split()) == ["0", "1"]
+    assert sorted(ranks.read_text().split()) == ["0", "1"]
     assert f"job {job_id}: done\n" in out
-    assert wait_until(lambda: [*queued(cluster)] and not any(
-        state in ("PENDING", "RUNNING", "COMPLETING") for state, *_ in queued(cluster).values()
-    ))  # fmt: skip
-    states = [queued(cluster)[number] for number in sorted(queued(cluster), key=int)[-2:]]
-    assert states == [("CANCELLED", "short", "x"), ("COMPLETED", "main", "y")]
+    ends = [("CANCELLED", "short", "x"), ("COMPLETED", "main", "y")]
+    assert wait_until(lambda: [*of_run(cluster, run_dir).values()] == ends)
 
 
 def test_with_one_account_slurm_itself_chooses_the_partition(cluster, tmp_path, busy):
@@ -90,18 +87,18 @@ def test_with_one_account_slurm_itself_chooses_the_partition(cluster, tmp_path, 
 def test_all_of_its_jobs_are_known_while_they_wait_and_are_cancelled(cluster, tmp_path, busy, jobs):
     busy(*cluster.hosts)
     out, _ = ways.succeed(cluster, words(tmp_path, *TWO, *ENDLESS))
-    one, other = re.findall(r"^job (\d+) or (\d+); run folder: ", out, re.MULTILINE)[0]
+    (numbers,) = re.findall(r"^job (\d+) or (\d+); run folder: ", out, re.MULTILINE)
     run_dir = ways.only_run(tmp_path)
+    waiting = f"pending (job {' or '.join(numbers)}; "
     assert [more[1:] for more in of_run(cluster, run_dir).values()] == [
         ("short", "x"), ("main", "y"),
     ]  # fmt: skip
-    for number in (one, other):
-        assert f"{run_dir.name}: pending (job {one} or {other}; " in jobs("status", number)
-    code, _, err = ways.call(
-        cluster, [sys.executable, ways.JOBS, "--logs-dir", str(tmp_path), "wait", other, "--for=1s"]
-    )
-    assert code == 124 and f"goes on: pending (job {one} or {other}; " in err
-    assert jobs("cancel", other).endswith(": stopped\n")
+    for number in numbers:
+        assert f"{run_dir.name}: {waiting}" in jobs("status", number)
+    wait = [sys.executable, ways.JOBS, "--logs-dir", str(tmp_path), "wait", numbers[1], "--for=1s"]
+    code, _, err = ways.call(cluster, wait)
+    assert code == 124 and f"goes on: {waiting}" in err
+    assert jobs("cancel", numbers[1]).endswith(": stopped\n")
     assert {state for state, *_ in of_run(cluster, run_dir).values()} == {"CANCELLED"}
 
 
@@ -116,19 +113,20 @@ def test_a_job_that_starts_second_has_done_nothing_and_a_requeued_first_goes_on(
         run_dir = ways.only_run(tmp_path)
         numbers = [*of_run(cluster, run_dir)]
         cluster.run("scontrol", "release", ",".join(numbers))
-        first = run_files.FIRST_JOB.path(run_dir)
-        assert wait_until(first.exists)
-        (other,) = {*numbers} - {first.read_text()}
+        claim = run_files.FIRST_JOB.path(run_dir)
+        assert wait_until(claim.exists)
+        first = claim.read_text()
+        (other,) = {*numbers} - {first}
         assert wait_until(lambda: of_run(cluster, run_dir)[other][0] in ("CANCELLED", "COMPLETED"))
         assert wait_until(lambda: bool([*run_dir.glob("agents/node_?????.json")]))
         for number in numbers:
-            assert f"{run_dir.name}: running (job {first.read_text()})" in jobs("status", number)
+            assert f"{run_dir.name}: running (job {first})" in jobs("status", number)
 
-        cluster.run("scontrol", "requeue", first.read_text())
+        cluster.run("scontrol", "requeue", first)
         assert wait_until((run_dir / "attempts" / "0").exists)
         assert wait_until(lambda: bool([*run_dir.glob("agents/node_?????.json")]))
         job = read_json(run_files.JOB.path(run_dir))
-        assert (job["job_id"], job["job_ids"]) == (first.read_text(), numbers)
+        assert (job["job_id"], job["job_ids"]) == (first, numbers)
         assert jobs("cancel", other).endswith(": stopped\n")
     finally:
         ways.cancel_all(cluster)

@@ -19,7 +19,7 @@ from launch import jobs
 from launch.launchers.slurm import Slurm, build
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Submission
-from launch.slurm import queues, run_job
+from launch.slurm import batch_script, queues, run_job
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from launch.studies import array_job
@@ -106,7 +106,7 @@ def test_a_dry_run_shows_each_job(slurm, tmp_path):
         ("account", "x"), ("partition", "short"), ("account", "y"), ("partition", "main"),
     ]  # fmt: skip
     assert shown.count("launch.leading.batch_job run ") == 2
-    assert "# the first of these jobs to start leads the run, and cancels the others" in shown
+    assert "# the first of these jobs to start leads the run; it cancels the others" in shown
 
 
 def test_what_slurm_refuses_of_one_job_is_named_with_its_partition(slurm):
@@ -159,6 +159,20 @@ def test_a_job_that_is_refused_leaves_no_other_in_the_queue(slurm, tmp_path):
     assert slurm.calls("scancel") == ["scancel 12"]
 
 
+def test_ctrl_c_before_the_last_is_submitted_leaves_none_in_the_queue(slurm, tmp_path, monkeypatch):
+    submit_one = batch_script.submit
+
+    def interrupted(*args: object) -> list[str]:
+        if slurm.calls("sbatch"):
+            raise KeyboardInterrupt
+        return submit_one(*args)
+
+    monkeypatch.setattr(batch_script, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(tmp_path / "run")
+    assert slurm.calls("scancel") == ["scancel 12"]
+
+
 def test_a_job_that_cannot_be_withdrawn_is_named(slurm, tmp_path, capsys):
     slurm.after_submission(12, "echo no > refusal; touch silent")
     with pytest.raises(MusterError, match="Slurm does not"):
@@ -187,6 +201,17 @@ def test_who_starts_before_the_numbers_are_recorded_has_the_others_withdrawn(
     assert run_record.read_job(tmp_path / "run")["job_id"] == first
 
 
+def test_the_numbers_are_recorded_even_if_a_leader_has_begun(slurm, run):
+    spec = spec_in(run)
+    (run / run_files.JOB.pattern).unlink()
+    assert queues.is_first(run, current("15"))
+    run_record.begin(spec, "slurm", "15", cluster="here")
+    assert queues.record(spec, ["14", "15"], "here", os.environ) == ["15"]
+    job = run_record.read_job(run)
+    assert (job["job_id"], job["job_ids"]) == ("15", ["14", "15"])
+    assert "scancel 14" in slurm.calls("scancel")
+
+
 # in the jobs
 
 
@@ -200,10 +225,24 @@ def test_the_first_to_start_leads_and_cancels_the_others(slurm, run):
     assert len(slurm.calls("scancel")) == 1
 
 
+def test_a_job_that_starts_before_any_number_is_recorded_cancels_nothing(slurm, run):
+    write(run, {run_files.JOB.pattern: JOB | {"job_id": run_record.NOT_YET}})
+    assert queues.is_first(run, current("13"))
+    assert slurm.calls("scancel") == []
+
+
 def test_a_requeued_job_keeps_its_claim(slurm, run):
     assert queues.is_first(run, current("13"))
     assert queues.is_first(run, current("13", attempt=1))
     assert not queues.is_first(run, current("12"))
+
+
+def test_a_claim_that_cannot_be_read_is_an_error(slurm, run):
+    """Such as one that another program has emptied: no job may end as if another led the run."""
+    write(run, {run_files.FIRST_JOB.pattern: ""})
+    with pytest.raises(MusterError, match=r"\.first-job does not name the job that leads the run"):
+        queues.is_first(run, current("12"))
+    assert not [*run.glob("*.partial")]
 
 
 def test_a_run_with_one_job_needs_no_claim(slurm, tmp_path):

@@ -89,7 +89,7 @@ WORDS = st.lists(
 def test_a_value_stands_once_in_each_of_its_places_or_at_the_end(words, value):
     point = {"lr": value, "rank": "4"}  # workers replace the latter
     written = grid.with_values(words, point)
-    places = grid.in_place(words, point)
+    places = grid.names_in_place(words, point)
     assert places == ({"lr"} if re.search(r"(?<![${]){lr}(?!})", " ".join(words)) else set())
     assert written[: len(words)] == [
         re.sub(r"(?<![${]){lr}(?!})", lambda _: value, word) for word in words
