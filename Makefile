@@ -9,9 +9,10 @@ PYTHON ?= python3
 ARGS ?=
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
-# Debian's, for a testbed, Open MPI, PDFs of reports, reports in a browser, and compiled models.
+# Debian's, for a testbed, Open MPI, containers, PDFs of reports, reports in a browser, and compiled
+# models.
 PACKAGES := slurmd slurmctld slurm-client munge openssh-server iproute2 rsync git openmpi-bin \
-	libpango-1.0-0 libpangoft2-1.0-0 chromium chromium-driver g++
+	charliecloud-runtime libpango-1.0-0 libpangoft2-1.0-0 chromium chromium-driver g++
 # The cases of docs/figures/speed.svg.
 TITLED := loop_gather_scatter,accelerate_example,transformers_trainer,plain_ddp_with_muster,$\
 	trainer_with_muster,gather_scatter,all_reduce

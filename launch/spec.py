@@ -80,6 +80,7 @@ class Program:
     wrap: tuple[str, ...] = ()  # a command in front of each worker
     image: str = ""  # of the container in which a node's processes start; "": none
     mounts: tuple[str, ...] = ()  # what the container sees beside the run's own folders
+    project: str = ""  # where a snapshot's links lead, which a container must see, too; "": nowhere
     takes_resume: bool = False  # a restart adds --resume auto, once it has a checkpoint
     has_placeholders: bool = False  # in its arguments, which each worker replaces
 

@@ -21,6 +21,7 @@ PACKAGES = {
     "rsync": "rsync",
     "git": "git",
     "mpirun": "openmpi-bin",
+    "ch-run": "charliecloud-runtime",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
     "Pango": "libpangoft2-1.0-0",

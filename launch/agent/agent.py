@@ -324,18 +324,17 @@ class NodeAttempt:
         env = self._environment(connections.own_address) if self._goes_on() else None
         if env is None or connections.master_port is None:
             return
-        start_process = None
+        started: Assignment | None = assignment
         if assignment.spec.program.image:
             # this import would delay all other runs if it were at the top of the file
-            from launch.agent.processes import container
+            from launch.agent.processes.container import assignment_inside
 
             with waiting_for("its --container"):
-                entered = container.entered(assignment, env, str(self._scratch), self._tick_on)
-            if entered is None:
-                return
-            start_process = entered.spawn
+                started = assignment_inside(assignment, env, str(self._scratch), self._tick_on)
+        if started is None:
+            return
         workload = self._workload = start_workload(
-            assignment, connections.master_port, env, self._warm, start_process
+            started, connections.master_port, env, self._warm
         )
         self._workers_began_s = running_s()
         self._change(PartState.RUNNING)

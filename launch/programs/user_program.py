@@ -157,8 +157,6 @@ class UserProgram:
         if words[0] == "--function":
             function = path_on_nodes(run_id, "function") if is_sent else FUNCTION.path(run_dir)
             words = ["--function", str(function)]
-        # a snapshot's links lead to the project
-        project = () if is_sent or not self._image else (str(project_of(self._cwd)),)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
             parse_program(words, self._cwd),
@@ -166,7 +164,8 @@ class UserProgram:
             python=self._config.python if is_sent and not self._image else self._choice.python,
             wrap=tuple(PLACE.sub(lambda place: places[place[1]], word) for word in self._wrap),
             image=self._image,
-            mounts=(*project, *self._config.container_mounts),
+            mounts=self._config.container_mounts,
+            project="" if is_sent or not self._image else str(project_of(self._cwd)),
         )
         prologue = self._config.prologue
         return replace(

@@ -46,6 +46,7 @@ class PreloadProcess(StartedProcess):
         finally:
             os.close(writes)
         super().__init__(command, node, process)
+        self._env = {**node.env, **command.env}  # with which it was started
         assert process.stdin is not None
         os.set_blocking(reads, False)
         os.set_blocking(process.stdin.fileno(), False)
@@ -96,13 +97,15 @@ class PreloadProcess(StartedProcess):
         if _imports(command, node) != _imports(self.command, self._node):
             return False
         words = _words(command)
+        env = {**node.env, **command.env}
+        changed = dict(env.items() - self._env.items())
         self._attempt += 1
         order = {
             "attempt": self._attempt,
             "nproc": int(words[words.index("--nproc") + 1]),
             "first_rank": int(words[words.index("--first-rank") + 1]),
             "argv": words[words.index("--") + 1 :],
-            "env": {**node.env, **command.env},
+            "env": {**dict.fromkeys(self._env.keys() - env.keys()), **changed},
             "log": str(Path(node.log.name).absolute()),
         }
         self.command = command

@@ -11,8 +11,9 @@ what was its stdin. Both have a JSON object per line:
                   {"attempt": 0, "rank": 2, "exit_code": null, "signal": 9, "time_unix_s": 1.5e9}
                   {"attempt": 0, "code": 1}                 after the last worker
     next attempt  {"attempt": 1, "nproc": 2, "first_rank": 2, "argv": ["train.py"],
-                   "env": {"RANK": ...}, "log": "/..."}
+                   "env": {"MASTER_PORT": "29501", "MUSTER_CPUS": null}, "log": "/..."}
 
+`env` has what differs from the variables of this process, null where one is to be removed.
 Between attempts it ignores signals that are meant for workers. It ends when its stdin or its agent
 ends.
 
@@ -141,7 +142,7 @@ def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | No
     received: list[int] = []
     codes: list[int] = []  # 0, STOPPED, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
-    grace_s = float(attempt.get("env", os.environ).get(GRACE_VARIABLE) or GRACE_S)
+    grace_s = float(os.environ.get(GRACE_VARIABLE) or GRACE_S)
 
     def send(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGALRM:

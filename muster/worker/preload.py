@@ -62,10 +62,11 @@ def main() -> None:
     import_modules(modules.split(","), words[words[0] == "--fill-in" :])
     gc.freeze()  # otherwise the first collection in each worker would copy all pages
     attempt, local_rank = node_workers.start(attempt, agent)
-    if "env" in attempt:
-        os.environ.clear()
-        os.environ.update(attempt["env"])
-        set_threads(attempt["nproc"])
+    for name, value in attempt.get("env", {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     become_worker(attempt["first_rank"] + local_rank, local_rank, attempt["argv"])
 
 

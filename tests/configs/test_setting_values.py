@@ -71,12 +71,15 @@ PLAIN = st.text(st.characters(exclude_characters="\x7f", exclude_categories=["Cc
 OPTIONS = st.lists(st.builds(SbatchOption, st.sampled_from(["comment", "licenses", "x-y"]), PLAIN))
 SLURM = OPTIONS.map(lambda options: SlurmConfig(slurm=tuple(options)))
 INCLUDE = st.lists(LINE).map(lambda patterns: ProgramConfig(include=tuple(patterns)))
+IMAGE = st.lists(st.from_regex("/[a '\"]*(:/[a =]*)?", fullmatch=True)).map(
+    lambda mounts: ProgramConfig(container="x.sif", container_mounts=tuple(mounts))
+)
 VARIABLES = st.lists(st.builds(Variable, st.sampled_from("AB_"), st.none() | TEXT))
 ENV = VARIABLES.map(lambda variables: ProgramConfig(env=tuple(variables)))
 
 
 @settings(max_examples=50, deadline=None)
-@given(LAUNCH | WORKERS | SLURM | INCLUDE)
+@given(LAUNCH | WORKERS | SLURM | INCLUDE | IMAGE)
 def test_all_that_a_file_of_settings_holds_is_read_again(tmp_path_factory, config):
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(cli.to_yaml(config), encoding="utf-8")
@@ -84,10 +87,10 @@ def test_all_that_a_file_of_settings_holds_is_read_again(tmp_path_factory, confi
 
 
 @settings(max_examples=50, deadline=None)
-@given(LAUNCH | WORKERS | SLURM | INCLUDE | ENV)
+@given(LAUNCH | WORKERS | SLURM | INCLUDE | IMAGE | ENV)
 def test_flags_say_the_same_one_by_one_and_at_once(config):
     base = type(config)()
-    repeated = {"env", "include", "slurm"} & vars(config).keys()
+    repeated = {"container_mounts", "env", "include", "slurm"} & vars(config).keys()
     words = [cli.word(name, value) for name in repeated for value in getattr(config, name)]
     others = {name: value for name, value in vars(config).items() if name not in repeated}
     words += [cli.word(name, value) for name, value in others.items() if value is not None]

@@ -36,7 +36,8 @@ MOUNTS = ("/usr", sys.base_prefix, sys.prefix)
 # What ch-run itself mounts.
 OF_ENGINE = ("dev", "proc", "sys", "tmp", "etc", "root", "home", "mnt")
 FILES = ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf", "of-the-image")
-# Prints whether it is inside, as a line of Python.
+SET = ("APPTAINER_CONTAINER", "CH_RUNNING")  # variables that the engines set
+# Whether it is inside, as an expression of Python.
 INSIDE = 'os.environ.get("APPTAINER_CONTAINER") or os.path.exists("/of-the-image")'
 
 # It waits, and saves when it is asked to stop.

@@ -1,8 +1,8 @@
 """Start a node's processes inside a container: `--container IMAGE`.
 
 How it works: the commands of a run's plan stay as they are. On its node each gets the command of a
-container engine in front, when it is started. The engine is the first of `ENGINES` on PATH, where a
-prologue may have put it, so nodes may have different ones. An engine shares the node's network,
+container engine in front, before it is started. The engine is the first of `ENGINES` on PATH, where
+a prologue may have put it, so nodes may have different ones. An engine shares the node's network,
 processes and user with what it starts, and passes the environment on. So ports, signals, exit
 codes, stacks and the end of all processes are as without a container. Every folder has the same
 path inside.
@@ -13,11 +13,10 @@ Before the workers start, the image is asked whether its Python has what they ne
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from configs import plugins
 from configs.settings.launch import OTHER_ENGINES
@@ -30,19 +29,21 @@ from muster.errors import UsageError
 from muster.ownership import user_name
 from muster.writing import tail, writing
 
-# Writes which of the modules the image's Python lacks; the current folder is taken off its path.
+# Writes which of the modules the image's Python lacks. The current folder is taken off its path. An
+# engine may print, too, so the answer goes to a file.
 LACKS = """
 import sys
+if sys.version_info < (3, 8):
+    sys.exit("it is Python %d.%d; Muster needs 3.8 or newer" % sys.version_info[:2])
 sys.path[: not getattr(sys.flags, "safe_path", False)] = []
 import importlib.util
 with open(sys.argv[1], "w") as answer:
     answer.write(" ".join(name for name in sys.argv[2:] if importlib.util.find_spec(name) is None))
 """
-FOLDERS = ("MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS", "MUSTER_DATA")  # variables with a run's own
 
 
 class Engine(Protocol):
-    """The command line of a container engine; a pure function.
+    """The arguments of a container engine; a pure function.
 
     `mounts`: folders, as PATH or HERE:THERE. `cwd`: the folder inside in which `argv` starts.
     """
@@ -84,33 +85,21 @@ class Container:
     """An image on a node, and the engine that starts commands in it."""
 
     engine: str  # one of ENGINES
-    program: str  # its file
     image: str
     mounts: tuple[str, ...]
     has_gpus: bool
     variables: frozenset[str] = frozenset()  # names of the user's own, as of --env
 
-    def command(self, argv: Sequence[str], cwd: str) -> tuple[str, ...]:
-        """The command that starts `argv` inside, in the folder `cwd`."""
-        words = ENGINES[self.engine](self.image, self.mounts, cwd, argv, has_gpus=self.has_gpus)
-        return (self.program, *words)
-
-    def spawn(
-        self,
-        command: NodeCommand,
-        env: Mapping[str, str],
-        log: IO[bytes],
-        *,
-        stdin: int = subprocess.DEVNULL,
-        pass_fds: Sequence[int] = (),
-    ) -> "subprocess.Popen[bytes]":
-        """Start a process of a node inside the container; see `workers.spawn`."""
-        inside = self.command(command.argv, str(Path(command.cwd).absolute()))
+    def command(self, command: NodeCommand, env: Mapping[str, str]) -> NodeCommand:
+        """The command that starts `command` inside; `env`: what it will inherit."""
+        engine = ENGINES[self.engine]
+        cwd = str(Path(command.cwd).absolute())
+        words = engine(self.image, self.mounts, cwd, command.argv, has_gpus=self.has_gpus)
         if (prefix := OVERRIDES.get(self.engine)) is not None:
-            env = {**env, **{f"{prefix}{name}": env[name] for name in self.variables & env.keys()}}
+            more = {f"{prefix}{name}": env[name] for name in self.variables & env.keys()}
         else:  # ch-run needs a name, which a service or a cron job may lack
-            env = {"USER": user_name(os.geteuid()), **env}
-        return spawn(replace(command, argv=inside), env, log, stdin=stdin, pass_fds=pass_fds)
+            more = {"USER": env.get("USER", user_name(os.geteuid()))}
+        return replace(command, argv=(self.engine, *words), env={**command.env, **more})
 
     @property
     def absent_folders(self) -> list[str]:
@@ -126,14 +115,15 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
     """The container of a node's workers, whose environment is `env`.
 
     Raises:
-        UsageError: this node has no engine, no such image, or none of the folders.
+        UsageError: this node has no engine, no such image, or none of the folders; or an engine
+            cannot mount one of the run's own folders.
         CannotWrite: there is no folder for checkpoints, and it cannot be made.
     """
     program = assignment.spec.program
     place = f"on {assignment.name}"
     path = env.get("PATH")
-    found = {name: file for name in ENGINES if (file := shutil.which(name, path=path)) is not None}
-    if not found:
+    engine = next((name for name in ENGINES if shutil.which(name, path=path)), None)
+    if engine is None:
         other = next((name for name in OTHER_ENGINES if shutil.which(name, path=path)), None)
         advice = f"{other} is started by --wrap" if other else "load its module by --prologue"
         raise UsageError(
@@ -145,19 +135,28 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
         )
     if lacking := [mount for mount in program.mounts if not Path(mount.partition(":")[0]).exists()]:
         raise UsageError(f"--container-mounts {','.join(lacking)} {place}: no such file or folder")
-    set_here = {**env, **assignment.spec.env}
-    folders = [set_here[name] for name in FOLDERS if name in set_here]
-    own = [assignment.cwd, program.cwd or ".", str(Path(scratch).parent), *folders]
-    plain = [mount for mount in program.mounts if ":" not in mount]
-    outer = outermost([*own, *plain])
-    for folder in map(Path, outer):
-        if not folder.exists():  # that for checkpoints may be new
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-    mounts = (*outer, *(mount for mount in program.mounts if ":" in mount))
-    engine, file = next(iter(found.items()))
+    checkpoints = Path({**env, **assignment.spec.env}["MUSTER_CHECKPOINTS"])
+    moved = [mount for mount in program.mounts if ":" in mount]
+    others = [mount for mount in program.mounts if ":" not in mount]
+    mounts = outermost([*_read_and_written(assignment, scratch), str(checkpoints), *others])
+    if str(checkpoints) in mounts:  # as it is not in the run folder, it may be new
+        with writing(checkpoints):
+            checkpoints.mkdir(parents=True, exist_ok=True)
+    if odd := [mount for mount in mounts if {":", ","} & {*mount}]:
+        raise UsageError(
+            f"--container {program.image} {place}: {odd[0]} cannot be mounted, since its name has "
+            "a : or a comma; rename it"
+        )
     variables = frozenset(assignment.spec.secrets)
-    return Container(engine, file, program.image, mounts, gpu_count() > 0, variables)
+    return Container(engine, program.image, (*mounts, *moved), gpu_count() > 0, variables)
+
+
+def _read_and_written(assignment: Assignment, scratch: str) -> list[str]:
+    """The folders that a run has on this node; no engine mounts what is not there."""
+    spec = assignment.spec
+    own = [assignment.cwd, spec.program.cwd or ".", spec.program.project]
+    own += [str(spec.run_dir), assignment.data, str(Path(scratch).parent)]
+    return [folder for folder in own if folder and Path(folder).exists()]
 
 
 def outermost(folders: Iterable[str]) -> list[str]:
@@ -172,27 +171,28 @@ def outermost(folders: Iterable[str]) -> list[str]:
     return [str(path) for path in kept]
 
 
-def entered(
+def assignment_inside(
     assignment: Assignment, env: Mapping[str, str], scratch: str, goes_on: Callable[[], bool]
-) -> Container | None:
-    """The container of a node's workers, once its Python is known to have what they need.
+) -> Assignment | None:
+    """The assignment with commands that start inside, once its Python has what they need.
 
-    `goes_on` is called until that is known. If it returns false, this returns None.
+    `env`: what they will inherit. `goes_on` is called until the image's Python has answered. If it
+    returns false, this returns None.
 
     Raises:
         UsageError: as `container_of` does; or the image does not start, or lacks something.
+        CannotWrite: as `container_of` does.
         MusterError: the engine cannot be started.
     """
     container = container_of(assignment, env, scratch)
-    spec = assignment.spec
-    python = assignment.commands[0].argv[0]
-    needs = _needs(spec)
+    needs = _needs(assignment.spec)
     answer = Path(scratch, "lacks")
     printed = Path(scratch, "printed")
-    words = (python, "-c", LACKS, str(answer), *needs)
-    command = NodeCommand(assignment.name, 0, words, spec.env, assignment.commands[0].cwd)
+    first = assignment.commands[0]
+    python = first.argv[0]
+    question = replace(first, argv=(python, "-c", LACKS, str(answer), *needs))
     with printed.open("wb") as log:
-        process = container.spawn(command, env, log)
+        process = spawn(container.command(question, env), env, log)
     while process.poll() is None:
         if not goes_on():
             return None
@@ -209,7 +209,8 @@ def entered(
             f"{image}: its {python} has no {lacking[0]}, which {needs[lacking[0]]} needs; install "
             "it in the image, or name another Python there by --python"
         )
-    return container
+    commands = tuple(container.command(command, env) for command in assignment.commands)
+    return replace(assignment, commands=commands)
 
 
 def _needs(spec: LaunchSpec) -> dict[str, str]:

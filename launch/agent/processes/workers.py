@@ -33,7 +33,7 @@ from launch.runs.end_facts import OF_RANK
 from launch.runs.last_output import lost_peer_in
 from launch.runs.run_record import write_end
 from launch.spec import PRELOAD, RUN_MODULE, WORKER_MAIN, Assignment, NodeCommand
-from launch.starters.base import NodeStart, Spawn, StartedProcess, WarmInterpreter
+from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster import records
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
@@ -148,18 +148,14 @@ class Workload:
 
 
 def start_workload(
-    assignment: Assignment,
-    master_port: int,
-    env: Mapping[str, str],
-    warm: WarmInterpreter,
-    start_process: Spawn | None = None,
+    assignment: Assignment, master_port: int, env: Mapping[str, str], warm: WarmInterpreter
 ) -> Workload:
-    """Start the processes of one attempt on this node; `start_process`: inside a container.
+    """Start the processes of one attempt on this node.
 
     Raises:
         MusterError: there is no such program, or it cannot be started.
     """
-    node = NodeStart(assignment.ranks, env, open_log(assignment), start_process or spawn)
+    node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
     commands = [command.with_port(master_port) for command in assignment.commands]
     try:
         processes = [warm.start(command, node) for command in commands]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.processes.container import Container, container_of, outermost
-from launch.spec import Program
+from launch.agent.processes.container import LACKS, Container, container_of, outermost
+from launch.spec import NodeCommand, Program
 from muster.errors import UsageError
+from muster.ownership import user_name
 from tests.commands import call, ended
 from tests.launch import images
 from tests.launch.pretended import assignment
@@ -26,26 +27,33 @@ LOCAL = ["--launcher", "local", "--run-id", "run"]
 MANUAL = [*LOCAL, "--workers", "manual"]
 MOUNTS = ("/home/me/project", "/data:/mnt/data")
 ARGV = ("python3", "/muster/worker_main.py", "train.py", "--lr", "1e-3")
+COMMAND = NodeCommand("node0", 0, ARGV, {"RANK": "0"}, "/home/me/project/src")
 
 
 @pytest.mark.parametrize("engine", ["apptainer", "singularity"])
 @pytest.mark.parametrize("has_gpus", [False, True])
 def test_the_command_of_apptainer(engine, has_gpus):
-    container = Container(engine, f"/usr/bin/{engine}", "/images/a b.sif", MOUNTS, has_gpus)
+    variables = frozenset({"TOKEN", "UNSET"})
+    container = Container(engine, "/images/a b.sif", MOUNTS, has_gpus, variables)
+    inside = container.command(COMMAND, {"TOKEN": "secret", "HOME": "/home/me"})
     nv = ["--nv"] if has_gpus else []
     binds = ["--bind", "/home/me/project", "--bind", "/data:/mnt/data"]
-    assert [*container.command(ARGV, "/home/me/project/src")] == [
-        f"/usr/bin/{engine}", "exec", *nv, *binds, "--pwd", "/home/me/project/src",
-        "/images/a b.sif", *ARGV,
+    assert [*inside.argv] == [
+        engine, "exec", *nv, *binds, "--pwd", "/home/me/project/src", "/images/a b.sif", *ARGV
     ]  # fmt: skip
+    of_user = {f"{engine.upper()}ENV_TOKEN": "secret"}
+    assert inside == replace(COMMAND, argv=inside.argv, env={**COMMAND.env, **of_user})
 
 
 def test_the_command_of_charliecloud():
-    container = Container("ch-run", "/usr/bin/ch-run", "/images/torch", MOUNTS, True)
+    container = Container("ch-run", "/images/torch", MOUNTS, True, frozenset({"TOKEN"}))
+    inside = container.command(COMMAND, {"TOKEN": "secret", "USER": "me"})
     binds = ["--bind", "/home/me/project", "--bind", "/data:/mnt/data"]
-    assert [*container.command(ARGV, "/home/me/project")] == [
-        "/usr/bin/ch-run", *binds, "--cd", "/home/me/project", "/images/torch", "--", *ARGV,
+    assert [*inside.argv] == [
+        "ch-run", *binds, "--cd", "/home/me/project/src", "/images/torch", "--", *ARGV
     ]  # fmt: skip
+    assert inside.env == {**COMMAND.env, "USER": "me"}
+    assert container.command(COMMAND, {}).env["USER"] == user_name(os.geteuid())
 
 
 PATHS = st.lists(st.sampled_from("ab"), max_size=4).map(lambda parts: "/none/" + "/".join(parts))
@@ -71,14 +79,22 @@ def test_a_folder_behind_a_link_in_another_one_is_mounted_at_its_place(tmp_path)
     assert found == [str(tmp_path / "project"), str(tmp_path / "scratch" / "run")]
 
 
-def of_node(tmp_path: Path, *mounts: str, image: str = "", cwd: str = "/", **env: str):
+def beside(tmp_path: Path) -> list[str]:
+    """The folders of a run that are not in its checkout."""
+    return [f"{tmp_path}-{name}" for name in ("logs", "checkpoints", "temporary")]
+
+
+def of_node(tmp_path: Path, *mounts: str, image: str = "", data: str = "", **program: str):
     """The container on a node whose PATH has the folder `bin` of the test alone."""
-    (tmp_path / "image").mkdir(exist_ok=True)
-    given = assignment(tmp_path / "run")
-    program = Program((), cwd=cwd, image=image or str(tmp_path / "image"), mounts=mounts)
-    given = replace(given, cwd=str(tmp_path), spec=replace(given.spec, program=program))
-    env = {"PATH": str(tmp_path / "bin"), "MUSTER_RUN_DIR": str(tmp_path / "run"), **env}
-    return container_of(given, env, str(tmp_path / "scratch"))
+    logs, checkpoints, temporary = beside(tmp_path)
+    for folder in (tmp_path / "image", Path(logs, "run"), Path(temporary)):
+        folder.mkdir(parents=True, exist_ok=True)
+    given = assignment(Path(logs, "run"))
+    image = image or str(tmp_path / "image")
+    spec = replace(given.spec, program=Program((), image=image, mounts=mounts, **program))
+    given = replace(given, cwd=str(tmp_path), spec=spec, data=data)
+    env = {"PATH": str(tmp_path / "bin"), "MUSTER_CHECKPOINTS": checkpoints}
+    return container_of(given, env, f"{temporary}/scratch")
 
 
 def engines(tmp_path: Path, *names: str) -> None:
@@ -92,7 +108,7 @@ def test_a_node_takes_the_first_engine_that_it_has(tmp_path):
     engines(tmp_path, "singularity")
     assert of_node(tmp_path).engine == "singularity"
     engines(tmp_path, "apptainer")
-    assert of_node(tmp_path).program == str(tmp_path / "bin" / "apptainer")
+    assert of_node(tmp_path).engine == "apptainer"
 
 
 def test_gpus_are_asked_for_where_a_node_has_some(tmp_path, monkeypatch):
@@ -104,25 +120,37 @@ def test_gpus_are_asked_for_where_a_node_has_some(tmp_path, monkeypatch):
 
 def test_what_a_run_reads_and_writes_is_mounted(tmp_path):
     engines(tmp_path, "apptainer")
-    folders = {"MUSTER_CHECKPOINTS": "/usr/lib/none/../../share", "MUSTER_DATA": "/usr/lib"}
-    found = of_node(tmp_path, "/usr/bin", "/etc:/of/host", cwd="/usr/include", **folders)
-    # the checkout is the folder of the test, in which the run folder and the scratch folder are
-    own = {str(tmp_path), "/usr/lib", "/usr/bin", "/usr/include"}
+    more = ["/usr/bin", "/etc:/of/host"]
+    found = of_node(tmp_path, *more, cwd="/usr/include", project="/usr/share", data="/usr/lib")
+    logs, checkpoints, temporary = beside(tmp_path)
+    own = {str(tmp_path), f"{logs}/run", checkpoints, temporary}
+    own |= {"/usr/lib", "/usr/bin", "/usr/include", "/usr/share"}
     assert own <= {*found.mounts} and found.mounts[-1] == "/etc:/of/host"
+    assert Path(checkpoints).is_dir()  # else an engine would not mount it
 
 
-def test_a_new_folder_for_checkpoints_is_made(tmp_path):
-    """An engine mounts nothing that is not there; without a container the program makes it."""
+def test_a_folder_that_a_node_does_not_have_is_neither_mounted_nor_made(tmp_path):
+    """As without a container: the project may be elsewhere, and its absence is named later."""
     engines(tmp_path, "apptainer")
-    checkpoints = tmp_path.parent / f"{tmp_path.name}-checkpoints"
-    assert str(checkpoints) in of_node(tmp_path, MUSTER_CHECKPOINTS=str(checkpoints)).mounts
-    assert checkpoints.is_dir()
+    found = of_node(tmp_path, cwd="/none/snapshot", project="/none")
+    assert not [mount for mount in found.mounts if "none" in mount] and not Path("/none").exists()
 
 
-def refusal(tmp_path: Path, *mounts: str, **more: str) -> str:
+def refusal(tmp_path: Path, *mounts: str, **how: str) -> str:
     with pytest.raises(UsageError) as caught:
-        of_node(tmp_path, *mounts, **more)
+        of_node(tmp_path, *mounts, **how)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b"])
+def test_a_folder_that_an_engine_would_take_for_two_is_refused(tmp_path, name):
+    engines(tmp_path, "apptainer")
+    project = Path(f"{tmp_path}-{name}")
+    project.mkdir()
+    assert refusal(tmp_path, project=str(project)) == (
+        f"--container {tmp_path}/image on node0: {project} cannot be mounted, since its name has "
+        "a : or a comma; rename it"
+    )
 
 
 def test_what_a_node_lacks_is_named_with_the_node(tmp_path):
@@ -144,12 +172,14 @@ def test_what_a_node_lacks_is_named_with_the_node(tmp_path):
     )
 
 
+# It ends with its argument: an exit code, or a signal if it is negative.
 SHOWS = f"""
 import os, sys
 inside = bool({images.INSIDE})
 with open(os.environ["MUSTER_RUN_DIR"] + "/from-" + os.environ["RANK"], "w") as file:
     print(inside, os.environ["WORLD_SIZE"], os.getcwd(), os.environ["TOKEN"], file=file)
-sys.exit(int(sys.argv[1]))
+number = int(sys.argv[1])
+os.kill(os.getpid(), -number) if number < 0 else sys.exit(number)
 """
 
 
@@ -165,7 +195,7 @@ def project(tmp_path) -> Path:
 
 @pytest.fixture(params=["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))])
 def engine(request, tmp_path, monkeypatch) -> str:
-    """One that is found first; a real apptainer, too, takes no image that is a bare folder."""
+    """The engine that is found first. Debian has no apptainer: a stand-in takes its place."""
     if request.param == "apptainer":
         images.apptainer(tmp_path / "bin")
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
@@ -203,10 +233,31 @@ def test_preloaded_workers_are_forked_inside(project, inside):
     assert "total 1.0" in run_well(*flags, "--", "ddp.py", cwd=project)
 
 
-def test_an_exit_code_is_that_of_the_program(project, inside):
-    code, _, err = submit(*MANUAL, "--env", "TOKEN=x", *inside, "--", "shows.py", "7", cwd=project)
-    assert code == 7 and "rank 0 on node0" in err and "exit code 7" in err
-    assert read_json(project / "logs" / "run" / "exits" / "rank_00000.json")["code"] == 7
+AGAIN = f"""
+import os, signal
+attempt = os.environ["MUSTER_ATTEMPT"]
+print("attempt", attempt, bool({images.INSIDE}), any(name in os.environ for name in {images.SET}))
+if attempt == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_of_a_restart_are_forked_inside_with_the_variables_of_the_image(project, inside):
+    (project / "again.py").write_text(AGAIN)
+    flags = [*LOCAL, "--workers", "preload", "--preload", "json", "--max-restarts", "1", *inside]
+    code, out, err = submit(*flags, "--", "again.py", cwd=project)
+    assert code == 0, err
+    assert "attempt 0 True True" in out and "attempt 1 True True" in out
+    assert "rank 0 on node0 was killed by SIGKILL" in err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "why"), [(7, 7, "exit code 7"), (-signal.SIGKILL, 137, "killed by SIGKILL")]
+)
+def test_an_end_is_that_of_the_program(project, inside, number, code, why):
+    flags = [*MANUAL, "--env", "TOKEN=x", *inside]
+    found, _, err = submit(*flags, "--", "shows.py", str(number), cwd=project)
+    assert found == code and "rank 0 on node0" in err and why in err, err
 
 
 def ready(project: Path) -> int:
@@ -296,6 +347,23 @@ def test_an_image_without_torch_is_named_with_its_node(project, inside, tmp_path
         in err
     )
     assert alive(tmp_path) == []
+
+
+OLD = """#!{python}
+import sys
+sys.version_info = (3, 6, 9)
+sys.argv[:] = ["-c", *sys.argv[3:]]
+exec({question!r})
+"""
+
+
+def test_an_image_with_an_old_python_is_named_with_its_node(project, inside, tmp_path):
+    text = OLD.format(python=os.path.realpath(sys.executable), question=LACKS)
+    python = executable(tmp_path / "old" / "python3", text)
+    flags = [*MANUAL, *inside[:-1], str(python), "--", "shows.py", "0"]
+    code, _, err = submit(*flags, cwd=project)
+    assert code == 2 and f"--container {tmp_path}/image on node0: " in err
+    assert f" did not start {python}: it is Python 3.6; Muster needs 3.8 or newer\n" in err
 
 
 @pytest.mark.needs("ch-run")

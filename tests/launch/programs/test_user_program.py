@@ -148,11 +148,11 @@ def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
         check(tmp_path, *flags, "--", *line.split())
         check(tmp_path, *flags, "--python", "nopython", "--", *line.split())
     own = ["--run-id", "a", "--logs-dir", str(tmp_path / "logs")]
-    for is_sent, project in ((False, [str(tmp_path)]), (True, [])):
+    for is_sent, project in ((False, str(tmp_path)), (True, "")):
         program = CommandLine.of([*own, *flags, "--", "train.py"]).program(tmp_path)
         spec = program.spec("a", is_sent=is_sent, snapshot=None)
         assert spec.program.image == str(tmp_path / "image") and spec.program.python == "python3"
-        assert [*spec.program.mounts] == [*project, "/data", "/a:/b"]
+        assert spec.program.mounts == ("/data", "/a:/b") and spec.program.project == project
         assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     program.announce(is_sent=False)
     line = f"python: python3 of {tmp_path}/image; --python names another\n"
