@@ -37,7 +37,6 @@ import time
 DATA_MARK = ".muster-data"  # in a folder that --send has made
 WORK = ".{}.muster-sending"  # beside it, as long as it is not whole
 CHUNK_BYTES = 1 << 20  # read of a file at a time
-RECEIVED_BYTES = 1 << 16  # at a time; for more, Python asks the kernel for memory each time
 SILENT_S = 30.0  # then who sends is gone, and another try must not wait for this one
 WAIT_S = 1.0  # between two looks at a lock
 NAMED = 4  # at most, of files in the way
@@ -432,15 +431,16 @@ class Stream:
 
     def __init__(self, descriptor):  # type: ignore[no-untyped-def]
         self._descriptor = descriptor
-        self._left = memoryview(b"")  # received, and not taken yet
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))  # new memory for each part takes longer
+        self._left = self._buffer[:0]  # received, and not taken yet
 
     def _receive(self):  # type: ignore[no-untyped-def]
         if not select.select([self._descriptor], [], [], SILENT_S)[0]:
             raise EOFError
-        new = os.read(self._descriptor, RECEIVED_BYTES)
-        if not new:
+        count = os.readv(self._descriptor, [self._buffer])
+        if not count:
             raise EOFError
-        return new
+        return self._buffer[:count]
 
     def line(self):  # type: ignore[no-untyped-def]
         """The next line.
@@ -450,16 +450,16 @@ class Stream:
         """
         text = bytes(self._left)
         while b"\n" not in text:
-            text += self._receive()
+            text += bytes(self._receive())
         line, _, rest = text.partition(b"\n")
         self._left = memoryview(rest)
         return line
 
     def chunks(self, size):  # type: ignore[no-untyped-def]
-        """The next bytes, `size` of them in all."""
+        """The next bytes, `size` of them in all; each part is to be used before the next one."""
         while size > 0:
             if not self._left:
-                self._left = memoryview(self._receive())
+                self._left = self._receive()
             chunk, self._left = self._left[:size], self._left[size:]
             size -= len(chunk)
             yield chunk
