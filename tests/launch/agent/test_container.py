@@ -322,6 +322,8 @@ def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
+    end = read_json(project / "logs" / "run" / "agents" / "node_00000.exit.json")
+    assert end["message"] == "told to stop (SIGTERM)"  # it has not waited for the engine
     assert wait_until(lambda: alive(tmp_path) == [])
 
 
