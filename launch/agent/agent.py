@@ -79,9 +79,9 @@ from launch.nodes.channel import (
     wait_for_news,
     waiting_for,
 )
-from launch.nodes.cores import share_cores
 from launch.nodes.message_types import LeaderMessage
 from launch.nodes.node_data import DATA_MARK
+from launch.nodes.resources import share_cores
 from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment

@@ -10,9 +10,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib.machinery import FrozenImporter
 from pathlib import Path
 
-from launch.nodes import node_facts
+from launch.nodes.resources import limits
 from launch.nodes.this_machine import GLOO, TENSORPIPE, card_names, gpu_count, names_no_card
 from launch.spec import Assignment
 from muster.printable import listed, on_one_line
@@ -26,7 +27,7 @@ PROCESSES_OF_WORKER = 256  # with their threads: those of torch, its loaders and
 SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
 MB = 1_000_000
 VERSION = re.compile(r"python(3\.\d+)")
-# Modules that hide nothing: those of Python's own tests, and those that no file can hide.
+# Modules that hide nothing: those of Python's own tests, and those inside the interpreter.
 UNHIDDEN = {"test", *sys.builtin_module_names}
 OF_STANDARD_LIBRARY = {"os.py", "site.py"}
 # What uses the cards of a variable, besides the backend whose variable is refused.
@@ -48,22 +49,22 @@ def raise_limits() -> None:
                 resource.setrlimit(kind, (wanted, hard))
 
 
-def too_low(limits: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
-    """A line for each of `node_facts.limits` that is too low for so many workers on its node."""
-    files = limits["files"]
+def too_low(found: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
+    """A line for each of a node's `limits` that is too low for so many workers on its node."""
+    files = found["files"]
     if files is not None and files < FEW_FILES:
         yield (
             f"a process may open {files} files at most, which data loaders may exceed; raise "
             "nofile in /etc/security/limits.conf"
         )
-    processes = limits["processes"]
+    processes = found["processes"]
     if processes is not None and processes < max(FEW_PROCESSES, workers * PROCESSES_OF_WORKER):
         yield (
             f"{processes} processes and threads at most; raise nproc in /etc/security/limits.conf, "
             "or --pids-limit of the container"
         )
-    shared = limits["shared_bytes"]
-    free = limits["free_shared_bytes"]
+    shared = found["shared_bytes"]
+    free = found["free_shared_bytes"]
     if shared is not None and free is not None and free < workers * SHARED_BYTES_OF_WORKER:
         yield (
             f"/dev/shm has {free / MB:.0f} of {shared / MB:.0f} MB free: loader "
@@ -78,7 +79,7 @@ def notes(assignment: Assignment, env: Mapping[str, str], before: Mapping[str, s
     `env`: the variables of the workers; `before`: the same without those of the prologue.
     """
     lines = [
-        *too_low(node_facts.limits(), len(assignment.ranks)),
+        *too_low(limits(), len(assignment.machine_ranks)),
         *_of_cards(env),
         *_of_python(assignment, env, before),
     ]
@@ -88,8 +89,11 @@ def notes(assignment: Assignment, env: Mapping[str, str], before: Mapping[str, s
 def _of_cards(env: Mapping[str, str]) -> Iterator[str]:
     """Variables that name no card of this node, and that not all programs use."""
     for variable in (GLOO, TENSORPIPE) if gpu_count() else (TENSORPIPE,):
-        value = env.get(variable, "")
-        if value and names_no_card(variable, value, own := card_names()):
+        value = env.get(variable)
+        if not value:
+            continue
+        own = card_names()
+        if names_no_card(variable, value, own):
             yield (
                 f"{variable} is set to {value}, and the cards are {listed(own)}; {USERS[variable]} "
                 "would fail: set it to one of these, or leave it unset"
@@ -99,9 +103,10 @@ def _of_cards(env: Mapping[str, str]) -> Iterator[str]:
 def _of_python(
     assignment: Assignment, env: Mapping[str, str], before: Mapping[str, str]
 ) -> Iterator[str]:
+    """What PATH and PYTHONPATH do to the program's Python."""
     program = assignment.spec.program
     named = next((command.argv[0] for command in assignment.commands), None)
-    if named is None or program.wrap:  # a container has a Python of its own
+    if named is None or program.image or program.wrap:  # a container has a Python of its own
         return
     cwd = Path(assignment.cwd, program.cwd or "")
     place = shutil.which(str(cwd / named) if "/" in named else named, path=env.get("PATH"))
@@ -144,9 +149,12 @@ def _of_folder(folder: Path, python: Path) -> Iterator[str]:
         )
     if names >= OF_STANDARD_LIBRARY:
         return
-    modules = sys.stdlib_module_names - UNHIDDEN
-    hidden = sorted(names & {f"{module}.py" for module in modules})
-    hidden += sorted(name for name in names & modules if (folder / name / "__init__.py").exists())
+    hidden = [
+        name
+        for name in sorted(names)
+        if _is_found_on_path(name.removesuffix(".py"))
+        if name.endswith(".py") or (folder / name / "__init__.py").exists()
+    ]
     if hidden:
         yield (
             f"PYTHONPATH has {folder}, where {listed(hidden)} would be taken for Python's own; "
@@ -161,6 +169,12 @@ def version_of(python: Path) -> str | None:
     found = {match[1] for path in (python.parent.parent / "lib").glob("python3.*")
              if (match := VERSION.fullmatch(path.name))}  # fmt: skip
     return found.pop() if len(found) == 1 else None
+
+
+def _is_found_on_path(module: str) -> bool:
+    """Whether Python looks for this module of its own in folders, so that a file may hide it."""
+    is_own = module in sys.stdlib_module_names and module not in UNHIDDEN
+    return is_own and FrozenImporter.find_spec(module) is None  # not io, os, ...
 
 
 def _is_same(python: str, other: str) -> bool:

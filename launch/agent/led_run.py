@@ -764,4 +764,4 @@ def _cores_of(nodes: Iterable[Here]) -> str:
         names.setdefault(node["cores"], []).append(node["node"])
     if len(names) == 1:
         return next(iter(names))
-    return "; ".join(f"{', '.join(where)}: {words}" for words, where in names.items())
+    return "; ".join(f"{listed(where)}: {words}" for words, where in names.items())

@@ -1,5 +1,6 @@
 """Check every node, and test every pair of them; the nodes need Python and nothing else."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -7,8 +8,8 @@ from launch.checks import network_checks, node_checks
 from launch.checks.findings import CheckedNode, Findings, PairConnection, Row
 from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
-from launch.nodes.cores import Cores, usable_cores
 from launch.nodes.network_choice import Choice
+from launch.nodes.resources import Cores, node_resources
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from launch.spec import NodeFacts, WorkersPython
 from muster.errors import MusterError
@@ -62,7 +63,8 @@ def judge_nodes(
         chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
-    cores = survey.ask(usable_cores, probes) if planned else {}
+    resources = survey.ask(node_resources, probes)
+    workers_of = _workers_by_machine(planned, probes)
     pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
     addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
     connections = _try_pairs(survey, addresses) if chosen else {}
@@ -76,8 +78,9 @@ def judge_nodes(
             connections={
                 names[other]: connection for other, connection in connections.get(index, {}).items()
             },
-            cores=Cores(*cores[index].value) if index in cores else None,
-            workers=_workers_on_machine_of(index, planned, len(probe["gpus"])),
+            limits=resources[index].value["limits"] if index in resources else None,
+            cores=Cores(*resources[index].value["cores"]) if index in resources else None,
+            workers=workers_of[planned[index].spec.name] if planned else 0,
         )
         for index, probe in probes.items()
     )
@@ -90,13 +93,13 @@ def examination(findings: Findings) -> list[Row]:
     return [check(findings) for check in (network_checks.reach, *others)]
 
 
-def _workers_on_machine_of(index: int, planned: Sequence[NodeFacts], gpus: int) -> int:
-    """How many of the planned workers share the cores of a node."""
-    return sum(
-        node.nproc.counted(gpus).number or 0
-        for node in planned
-        if node.spec.name == planned[index].spec.name
-    )
+def _workers_by_machine(planned: Sequence[NodeFacts], probes: Mapping[int, Probe]) -> Counter[str]:
+    """How many of the planned workers share the cores of each machine."""
+    counts = Counter[str]()
+    for index, probe in probes.items() if planned else ():
+        node = planned[index]
+        counts[node.spec.name] += node.nproc.counted(len(probe["gpus"])).number or 0
+    return counts
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:

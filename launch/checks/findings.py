@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from launch.nodes.cores import Cores
 from launch.nodes.network_choice import Choice
+from launch.nodes.resources import Cores
 from launch.nodes.survey import Probe
 from launch.spec import WorkersPython
 from muster.printable import LISTED, listed
@@ -32,8 +32,9 @@ class CheckedNode:
     connections: Mapping[str, PairConnection] = field(
         default_factory=dict
     )  # by the other node's name
-    cores: Cores | None = None  # that the run's workers will have; None: unknown
-    workers: int = 0  # that share these
+    limits: Mapping[str, int | None] | None = None  # see `resources.limits`; None: unknown
+    cores: Cores | None = None  # that the run's workers will have, if there will be `workers`
+    workers: int = 0  # that share these; 0: unknown
 
     @property
     def interface(self) -> str:

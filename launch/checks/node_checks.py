@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from configs import plugins
 from launch.agent.inherited import too_low
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
-from launch.nodes.cores import ASK_FOR_MORE
+from launch.nodes.resources import ASK_FOR_MORE
 from launch.spec import WorkersPython
 from muster import extras
 from muster.checkout import IS_INSTALLED
@@ -141,7 +141,7 @@ def limits(findings: Findings) -> Row:
     """Whether workers may have as many files, processes and shared memory as they usually need."""
     nodes: dict[str, list[str]] = {}  # by the problem that they have
     for node in findings.nodes:
-        for problem in too_low(node.probe["limits"]):
+        for problem in too_low(node.limits, node.workers or 1) if node.limits else ():
             nodes.setdefault(problem, []).append(node.name)
     if not nodes:
         return Row(LIMITS, "ok", ("files, processes and /dev/shm: enough",))

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
-from launch.nodes import cores, node_data, node_facts
+from launch.nodes import node_data, node_facts, resources
 from launch.nodes.channel import is_line, is_port, is_size
 from muster.records import dict_of, fits
 
@@ -82,11 +82,13 @@ FORMS: dict[Callable[..., Any], Any] = {
         "towards_srun": (is_line, None),
         "disks": dict_of(is_line, {"folder": is_line, "exists": bool, "free_bytes": is_size}),
         "gpus": _are_gpus,
+    },
+    resources.node_resources: {
         "limits": dict.fromkeys(
             ("files", "processes", "shared_bytes", "free_shared_bytes"), (is_size, None)
         ),
+        "cores": _are_cores,
     },
-    cores.usable_cores: _are_cores,
     node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),
     node_facts.claimed_by: [_is_node],
     node_facts.leftovers: [

@@ -21,7 +21,6 @@ import ipaddress
 import json
 import os
 import re
-import resource
 import shutil
 import socket
 import socketserver
@@ -31,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 MARK = "muster:"
@@ -121,7 +121,6 @@ def describe(question):  # type: ignore[no-untyped-def]
         "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
-        "limits": limits(),
     }
 
 
@@ -403,49 +402,6 @@ def _gpus():  # type: ignore[no-untyped-def]
     return [line.strip() for line in _output(argv, timeout_s=30) if "," in line]
 
 
-def limits():  # type: ignore[no-untyped-def]
-    """The most that workers on this node may have; None: no limit, or none that is known.
-
-    `files` are those that a process may open, `processes` those of this user or this container with
-    their threads, and the bytes those of /dev/shm, through which loader workers pass batches.
-    """
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    shared = free = None
-    with contextlib.suppress(OSError):  # macOS has no such folder
-        disk = os.statvfs("/dev/shm")
-        shared, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-    return {
-        "files": None if files == resource.RLIM_INFINITY else files,
-        "processes": _process_limit(),
-        "shared_bytes": shared,
-        "free_shared_bytes": free,
-    }
-
-
-def _process_limit(root="/sys/fs/cgroup", own="/proc/self/cgroup"):  # type: ignore[no-untyped-def]
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    # root has no such limit, but for that of a container
-    limits = [hard] if os.geteuid() and hard != resource.RLIM_INFINITY else []
-    for line in _text(own).splitlines():  # version 2 has no names of controllers
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "pids"):
-            top = Path(root, controllers)
-            folder = top / path.lstrip("/")
-            while folder == top or top in folder.parents:
-                most = _text(folder / "pids.max").strip()
-                limits += [int(most)] if most.isdigit() else []
-                folder = folder.parent
-    return min(limits, default=None)
-
-
-def _text(path):  # type: ignore[no-untyped-def]
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
     """The lines that a command prints; none if it cannot be run, fails, or takes too long."""
     try:
@@ -486,8 +442,6 @@ def listen(question):  # type: ignore[no-untyped-def]
 
 def connect(question):  # type: ignore[no-untyped-def]
     """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
-    from concurrent.futures import ThreadPoolExecutor  # imported here: an agent has no use for it
-
     others = {node: at for node, at in question["servers"].items() if node != question["node"]}
     with ThreadPoolExecutor(len(others) or 1) as pool:
         tries = {node: pool.submit(_try, at, question["patience_s"]) for node, at in others.items()}

@@ -1,7 +1,7 @@
 """Ask all nodes the same questions at once, over one connection to each.
 
 How it works: a `Transport` has the commands that start Python on the nodes, through ssh, as one
-step of srun, or here. Each process gets the text of `cores` and `node_facts` through stdin, and
+step of srun, or here. Each process gets the text of `resources` and `node_facts` through stdin, and
 then one question after another. `ask` sends the name of one of their functions and its arguments,
 and collects each node's result. Nothing is installed or left on a node. A probe ends with its
 stdin, so nothing continues there when this process is gone.
@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
-from launch.nodes import cores, node_facts
+from launch.nodes import node_facts, resources
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
@@ -98,7 +98,8 @@ class Survey:
     def __init__(self, transport: Transport, *more: ModuleType) -> None:
         """`more`: modules like `node_facts` whose functions are asked, too."""
         self._transport = transport
-        self._modules = (cores, *more, node_facts)  # __future__ comes first; the last one answers
+        # the first one's __future__ import must begin the text, and the last one answers
+        self._modules = (resources, *more, node_facts)
         self._number = 0  # of the latest question
         self._timeout_s = NODE_ANSWERS_SURVEY_S  # of that question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
@@ -147,7 +148,7 @@ class Survey:
     ) -> dict[int, Answer]:
         """The results of `function(arguments)`, by node, of those that answered in time.
 
-        `function` is one of `node_facts` or `cores`, or of a module that was given beside them.
+        `function` is one of `node_facts` or `resources`, or of a module that was given beside them.
         `of`: the nodes to wait for, where others have never answered; None: all nodes.
         """
         self._number += 1

@@ -80,7 +80,7 @@ def table(workers: int, found: dict[str, list[float]]) -> list[dict[str, str]]:
         ratios = [own / other for own, other in zip(seconds, found[best], strict=True)]
         most = MOST if name.startswith("muster run") else None
         note = f" ({spread(seconds)} s){', the best' if name == best else ''}"
-        what = f"{workers} workers: {name}, of the best by hand"
+        what = f"workers: {workers}, {name}; of the best by hand"
         rows.append(held(what, ratios, most, note=note))
     return rows
 

@@ -16,11 +16,6 @@ EVERY = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_set(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
 def run(cluster, way, folder, *flags):
     """What each rank on a node has, and what was printed."""
     folder.mkdir()
@@ -28,7 +23,8 @@ def run(cluster, way, folder, *flags):
     words = [*MANUAL, "--no-snapshot", "--logs-dir", str(folder), *flags]
     out, err = ways.succeed(cluster, way(cluster, 1, *words, "--", "shows.py"), folder)
     paths = sorted(folder.glob("*/workers/*.out"))
-    printed = [out, err, *(path.read_text() for path in folder.glob("job.out"))]
+    of_job = (*folder.glob("job.out"), *folder.glob("*/submitit/*.out"))
+    printed = [out, err, *(path.read_text() for path in of_job)]
     return [json.loads(path.read_text()) for path in paths], "".join(printed)
 
 
@@ -51,7 +47,7 @@ def test_a_job_binds_its_workers_and_ssh_does_not(other_cluster, tmp_path):
     assert found == parts and bound in printed
 
 
-def test_fewer_cores_than_workers_are_said(cluster, tmp_path):
+def test_where_workers_take_turns_a_run_says_so_and_on_slurm_what_to_ask_for(cluster, tmp_path):
     cores = max(1, len(EVERY) // 4)  # the share of one of four nodes
     count = ["--nproc-per-node", str(cores + 1)]
     for name, way in (("ssh", ways.ssh), ("slurm", ways.slurm)):

@@ -9,7 +9,7 @@ from tests.commands import begin, finish
 from tests.launch.test_walk import entered, traced
 
 MOST_AT_SUBMISSION = 39  # in a folder without git, too
-MOST_IN_JOB = 37
+MOST_IN_JOB = 36
 
 
 def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):

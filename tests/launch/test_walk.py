@@ -13,7 +13,7 @@ from tests.commands import begin, ended, finish
 from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
-OF_RUN = 37
+OF_RUN = 36
 OF_RESTART = 24  # in the leader
 OF_STACKS = 20
 MUSTER = str(REPOSITORY / "muster" / "command.py")

@@ -87,8 +87,10 @@ def joined(
     with rendezvous.meet(world, build.of_settings(Meeting, config)) as peers:
         run_dir = _open_run_folder(config, peers, what)
         exit_guard.record_in(run_dir)
-        if config.threads or not peers.world.is_led:  # else OMP_NUM_THREADS is its share
-            torch.set_num_threads(config.threads or fair_share(peers.world.rank, peers.workers))
+        threads = fair_share(peers.world.rank, peers.workers)
+        if peers.world.is_led:  # its agent knows of quotas, but not of other containers here
+            threads = min(threads, torch.get_num_threads())
+        torch.set_num_threads(config.threads or threads)
         if peers.leads_host:
             host = peers.world.host
             facts = environment.describe(host, peers.device)

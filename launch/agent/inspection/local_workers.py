@@ -4,7 +4,8 @@ How it works: all workers are asked at once, each through its socket (muster/wor
 A worker that does not answer in time is stopped, or holds its interpreter. It gets a signal at
 which faulthandler writes its stacks, if the worker can run at all and has a handler for the signal.
 So do the processes that its program has forked, such as loader workers, one after the other: they
-have the handler, and write to the same file. Of a process that was started anew only the kernel's
+have the handler, and write to the same file. One that has closed that file gets no signal, since
+its handler might write into another file. Of a process that was started anew only the kernel's
 facts are known. Only descendants of this process get the signal.
 """
 
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_state import catches, helpers_of, is_fork_of, state_of
+from launch.agent.processes.process_state import catches, has_open, helpers_of, state_of
 from launch.deadlines import (
     CHILD_DUMPS_STACK_TICK_S,
     CHILDREN_DUMP_STACKS_S,
@@ -32,11 +33,12 @@ from launch.deadlines import (
 from launch.nodes.channel import CHUNK_BYTES, form_of_worker, running_s
 from launch.nodes.message_types import ChildReport, Frame, Report, Thread
 from muster.records import fits, is_count
-from muster.worker.inspection import DUMP_SIGNAL, THREADS
+from muster.worker.inspection import DUMP_SIGNAL, FRAMES, THREADS
 from muster.writing import parsed, read_json
 
 ANSWER_BYTES = 3_000_000  # of one worker; a message to the leader may have a little more
 MOST_CHILDREN = 32  # of one worker
+NAME_CHARACTERS = 1_000  # of a file or function in a dump, of which the end is told
 _dumping: dict[Path, threading.Lock] = {}  # for the file of each rank: one writes at a time
 # What faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
@@ -156,23 +158,21 @@ def _add_process(
     # a worker that is held has no part in what they do; in vfork(2) a signal would end its wait
     deadline = running_s() + (0.0 if state.is_held else children_s)
     # one that takes all the time is the last to be asked: its lines may still come
-    children = (_child(helper, pid, file, below, deadline) for helper in helpers[:MOST_CHILDREN])
+    children = (_child(helper, file, below, deadline) for helper in helpers[:MOST_CHILDREN])
     report["process"]["children"] = [child for child in children if child is not None]
 
 
-def _child(
-    pid: int, worker: int, file: Path, below: Collection[int], deadline: float
-) -> ChildReport | None:
+def _child(pid: int, file: Path, below: Collection[int], deadline: float) -> ChildReport | None:
     """What a process does that a worker's program has started; None if it has ended.
 
-    Its lines are known if it is a fork of the worker, and answers before `deadline`.
+    Its lines are known if it was forked, and answers before `deadline`.
     """
     state = state_of(pid)
     if state is None or state.status == "zombie":
         return None
     frames: list[Frame] = []
     left_s = deadline - running_s()
-    if not state.is_held and left_s > 0 and pid in below and is_fork_of(pid, worker):
+    if not state.is_held and left_s > 0 and pid in below and has_open(pid, file):
         threads = _dumped(file, pid, left_s, CHILD_DUMPS_STACK_TICK_S)
         frames = threads[0]["frames"] if threads else []
     return {"pid": pid, "words": state.words, "frames": frames}
@@ -180,7 +180,7 @@ def _child(
 
 def _dumped(path: Path, pid: int, patience_s: float, tick_s: float) -> list[Thread]:
     """The stacks that faulthandler writes into this file; none if that is impossible."""
-    if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
+    if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL, now=True):
         return []
     try:
         with path.open("rb") as file:  # its worker may remove it
@@ -213,16 +213,17 @@ def threads_of(text: str) -> list[Thread]:
             threads.append({"name": name, "main": is_current, "frames": []})
         elif threads and (match := FRAME.match(line)):
             number = int(match["line"]) if match["line"].isdigit() else 0
-            source = linecache.getline(match["file"], number).strip()[:200]
             threads[-1]["frames"].insert(
                 0,  # the dump has the innermost first
                 {
-                    "file": match["file"],
+                    "file": match["file"][-NAME_CHARACTERS:],
                     "line": number,
-                    "function": match["function"],
-                    "text": source,
+                    "function": match["function"][-NAME_CHARACTERS:],
+                    "text": linecache.getline(match["file"], number).strip()[:200],
                 },
             )
+    for thread in threads:
+        del thread["frames"][:-FRAMES]
     if threads and not any(thread["main"] for thread in threads):
         threads[-1]["main"] = True  # the oldest thread is the last in a dump
     return sorted(threads, key=lambda thread: not thread["main"])[:THREADS]

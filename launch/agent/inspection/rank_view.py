@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from launch.agent.processes.process_state import HELD_STATES
+from launch.agent.processes.process_state import HELD_STATES, SLEEPS
 from launch.nodes.message_types import ChildReport, Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
-# Where a loader worker, or a process of a pool, waits for its next task.
+# Where a loader worker, a process of a pool, or a manager waits for its next task.
 QUEUES = tuple(
     f"/{package}/{file}.py"
     for package in ("multiprocessing", "multiprocess")
-    for file in ("queues", "connection", "synchronize")
+    for file in ("queues", "connection", "synchronize", "managers")
 )
 OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "inspection"))
 
@@ -181,7 +181,7 @@ def _child_of(report: ChildReport) -> Child | None:
     frames = own_lines(report["frames"])
     is_library = all(_is_library(str(frame["file"])) for frame in frames)
     waits = is_library and any(str(frame["file"]).endswith(QUEUES) for frame in frames)
-    if waits or (not frames and report["words"] == "sleeps"):
+    if waits or (not frames and report["words"] == SLEEPS):
         return None
     return Child(report["pid"], report["words"], own_place(frames))
 

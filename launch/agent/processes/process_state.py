@@ -17,7 +17,9 @@ DESCRIPTIONS = {  # by psutil's word for the state
     "dead": "has ended",
     "running": "computes",
 }
+SLEEPS = "sleeps"
 HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")
+PATH_CHARACTERS = 1_000  # of an open file, of which the end is told
 # The system calls on an open file, their first argument, by machine: the kernel shows numbers.
 FILE_CALLS = {
     "x86_64": {0: "read", 1: "write", 17: "pread64", 18: "pwrite64", 74: "fsync"},
@@ -40,7 +42,7 @@ class ProcessState:
         """A text such as `is stopped by a signal (SIGSTOP)`."""
         if self.status == "disk-sleep" and (call := _file_call(self.pid)):
             return f"is in uninterruptible sleep, in {call}"
-        return DESCRIPTIONS.get(self.status, "sleeps")
+        return DESCRIPTIONS.get(self.status, SLEEPS)
 
     @property
     def is_held(self) -> bool:
@@ -107,18 +109,20 @@ def _file_call(pid: int) -> str:
     words = _read(PROC / str(pid) / "syscall").split()
     try:
         name = FILE_CALLS.get(platform.machine(), {})[int(words[0])]
-        return f"{name} of {(PROC / str(pid) / 'fd' / str(int(words[1], 16))).readlink()}"
+        file = (PROC / str(pid) / "fd" / str(int(words[1], 16))).readlink()
+        return f"{name} of {str(file)[-PATH_CHARACTERS:]}"
     except (IndexError, KeyError, ValueError, OSError):  # another call, or another user's process
         return ""
 
 
-def is_fork_of(pid: int, parent: int) -> bool:
-    """Whether a process runs the same program as `parent`, such as Python with its handlers.
-
-    A process that was started anew has none of the handlers.
-    """
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has this file open; in a container it may be in another folder."""
+    end = str(Path(*path.parts[-3:]))
     with suppress(OSError):
-        return (PROC / str(pid) / "exe").readlink() == (PROC / str(parent) / "exe").readlink()
+        for link in (PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if str(link.readlink()).endswith(end):
+                    return True
     return False
 
 
@@ -130,10 +134,18 @@ def _children_of(pid: int) -> list[int]:
     return pids
 
 
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for this signal, which would otherwise end it."""
-    mask = re.search(r"^SigCgt:\s*(\w+)$", _read(PROC / str(pid) / "status"), re.MULTILINE)
-    return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
+def catches(pid: int, number: int, *, now: bool = False) -> bool:
+    """Whether a process has a handler for this signal, which would otherwise end it.
+
+    `now`: and does not block the signal. After vfork(2) a process blocks signals until it has no
+    handlers any more; then it runs another program.
+    """
+    status = _read(PROC / str(pid) / "status")
+    masks = dict(re.findall(r"^(SigBlk|SigCgt):\s*(\w+)$", status, re.MULTILINE))
+    is_caught, is_blocked = (
+        bool(int(masks.get(name, "0"), 16) >> (number - 1) & 1) for name in ("SigCgt", "SigBlk")
+    )
+    return is_caught and not (now and is_blocked)
 
 
 def _read(path: Path) -> str:

@@ -19,7 +19,7 @@ ENOUGH = dict.fromkeys(("files", "processes", "shared_bytes", "free_shared_bytes
 
 @pytest.fixture(autouse=True)
 def _enough(monkeypatch):
-    monkeypatch.setattr("launch.nodes.node_facts.limits", lambda: ENOUGH)
+    monkeypatch.setattr("launch.agent.inherited.limits", lambda: ENOUGH)
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def python(tmp_path) -> Path:
     return executable(tmp_path / "env" / "bin" / "python", "#!/bin/sh\n")
 
 
-def noted(tmp_path, python, env=None, before=None, argv=("train.py",)):
+def noted(tmp_path, python, env=None, before=None, argv=("train.py",), **program):
     given = assignment(tmp_path)
-    spec = replace(given.spec, program=replace(Program(argv), cwd=str(tmp_path)))
+    spec = replace(given.spec, program=Program(argv, cwd=str(tmp_path), **program))
     commands = (NodeCommand("localhost", 0, (str(python), "train.py"), {}, "/"),)
     env = {"PATH": str(python.parent), **(env or {})}
     given = replace(given, spec=spec, commands=commands)
@@ -40,7 +40,8 @@ def noted(tmp_path, python, env=None, before=None, argv=("train.py",)):
 
 def test_an_environment_without_surprises_is_not_noted(tmp_path, python):
     write(tmp_path, {"project/train.py": "", "project/utils/__init__.py": ""})
-    write(tmp_path, {"project/test/x": "", "project/time.py": "", "project/random": ""})
+    write(tmp_path, {"project/test/__init__.py": "", "project/random": ""})
+    write(tmp_path, {"project/time.py": "", "project/io/__init__.py": ""})  # which hide nothing
     assert noted(tmp_path, python) == []
     assert noted(tmp_path, python, {"PYTHONPATH": "project::/nowhere:train.py"}) == []
     same = str(python.parent.parent / "lib" / "python3.11" / "site-packages")
@@ -97,6 +98,25 @@ def test_a_python_that_the_prologue_puts_first_and_that_is_not_the_programs_is_n
     )
     assert noted(tmp_path, python, {"PATH": path}, before={"PATH": path}) == []
     assert noted(tmp_path, python, {"PATH": path}, argv=("--exec", "./run.sh")) == []
+
+
+@pytest.mark.parametrize("program", [{"image": "torch.sif"}, {"wrap": ("enroot", "start")}])
+def test_of_the_python_in_a_container_nothing_is_said(tmp_path, python, program):
+    write(tmp_path, {"site/torch/__init__.py": ""})
+    other = executable(tmp_path / "conda" / "bin" / "python", "#!/bin/sh\n")
+    env = {"PATH": f"{other.parent}:{python.parent}", "PYTHONPATH": "site"}
+    assert len(noted(tmp_path, python, env)) == 2
+    env["TP_SOCKET_IFNAME"] = "none0"  # it has the node's cards
+    (line,) = noted(tmp_path, python, env, **program)
+    assert line.startswith("TP_SOCKET_IFNAME is set to none0")
+
+
+def test_nodes_that_a_machine_simulates_share_its_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.agent.inherited.limits", lambda: {**ENOUGH, "processes": 1100})
+    one = assignment(tmp_path)
+    assert notes(one, {}, {}) == []
+    (line,) = notes(replace(one, machine_ranks=tuple(range(8))), {}, {})
+    assert line.startswith("1100 processes and threads at most")
 
 
 def test_the_version_of_a_python_is_told_from_its_files(tmp_path, python):

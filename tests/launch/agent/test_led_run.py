@@ -2,16 +2,21 @@
 
 import os
 import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from launch.agent import led_run
 from launch.agent.led_run import AgentConnection, Attempt, LedRun
+from launch.agent.recovery import Recovery
+from launch.ends import End, Kind
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import commands_of
 from tests.launch.pretended import FACTS, assignment
+from tests.written import write
 
 
 def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_path, monkeypatch):
@@ -36,15 +41,21 @@ def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_pat
         run.close()
 
 
-@pytest.fixture
-def agent():
-    """Its channel, and what it writes to."""
+@contextmanager
+def connected():
+    """An agent's channel, and what it writes to."""
     to_leader, to_agent = os.pipe(), os.pipe()
     own = AgentConnection(AgentProcess(Channel(to_leader[0], to_agent[1]), None))
     other = Channel(to_agent[0], to_leader[1])
     yield own, other
     for one in (own.channel, other):
         one.close()
+
+
+@pytest.fixture
+def agent():
+    with connected() as both:
+        yield both
 
 
 def test_an_agent_that_ended_while_other_nodes_were_waited_for_does_not_live(agent):
@@ -89,3 +100,45 @@ def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
     now_s[0] += 1.0
     attempt._tick()
     assert len(looks) == 2
+
+
+def test_a_note_of_several_nodes_is_one_line_and_none_with_quiet(agent, tmp_path, capsys):
+    first = assignment(tmp_path)
+    second = replace(first, index=1, name="node1", ranks=(1,))
+    for quiet, printed in (
+        (False, "note: node0, node1: few files\nnote: node1: old\n"),
+        (True, ""),
+    ):
+        spec = LaunchSpec("run", tmp_path, Program(()), quiet=quiet)
+        with connected() as (own, other):
+            attempt = Attempt(spec, [agent[0], own], [], lambda: False, prefixes=True)
+            attempt.start([first, second])
+            agent[1].send(notes=["few files"])
+            other.send(notes=["few files", "old"])
+            attempt._tick()
+        assert capsys.readouterr().err == printed
+
+
+WORK = [
+    ({"start.json": {"step": 3, "marks_unix_s": {"step": 23.5}}}, "step 3 again after "),
+    ({"workers/rank_00000.out": "done\n"}, "first output after "),
+]
+
+
+@pytest.mark.parametrize(("files", "words"), WORK)
+def test_an_attempt_that_ends_between_two_looks_is_still_said_to_be_back(
+    agent, tmp_path, monkeypatch, capfd, files, words
+):
+    own, other = agent
+    monkeypatch.setattr(Recovery, "is_due", lambda recovery: False)
+    end = End(Kind.KILLED, "node0", 18.0, 0, signal=9).to_json()
+    ended = {"time_unix_s": 20.5, "noticed_unix_s": 19.0, "end": end}
+    write(tmp_path, {"attempts/0/exit.json": ended, **files})
+    spec = replace(LaunchSpec("run", tmp_path, Program(())), attempt=1)
+    attempt = Attempt(spec, [own], [], lambda: False, prefixes=False)
+    attempt.start([assignment(tmp_path)])
+    other.send(master_port=20_000)
+    other.send(done=True)
+    other.send(ended={"code": 0})
+    assert attempt.wait() == 0
+    assert f"attempt 2: {words}" in capfd.readouterr().out

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from launch.agent.inherited import raise_limits, too_low
-from launch.nodes import node_facts
+from launch.nodes.resources import limits
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import write
@@ -71,5 +71,6 @@ GROUPS = [
 @pytest.mark.parametrize(("own", "files", "most"), GROUPS)
 def test_processes_are_limited_by_any_group_above(monkeypatch, tmp_path, own, files, most):
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # for whom there is no other limit
-    write(tmp_path, {"root/x": "", "own": own, **{f"root/{name}": files[name] for name in files}})
-    assert node_facts._process_limit(str(tmp_path / "root"), str(tmp_path / "own")) == most
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    write(tmp_path, {"proc/self/cgroup": own, **groups})
+    assert limits(tmp_path)["processes"] == most

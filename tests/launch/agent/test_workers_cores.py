@@ -2,11 +2,12 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from launch.nodes.cores import Cores, parts_of, usable_cores
+from launch.nodes.resources import Cores, parts_of, usable_cores
 from tests.launch.submit import run_well
 
 SHOWS = """
@@ -14,12 +15,6 @@ import json, os
 print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
 """
 LOCAL = ["--launcher", "local"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_set(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
 
 
 def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
@@ -74,3 +69,15 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
 
 def test_quiet_says_nothing_of_it(tmp_path):
     assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
+
+
+def test_the_trainer_computes_with_its_share_or_with_what_the_user_has_set(
+    tmp_path, here, monkeypatch
+):
+    flags = ["--task", "synthetic", "--max-steps", "1", "--evaluate", "never"]
+    for name, threads in (("share", here.threads(1)), ("given", 1)):
+        # a torch that reads the variable anew
+        run_well(*LOCAL, *flags, "--logs-dir", str(tmp_path / name), python=sys.executable)
+        (about,) = tmp_path.glob(f"{name}/*/environment/*.json")
+        assert json.loads(about.read_text())["threads_per_worker"] == threads
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -9,8 +9,8 @@ import pytest
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
-from launch.nodes.cores import Cores
 from launch.nodes.network_choice import Choice
+from launch.nodes.resources import Cores
 from launch.spec import WorkersPython
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
@@ -29,7 +29,7 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "workers": None, "limits": ENOUGH}
+    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}
 
@@ -42,13 +42,15 @@ def findings(
     addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
     made = []
     for index, (name, address) in enumerate(addresses.items()):
-        found, skew_s = probe(index, **nodes.get(index, {})), skews.get(index, 0.0001)
+        spoilt_here = dict(nodes.get(index, {}))
+        limits = spoilt_here.pop("limits", ENOUGH)
+        found, skew_s = probe(index, **spoilt_here), skews.get(index, 0.0001)
         ways = {
             other: PairConnection(unreached.get((name, other), ""), 0.001) for other in addresses
         }
         del ways[name]
         own = cores.get(index, FOUR_CORES)
-        made.append(CheckedNode(name, found, address, skew_s, ways, own, planned))
+        made.append(CheckedNode(name, found, address, skew_s, ways, limits, own, planned))
     chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
@@ -57,11 +59,12 @@ def findings(
 def test_a_healthy_cluster_is_all_ok(launcher):
     found = examination(findings(launcher=launcher))
     assert [row.line for row in found if row.verdict != "ok"] == []
-    assert len(found) == 9 and lines(found, "FAIL") == lines(found, "warn") == []
+    assert len(found) == 10 and lines(found, "FAIL") == lines(found, "warn") == []
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
 SMALL = {**ENOUGH, "shared_bytes": 64 << 20, "free_shared_bytes": 60_000_000}
+OF_TWO = {**ENOUGH, "free_shared_bytes": 300 << 20}
 FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
@@ -74,6 +77,7 @@ SPOILT = [
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
     ("limits", "warn", {"limits": SMALL}, "node1: /dev/shm has 60 of 67 MB free: loader workers"),
+    ("limits", "warn", {"limits": OF_TWO}, "node1: /dev/shm has 315 of 8590 MB free: loader"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
     ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
 ]
@@ -112,7 +116,7 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     line = "node9: its host key is not known; compare its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]
-    assert len(found) == 9
+    assert len(found) == 10
     nobody = examination(Findings("ssh", (), ["a: no answer; is it up", "b: no answer; is it up"]))
     assert [row.verdict for row in nobody] == ["FAIL"]
     assert nobody[0].found == ("a: no answer", "b: no answer")

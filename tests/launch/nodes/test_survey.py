@@ -9,10 +9,14 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, cores, node_data, node_facts, survey
+from launch.nodes import answer_forms, node_data, node_facts, resources, survey
+from launch.nodes.resources import Cores
 from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
+
+SENT = (resources, node_data, node_facts)
+GLOBAL = r"^(?:def |class |(?=[A-Z_]+ = ))(\w+)"
 
 
 @pytest.mark.needs("ip")
@@ -35,18 +39,6 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
         assert survey.ask(node_facts.tell_time).keys() == {0, 1}
         processes = [process for process, _, _ in survey._starts]
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey
-
-
-def test_files_that_are_sent_as_one_text_define_no_name_twice():
-    """The later one would take the place of the other."""
-    modules = (cores, node_data, node_facts)
-    own = [
-        name
-        for module in modules
-        for name, value in vars(module).items()
-        if getattr(value, "__module__", None) == module.__name__ or name.isupper()
-    ]
-    assert sorted(own) == sorted({*own})
 
 
 def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
@@ -137,9 +129,19 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
 def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
     config = vermin.Config()
     config.set_eval_annotations(False)
-    for module in (cores, node_facts):
+    for module in SENT:
         visitor = vermin.visit(Path(module.__file__).read_text(), config)
         assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
+
+
+def test_what_is_sent_to_a_node_is_one_text_in_which_no_name_has_two_meanings():
+    texts = [Path(module.__file__).read_text() for module in SENT]
+    names = [name for text in texts for name in re.findall(GLOBAL, text, re.MULTILINE)]
+    assert sorted(names) == sorted(set(names))
+    with Survey(local_transport(1), node_data) as asked:
+        found = asked.ask(resources.node_resources)[0].value
+        assert asked.ask(node_facts.tell_time)
+    assert Cores(*found["cores"]) == resources.usable_cores()
 
 
 def test_an_older_python_is_told_in_one_line():
@@ -273,9 +275,10 @@ def test_facts_of_another_form_are_no_facts(change):
     [], [[[0]]], [[], None], [[[]], None], [[["0"]], None], [[[0]], "1"], [[[0]] * 70_000, None],
 ], ids=lambda odd: str(odd)[:20])  # fmt: skip
 def test_cores_of_another_form_are_no_cores(odd):
-    form = answer_forms.FORMS[cores.usable_cores]
-    assert fits(json.loads(json.dumps(cores.usable_cores())), form)
-    assert fits([[[0, 1]], 1.5], form) and not fits(odd, form)
+    found = json.loads(json.dumps(resources.node_resources(None)))
+    form = answer_forms.FORMS[resources.node_resources]
+    assert fits(found, form) and fits({**found, "cores": [[[0, 1]], 1.5]}, form)
+    assert not fits({**found, "cores": odd}, form)
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

@@ -37,6 +37,7 @@ ONCE = {
 # What becomes whole by a new name, and is no file that one process writes at once.
 RENAME = {
     "launch/agent/log_sync.py": "it comes from a node in several messages",
+    "launch/nodes/node_data.py": "a folder; on a node there is nothing of ours to import",
     "muster/run_files.py": "files of an earlier attempt are put aside",
     "muster/worker/process.py": "this is where files are written",
     "muster/writing.py": "a lock, which is held before it has its name",

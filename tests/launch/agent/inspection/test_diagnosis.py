@@ -111,11 +111,13 @@ STARTED = [
 ]
 POOL = {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/pool.py", "function": "worker"}
 QUEUE = {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/queues.py", "function": "get"}
+MANAGER = {**FRAME, "file": "/usr/lib/python3.11/multiprocessing/managers.py", "function": "serve"}
 OWN = {**FRAME, "file": "/home/me/data.py", "function": "read"}
 LIBRARY = {**FRAME, "file": "/x/site-packages/datasets/table.py", "function": "cast"}
 CHILDREN = [
     ([POOL, QUEUE], "sleeps", None),
     ([POOL, QUEUE], "computes", None),  # just woken
+    ([MANAGER, {**MANAGER, "file": "/usr/lib/python3.11/threading.py"}], "sleeps", None),
     ([OWN, QUEUE], "sleeps", "read, data.py:7"),
     ([POOL, OWN, LIBRARY], "computes", "read, data.py:7"),
     ([POOL, LIBRARY], "sleeps", "cast, table.py:7"),

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 
+import psutil
 import pytest
 
 from launch.agent.inspection import local_workers
@@ -24,7 +25,8 @@ from tests.launch.submit import wait_until
 from tests.written import write
 
 PROGRAM = r"""
-import multiprocessing, os, subprocess, sys, time
+import multiprocessing, os, signal, subprocess, sys, time
+from pathlib import Path
 def load_data():
     time.sleep(10_000)
 def spin():
@@ -64,6 +66,33 @@ def loads():
     print(*(one.pid for one in (*pool, anew)), flush=True)
     pool[0].join()
 
+def stays_without_its_files():
+    os.closerange(3, 256)
+    for _ in range(64):  # one of them has the number of the worker's own file
+        os.dup(os.open(Path(sys.argv[0]).with_name("own"), os.O_CREAT | os.O_WRONLY))
+    print(os.getpid(), flush=True)
+    time.sleep(10_000)
+
+def turns_into_sleep():  # as after vfork(2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    print(os.getpid(), flush=True)
+    while not Path(sys.argv[0]).with_name("go").exists():
+        time.sleep(0.05)
+    signal.signal(signal.SIGRTMIN + 11, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.execvp("sleep", ["sleep", "10000"])
+
+def forks_one(what):
+    one = multiprocessing.get_context("fork").Process(target=what)
+    one.start()
+    one.join()
+
+def forks_one_without_files():
+    forks_one(stays_without_its_files)
+
+def forks_one_that_turns_into_sleep():
+    forks_one(turns_into_sleep)
+
 print("begun", flush=True)
 globals()[sys.argv[1]]()
 """
@@ -82,7 +111,7 @@ def start(tmp_path, monkeypatch):
         def start(how):
             process = begin(sys.executable, main, tmp_path / "program.py", how, env=env)
             stack.enter_context(process)
-            stack.callback(process.kill)
+            stack.callback(end_tree, process.pid)
             assert process.stdout.readline() == "begun\n"
             return process
 
@@ -213,7 +242,25 @@ def test_a_child_that_is_stuck_is_named_with_its_line_and_one_that_waits_for_wor
     os.kill(anew, signal.SIGSTOP)
     words = f"; its child process {anew} is stopped by a signal (SIGSTOP)"
     assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
-    end_tree(process.pid)
+
+
+def test_a_child_that_has_closed_the_file_of_stacks_writes_none_elsewhere(start, tmp_path):
+    """As a daemon does: another file may have the number of that file."""
+    process = start("forks_one_without_files")
+    pid = int(process.stdout.readline())
+    (report,) = ask(tmp_path)["process"]["children"]
+    assert (report["pid"], report["frames"]) == (pid, [])
+    assert (tmp_path / "own").stat().st_size == 0
+
+
+def test_a_child_that_is_about_to_run_another_program_is_not_ended_by_a_question(start, tmp_path):
+    process = start("forks_one_that_turns_into_sleep")
+    child = psutil.Process(int(process.stdout.readline()))
+    (report,) = ask(tmp_path)["process"]["children"]
+    assert report["frames"] == []
+    (tmp_path / "go").touch()
+    assert wait_until(lambda: child.name() == "sleep" or child.status() == psutil.STATUS_ZOMBIE)
+    assert child.status() != psutil.STATUS_ZOMBIE
 
 
 def test_without_time_for_them_children_are_known_by_their_state_alone(start, tmp_path):
@@ -222,7 +269,6 @@ def test_without_time_for_them_children_are_known_by_their_state_alone(start, tm
     folder = tmp_path / "inspection"
     report = local_workers.ask(folder, [0], 60.0, 0.0, ask="stacks")[0]
     assert [child["frames"] for child in report["process"]["children"]] == [[], [], []]
-    end_tree(process.pid)
 
 
 def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch):
@@ -234,6 +280,9 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
     (tmp_path / "7" / "fd" / "3").symlink_to("/nfs/images/0.tar")
     held = ProcessState(7, "disk-sleep", 0.0, 0, 0)
     assert held.words == "is in uninterruptible sleep, in read of /nfs/images/0.tar"
+    (tmp_path / "7" / "fd" / "3").unlink()
+    (tmp_path / "7" / "fd" / "3").symlink_to("/folder" * 500)  # the leader takes no longer texts
+    assert len(held.words) < 1_100 and held.words.endswith("/folder/folder")
     for other in ("running", "-1 0x7ffc1 0x7f1", "262 0x3 0x7ffc1", ""):
         write(tmp_path, {"7/syscall": other})
         assert held.words.endswith("sleep: a disk, a file server or a device")
@@ -295,6 +344,15 @@ def test_the_thread_that_took_the_signal_comes_first_and_innermost_last():
     assert main["main"] and [one["function"] for one in main["frames"]] == ["<module>", "step"]
     assert main["frames"][1]["line"] == 6 and main["frames"][0]["line"] == 0
     assert not other["main"] and other["name"] == "loader"
+
+
+def test_of_long_stacks_and_names_the_end_is_told():
+    """The leader takes no longer ones."""
+    lines = [f'  File "/{"x" * 5_000}/{line}.py", line {line} in deep' for line in range(100)]
+    (thread,) = local_workers.threads_of("\n".join(["Current thread 0x1 (most recent", *lines]))
+    assert len(thread["frames"]) == 60 and thread["frames"][-1]["line"] == 0
+    assert all(len(frame["file"]) == 1_000 for frame in thread["frames"])
+    assert thread["frames"][0]["file"].endswith("x/59.py")
 
 
 def test_the_oldest_thread_stands_for_the_main_one_where_none_is_marked():

@@ -1,4 +1,4 @@
-"""The cores that a run may use on a node, and each worker's share of them.
+"""What workers may use on a node: files, processes, shared memory, and their shares of its cores.
 
 A survey sends the text of this file to nodes together with that of `node_facts`, so it needs only
 the standard library of Python 3.8.
@@ -6,7 +6,9 @@ the standard library of Python 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -51,7 +53,12 @@ class Cores(NamedTuple):
         return number if self.limit is None else max(1, min(number, int(self.limit)))
 
 
-def usable_cores(question: object = None, root: Path = Path("/")) -> Cores:
+def node_resources(question: object) -> dict[str, object]:
+    """What the workers of a node have together, for the doctor."""
+    return {"limits": limits(), "cores": usable_cores()}
+
+
+def usable_cores(root: Path = Path("/")) -> Cores:
     """The cores that this process may use.
 
     A cgroup's quota limits how many CPUs it may use at a time. So does Slurm, which may give a job
@@ -60,30 +67,55 @@ def usable_cores(question: object = None, root: Path = Path("/")) -> Cores:
     can_ask = hasattr(os, "sched_getaffinity")
     cores: dict[object, list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)) if can_ask else range(os.cpu_count() or 1):
-        siblings = _text_of(_topology(cpu, root) / "thread_siblings_list")
+        siblings = _kernel_text(_topology(cpu, root) / "thread_siblings_list")
         cores.setdefault(siblings or cpu, []).append(cpu)
     of_slurm = os.environ.get(OF_SLURM, "")
-    limits = [*_quotas(root), *([float(of_slurm)] if of_slurm.isdigit() else [])]
-    return Cores(list(cores.values()), min(limits, default=None))
+    most = [*_quotas(root), *([float(of_slurm)] if of_slurm.isdigit() else [])]
+    return Cores(list(cores.values()), min(most, default=None))
+
+
+def limits(root: Path = Path("/")) -> dict[str, int | None]:
+    """The most that workers on this node may have; None: no limit, or none that is known.
+
+    `files` are those that a process may open, `processes` those of this user or this container with
+    their threads, and the bytes those of /dev/shm, through which loader workers pass batches.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    # root has no such limit, but for that of a container
+    most = [processes] if os.geteuid() and processes != resource.RLIM_INFINITY else []
+    numbers = [_kernel_text(folder / "pids.max") for folder in _cgroups("pids", root)]
+    most += [int(number) for number in numbers if number.isdigit()]
+    shared = free = None
+    with contextlib.suppress(OSError):  # macOS has no such folder
+        disk = os.statvfs("/dev/shm")
+        shared, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    return {
+        "files": None if files == resource.RLIM_INFINITY else files,
+        "processes": min(most, default=None),
+        "shared_bytes": shared,
+        "free_shared_bytes": free,
+    }
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The quotas of this process's cgroup and of those above it, in CPUs; of version 1 and 2."""
-    for line in _text_of(root / "proc/self/cgroup").splitlines():
+    """The quotas of this process's cgroup and of those above it, in CPUs."""
+    for folder in _cgroups("cpu", root):
+        of_v1 = [_kernel_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        words = _kernel_text(folder / "cpu.max").split() or of_v1
+        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+            yield int(words[0]) / int(words[1])  # without a quota the first is max, or -1
+
+
+def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's cgroup and of those above it; of version 1 and 2."""
+    for line in _kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        own = Path(path.lstrip("/"))  # in a container it may be the host's: then the mount is ours
-        for folder in (own, *own.parents):
-            if controllers:
-                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                words = [_text_of(mount / folder / name) for name in names]
-            else:
-                words = _text_of(mount / folder / "cpu.max").split()
-            if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
-                yield int(words[0]) / int(words[1])  # without a quota the first is max, or -1
+        if not controllers or controller in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / (controller if controllers else "")
+            own = Path(path.lstrip("/"))  # in a container it may be the host's: the mount is ours
+            yield from (mount / folder for folder in (own, *own.parents))
 
 
 def share_cores(
@@ -136,7 +168,7 @@ def parts_of(
     if bind == "none":
         return []
     sockets = {
-        core[0]: _text_of(_topology(core[0], root) / "physical_package_id") for core in cores
+        core[0]: _kernel_text(_topology(core[0], root) / "physical_package_id") for core in cores
     }
     ordered = sorted(cores, key=lambda core: (sockets[core[0]], core))
     groups: list[Sequence[Sequence[int]]]
@@ -159,7 +191,7 @@ def _topology(cpu: int, root: Path) -> Path:
     return root / f"sys/devices/system/cpu/cpu{cpu}/topology"
 
 
-def _text_of(path: Path) -> str:
+def _kernel_text(path: Path) -> str:
     """What the kernel says in a file; empty if it does not."""
     try:
         return path.read_text("ascii").strip()
