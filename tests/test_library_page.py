@@ -84,6 +84,7 @@ def test_loop_has_the_same_losses_on_two_ranks(project):
     assert losses(project, 2) == pytest.approx(losses(project, 0), abs=2e-4)
 
 
+@pytest.mark.slow
 def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project):
     alone = losses(project, 0)
     assert list(alone) == [6, 12, 18]
@@ -102,6 +103,7 @@ def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project
     assert done.returncode == 0 and "| weights | last batch loss |" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [ONE_LINE, WHOLE_LOOP], ids=["one line", "whole loop"])
 def test_dropout_differs_between_ranks(project, example):
     # one text a print: where Python does not buffer, the words of two ranks may mix
@@ -132,6 +134,7 @@ def with_loader(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_the_loop_with_dropout_and_a_loader_goes_on_bit_for_bit(project):
     def losses(epochs: int) -> dict[str, str]:
         text = with_loader(WHOLE_LOOP).replace("epochs=3", f"epochs={epochs}")

@@ -13,6 +13,8 @@ from tests.cluster.ways import DOCTOR, SHORT, Run, in_held_job, steps_of
 from tests.launch.submit import SUBMIT, wait_until
 from tests.train.workers import losses, read_json
 
+pytestmark = pytest.mark.slow
+
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
 

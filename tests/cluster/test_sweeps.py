@@ -14,6 +14,8 @@ from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.launch.sweeps import DOC, EXAMPLES, SWEEP, cells, folder_of
 
+pytestmark = pytest.mark.slow
+
 # Of docs/sweeps.md, those that need a cluster.
 ON_CLUSTERS = [words for words in EXAMPLES if "--launcher" in words]
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]

@@ -13,6 +13,8 @@ from tests.commands import begin, ended, finish
 from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
+pytestmark = pytest.mark.slow
+
 OF_RUN = 37
 OF_RESTART = 24  # in the leader
 OF_STACKS = 20

@@ -9,6 +9,8 @@ from tests.commands import call
 from tests.preload import interpreter
 from tests.train.workers import REPOSITORY
 
+pytestmark = pytest.mark.slow  # four minutes
+
 # Each of torch's tests that passes with DDP and not with `muster.sync`, and why that is meant so.
 SECOND_HOOK = "register_comm_hook or register_builtin_comm_hook can only be called once"
 BY_DESIGN = {
@@ -25,7 +27,6 @@ BY_DESIGN = {
 NATIVE = "test_ddp_native_mixed_precision_"
 
 
-@pytest.mark.slow  # four minutes
 def test_torchs_own_tests_pass_but_where_it_differs_by_design(tmp_path: Path):
     program = Path(__file__).with_name("torch_ddp_worker.py")
     env = {"PYTHONPATH": str(REPOSITORY)}
