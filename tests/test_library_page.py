@@ -80,6 +80,7 @@ def losses(project: Path, ranks: int, text: str = WHOLE_LOOP) -> dict[int, float
     return {int(step): float(loss) for step, loss in found}
 
 
+@pytest.mark.slow
 def test_loop_has_the_same_losses_on_two_ranks(project):
     assert losses(project, 2) == pytest.approx(losses(project, 0), abs=2e-4)
 
