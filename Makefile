@@ -7,6 +7,8 @@ SHELL := bash
 
 PYTHON ?= python3
 ARGS ?=
+# Which tests, by their marks (setup.cfg).
+WHICH ?= not matrix
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
 # Debian's, for a testbed, Open MPI, containers, PDFs of reports, reports in a browser, and compiled
@@ -36,7 +38,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [trainer,report,test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run install packages figures test test-quick test-all test-here test-cluster soak bench gpu-check versions check format setup clean
+.PHONY: help run install packages figures test test-quick test-slow test-all test-matrix test-here test-cluster soak bench gpu-check versions check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -52,7 +54,13 @@ START := $(if $(filter Linux,$(shell uname)),--workers preload)
 run: $(RUN) ## install what is needed, then train with four workers on this machine
 	@$(BIN)/python launch/submit.py --launcher local --nodes 4 --sync ddp $(START) $(ARGS)
 
-test: ## install what is needed, then run all tests: both halves, whatever the first one finds
+test: export WHICH := not slow and not matrix
+test-slow: export WHICH := slow and not matrix
+test-matrix: export WHICH := matrix
+test: ## install what is needed, then test what README and docs promise: both halves, whatever the first one finds
+test-slow: ## the tests that make test leaves out, likewise
+test-matrix: ## all combinations of what the others choose from, and real deadlines (hours)
+test test-slow test-matrix:
 	@export TESTS_NOT_TRIED; TESTS_NOT_TRIED=$$(mktemp); trap 'rm -f "$$TESTS_NOT_TRIED"' EXIT; \
 	failed=0; for half in test-here test-cluster; do \
 		$(MAKE) --no-print-directory $$half || failed=1; \
@@ -60,28 +68,29 @@ test: ## install what is needed, then run all tests: both halves, whatever the f
 
 # Many of them only wait: twice as many at a time as there are cores.
 test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode
-	@$(BIN)/python -m pytest -n $$(($(JOBS) * 2)) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
+	@$(BIN)/python -m pytest -n $$(($(JOBS) * 2)) --dist worksteal -m 'not slow and not matrix' --quick \
+		--ignore=tests/cluster -q $(ARGS)
 
-test-all: export WHOLE_MATRIX := 1
-test-all: export SOAK_MOMENTS := 20
-test-all: test ## all tests, with whole matrices instead of a choice from them (hours)
+test-all: ## make test, then make test-slow, whatever the first one finds
+	@failed=0; for part in test test-slow; do $(MAKE) --no-print-directory $$part || failed=1; done; \
+	exit $$failed
 
-test-here: $(TEST) ## those that need this machine only
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
 		--ignore=tests/cluster $(ARGS)
 
 # There is one testbed per box, so each of the processes that test gets a box of its own; where none
 # can be made, tests are skipped and say what they need.
 BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
-test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
+test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
 		set -- --dist worksteal --tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python"; \
-	fi; $(BIN)/python -m pytest -rs tests/cluster "$$@" $(ARGS)
+	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(ARGS)
 
 soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (2 h)
 	@SOAK_EXAMPLES=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m fuzz --ignore=tests/cluster $(ARGS)
-	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py \
+	@$(BIN)/python -m pytest -n $(JOBS) -m '' tests/launch/runs/test_kill_and_continue.py \
 		tests/train/program/test_killed_program.py $(ARGS)
 	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 

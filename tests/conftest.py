@@ -93,9 +93,7 @@ def _one_thread() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--quick", action="store_true", help="leave out what starts workers or is slow"
-    )
+    parser.addoption("--quick", action="store_true", help="leave out what starts workers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,8 +108,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """With `--quick`, a test that starts workers is skipped, unless it is marked `quick`."""
     os.environ.pop(QUICK, None)
-    if item.config.getoption("quick") and item.get_closest_marker("slow"):
-        pytest.skip("it takes long: make test")
     if item.config.getoption("quick") and not item.get_closest_marker("quick"):
         os.environ[QUICK] = "1"
 

@@ -28,6 +28,8 @@ from tests.benchmarks.results import Results, table
 from tests.benchmarks.trees import Tree, compared, in_turns
 from tests.preload import interpreter
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 
 

@@ -45,6 +45,7 @@ def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedPro
     return call(interpreter(), *words[1:], "--launcher", "local", *more, cwd=checkout)
 
 
+@pytest.mark.slow
 def test_the_pages_commands_train_alike(checkout):
     losses = []
     for number, words in enumerate(COMMANDS):
@@ -78,6 +79,7 @@ def jobs(checkout: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_launcher_is_one_file(checkout):
     """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
     skip_if_quick()
@@ -147,6 +149,7 @@ with muster.init(device="cpu") as run:
 """
 
 
+@pytest.mark.slow
 def test_a_users_program_has_the_compressor_of_a_package(installed, tmp_path):
     skip_if_quick()
     (tmp_path / "train.py").write_text(PROGRAM)

@@ -100,6 +100,7 @@ def test_scripts_of_an_installation_find_its_python(installed):
     assert (done.returncode, python.parent) == (0, installed.python.parent), done.stderr
 
 
+@pytest.mark.slow
 def test_an_editable_installation_hides_no_name_of_a_users(project, tmp_path):
     source = installations.clone(tmp_path / "a clone")
     editable = installations.install(tmp_path / "env", "--editable", str(source))

@@ -1,8 +1,9 @@
-"""`make test` runs both halves of the tests, and fails where one of them has failed.
+"""Each `make test...` runs both halves of its tests once, and fails where one of them has failed.
 
 `make packages` installs what they need.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -15,26 +16,65 @@ from tests.written import executable
 REPOSITORY = Path(__file__).parents[1]
 # In the order in which `make` looks at their ages.
 FILES = "setup.cfg pyproject.toml constraints.txt .venv/pyvenv.cfg .venv/.torch-index"
+# It stands where Python does: it notes which half it is called for, and for tests with what marks.
 PYTHON = """#!/bin/sh
+last= marks=
+for word; do
+    [ "$last" != -m ] || marks=$word
+    last=$word
+done
 case "$*" in
-*--ignore=tests/cluster*) echo here >> halves; exit {here} ;;
-*tests/cluster*) echo cluster >> halves; exit {cluster} ;;
+*--quick*) half=quick code=0 ;;
+*--ignore=tests/cluster*) half=here code={here} ;;
+*tests/cluster*) half=cluster code={cluster} ;;
 esac
+echo "$half: $marks" >> halves
+exit "$code"
 """
+TEST, SLOW = "not slow and not matrix", "slow and not matrix"
+MARKS = {"test": [TEST], "test-slow": [SLOW], "test-all": [TEST, SLOW], "test-matrix": ["matrix"]}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Calls make, with halves that end with these codes: how it ended, and what it has called."""
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+
+    def called(*words, here=0, cluster=0):
+        executable(python, PYTHON.format(here=here, cluster=cluster))
+        for name in (*FILES.split(), ".venv/.installed-test"):
+            (tmp_path / name).touch()
+        done = call("make", *words, cwd=tmp_path)
+        return done.returncode, (tmp_path / "halves").read_text().splitlines()
+
+    return called
 
 
 @pytest.mark.parametrize(("here", "cluster"), [(0, 0), (1, 0), (0, 1), (1, 5)])
-def test_both_halves_are_run_and_either_one_fails_it(tmp_path, here, cluster):
-    shutil.copy(REPOSITORY / "Makefile", tmp_path)
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(here=here, cluster=cluster))
-    python.chmod(0o755)
-    for name in (*FILES.split(), ".venv/.installed-test"):
-        (tmp_path / name).touch()
-    done = call("make", "test", cwd=tmp_path)
-    assert (tmp_path / "halves").read_text() == "here\ncluster\n", done.stderr
-    assert (done.returncode == 0) is (here == cluster == 0), done.stderr
+@pytest.mark.parametrize("target", MARKS)
+def test_both_halves_are_run_once_and_either_one_fails_it(make, target, here, cluster):
+    code, halves = make(target, here=here, cluster=cluster)
+    assert halves == [f"{half}: {marks}" for marks in MARKS[target] for half in ("here", "cluster")]
+    assert (code == 0) is (here == cluster == 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("test-quick", f"quick: {TEST}"),
+        ("test-here", "here: not matrix"),
+        ("test-cluster", "cluster: not matrix"),
+        ("test-cluster WHICH=slow", "cluster: slow"),
+    ],
+)
+def test_one_half_has_all_but_matrices_or_what_was_asked_for(make, words, found):
+    assert make(*words.split()) == (0, [found])
+
+
+def test_ci_runs_the_checks_and_all_tests_once():
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    assert re.findall("^make (.*)", script, re.M) == ["check", "test", "test-slow"]
 
 
 def test_install_brings_the_trainer_and_reports():

@@ -44,6 +44,7 @@ def test_sections_of_help_stand_on_lines_of_their_own(name):
         assert named == list(inspect.signature(function).parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_example_runs(name, tmp_path):
     page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")

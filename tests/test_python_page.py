@@ -35,6 +35,7 @@ def test_the_first_example_prints_what_it_says(project):
     assert ast.literal_eval(done.stdout) == ast.literal_eval(expected)
 
 
+@pytest.mark.slow
 def test_each_item_of_the_second_example_has_its_loss(project):
     """Here instead of on the cluster; tests/cluster/test_functions.py has one."""
     _, example = EXAMPLES
@@ -49,6 +50,7 @@ def test_each_item_of_the_second_example_has_its_loss(project):
     assert ast.literal_eval(done.stdout) == [1e-3, 3e-3, 1e-2]
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(project):
     notebook = nbformat.read(REPOSITORY / "docs" / "python.ipynb", as_version=4)
     NotebookClient(

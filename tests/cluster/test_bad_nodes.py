@@ -14,6 +14,8 @@ from tests.cluster.ways import MANUAL, Run, Script
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def failures():

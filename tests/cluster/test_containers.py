@@ -11,7 +11,7 @@ from tests.cluster.ways import MANUAL, WAYS, start
 from tests.launch import images
 from tests.launch.submit import alive, wait_until
 
-pytestmark = pytest.mark.needs("ch-run")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("ch-run")]
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL
 
+pytestmark = pytest.mark.slow
+
 SHOWS = """
 import json, os
 print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)

@@ -36,7 +36,7 @@ def broken(cluster, node: str, breaks: str, mends: str):
         cluster.exec(node, "sh", "-c", mends)
 
 
-@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+@pytest.mark.parametrize("launcher", ["ssh", pytest.param("slurm", marks=pytest.mark.slow)])
 def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher, tmp_path):
     flags = [] if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
     found, words = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
@@ -51,6 +51,7 @@ def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher
     assert {one["wrong"] for one in measured["collectives"]} == {0}
 
 
+@pytest.mark.slow
 def test_nodes_without_this_file_system_send_their_numbers_back(apart, tmp_path):
     flags = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     found, words = doctor(apart, *flags)
@@ -60,6 +61,7 @@ def test_nodes_without_this_file_system_send_their_numbers_back(apart, tmp_path)
     assert found["network"]["hosts"][1] == "node1"
 
 
+@pytest.mark.slow
 def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     closed = "ip route add unreachable 10.10.1.4/32"
     # node3 can reach node1, whose answers cannot: both ways fail, and no other
@@ -71,6 +73,7 @@ def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     assert "node2" not in pairs and "is a firewall between them?" in pairs
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_the_verdict_and_one_that_is_down_is_named(other_cluster, tmp_path):
     # so slow that the link, and not what else the machine does, decides
     cluster = other_cluster("--nodes", "3", "--rate", "500mbit", "--control-network")

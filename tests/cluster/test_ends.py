@@ -51,6 +51,7 @@ def test_a_job_is_cancelled(cluster, job):
     assert (job.run_dir / "stopped.json").exists()
 
 
+@pytest.mark.slow
 def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     """With it the leader: all that it led ends, and Slurm starts the job again."""
     number = ways.running_job(cluster)
@@ -69,6 +70,7 @@ def test_slurmd_alone_dies(job):
     job.ends()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
@@ -92,6 +94,7 @@ with socket.create_server(("", 29777)):
 """
 
 
+@pytest.mark.slow
 def test_a_port_is_taken(cluster, tmp_path):
     inside = [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c", HOLD]
     with ended(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)) as holder:

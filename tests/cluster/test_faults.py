@@ -9,17 +9,18 @@ import pytest
 from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, daemons_of
-from tests.cluster.ways import WHOLE, Run, Script, losses_so_far
+from tests.cluster.ways import Run, Script, losses_so_far
 from tests.commands import cause_in
 from tests.launch.submit import submit
 from tests.train.workers import read_json
 
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
 # What a run meets, one after the other; when the last one hits it, it may not start again.
 CHOSEN = [
     ("ssh", "trainer", "torchrun killed, link down, agent of node 0 killed, connection cut"),
-    ("ssh", "plain script", "worker raises, agent told to end"),
+    pytest.param("ssh", "plain script", "worker raises, agent told to end", marks=SLOW),
     ("sbatch", "trainer", "node lost, worker raises, worker killed"),
-    ("sbatch", "script", "agent killed, worker killed"),
+    pytest.param("sbatch", "script", "agent killed, worker killed", marks=SLOW),
     ("sbatch", "plain script", "worker stopped, worker exits"),
 ]
 
@@ -29,7 +30,11 @@ def all_faults(way: str, program: str) -> str:
     return ", ".join(found)
 
 
-ALL = [(way, program, all_faults(way, program)) for way in WAYS for program in PROGRAMS]
+ALL = [
+    pytest.param(way, program, all_faults(way, program), marks=MATRIX)
+    for way in WAYS
+    for program in PROGRAMS
+]
 OF_EACH = ["noticed", "stopped", "agents"]
 OF_OURS = [*OF_EACH, "imports", "rendezvous", "model", "checkpoint", "step"]
 
@@ -61,7 +66,7 @@ def last_words(text: str) -> str:
     return cause_in("\n".join(line for line in text.splitlines() if not line.startswith(slurm)))
 
 
-@pytest.mark.parametrize(("way", "program", "faults"), ALL if WHOLE else CHOSEN)
+@pytest.mark.parametrize(("way", "program", "faults"), [*CHOSEN, *ALL])
 def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
     *met, last = [FAULTS[name] for name in faults.split(", ")]
     run = begin(way, PROGRAMS[program](), restarts=len(met))
@@ -117,7 +122,8 @@ def of_a_script(run: Run) -> dict:
     return run.exit()
 
 
-@pytest.mark.parametrize("way", list(WAYS) if WHOLE else ["sbatch"])
+@SLOW
+@pytest.mark.parametrize("way", ["sbatch", pytest.param("ssh", marks=MATRIX)])
 def test_a_script_that_catches_sigterm_saves(cluster, begin, way):
     run = begin(way, Script("--saves"))
     if way == "ssh":
@@ -127,7 +133,7 @@ def test_a_script_that_catches_sigterm_saves(cluster, begin, way):
     of_a_script(run)
 
 
-@ways.whole_matrix
+@MATRIX
 def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
     monkeypatch.setitem(ways.PYTHON, "SBATCH_TIMELIMIT", "2")
     assert of_a_script(begin("sbatch", Script("--saves")))["message"].endswith(
@@ -152,10 +158,15 @@ def small_node(cluster):
     folder.rmdir()
 
 
-MEMORY = [(way, program) for way in WAYS for program in ("trainer", "plain script")]
-
-
-@pytest.mark.parametrize(("way", "program"), MEMORY if WHOLE else [("ssh", "plain script")])
+@pytest.mark.parametrize(
+    ("way", "program"),
+    [
+        ("ssh", "plain script"),
+        pytest.param("ssh", "trainer", marks=MATRIX),
+        pytest.param("sbatch", "plain script", marks=MATRIX),
+        pytest.param("sbatch", "trainer", marks=MATRIX),
+    ],
+)
 def test_a_program_that_eats_all_memory(small_node, begin, way, program):
     run = begin(way, PROGRAMS[program]())
     used = int((small_node / "memory.usage_in_bytes").read_text())

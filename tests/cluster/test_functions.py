@@ -7,6 +7,8 @@ import pytest
 
 from tests.cluster import ways
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, os, sys
 import muster

@@ -14,7 +14,7 @@ import pytest
 
 from muster.errors import NO_RETRY
 from tests.cluster import ways
-from tests.cluster.ways import JOBS, WAYS, WHOLE, Run, Script
+from tests.cluster.ways import JOBS, WAYS, Run, Script
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
@@ -84,7 +84,8 @@ def let_go(signs: Path, way: str, pid: int) -> None:
         psutil.Process(pid).children()[0].kill()
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"] if WHOLE else ["ssh"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ssh", pytest.param("slurm", marks=pytest.mark.matrix)])
 def test_seven_ways_to_hang_and_two_orders_are_distinguished(cluster, tmp_path, way):
     with hung(cluster, tmp_path, way) as run, (run.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -120,6 +121,7 @@ def test_a_hang_is_reported_without_a_question(cluster, project):
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
 
 
+@pytest.mark.slow
 def test_a_node_whose_link_is_down_is_named(cluster, tmp_path):
     late, silent = r"^rank 2 on \S+ has not come", "^node3 does not answer: nothing from its agent"
     with hung(cluster, tmp_path, "slurm") as run:

@@ -9,9 +9,11 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import DOCTOR, SHORT, Run, in_held_job, steps_of, whole_matrix
+from tests.cluster.ways import DOCTOR, SHORT, Run, in_held_job, steps_of
 from tests.launch.submit import SUBMIT, wait_until
 from tests.train.workers import losses, read_json
+
+pytestmark = pytest.mark.slow
 
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
@@ -97,7 +99,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, 
     assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
 
 
-@whole_matrix
+@pytest.mark.matrix
 def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "cancelled")
     logs = ["--logs-dir", str(tmp_path / "cancelled")]

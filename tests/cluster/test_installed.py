@@ -48,6 +48,7 @@ def test_a_batch_script_of_an_installation(cluster, installed, project):
     assert installed.files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_named_python")
 def test_plain_srun_of_an_installation_takes_the_active_environment(
     cluster, installed, project, monkeypatch
@@ -63,6 +64,7 @@ def test_plain_srun_of_an_installation_takes_the_active_environment(
     assert printed.count(f"by {sys.prefix}/bin/python") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_named_python")
 @pytest.mark.parametrize("launcher", ["slurm", "ssh"])
 def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
@@ -81,6 +83,7 @@ def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     assert installed.files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_named_python")
 def test_the_doctor_of_a_small_installation_says_what_a_measurement_needs(
     cluster, installed, project
@@ -92,6 +95,7 @@ def test_the_doctor_of_a_small_installation_says_what_a_measurement_needs(
     assert "not measured: the trainer that comes with Muster needs the extra [trainer]" in err
 
 
+@pytest.mark.slow
 def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project, monkeypatch
 ):
@@ -106,6 +110,7 @@ def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     assert installed.files() == before
 
 
+@pytest.mark.slow
 def test_an_installation_is_sent_to_a_login_node(laptop, installed):
     (laptop.project / "t.py").write_text("import muster; print(muster.__path__[0])")
     words = ["run", *laptop.login, "--launcher", "local", *ways.MANUAL, "--", "t.py"]

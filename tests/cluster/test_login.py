@@ -6,6 +6,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.cluster.laptops import HOME, LOCAL
 from tests.cluster.testbeds import REPOSITORY
 from tests.launch.submit import wait_until
@@ -63,6 +65,7 @@ def test_nodes_behind_it_by_ssh_and_a_run_that_is_left_to_itself_comes_home(lapt
     assert end["code"] == 7
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "gone.py").write_text("")
     (laptop.project / "a name\nwith a line").write_text("kept")
@@ -84,6 +87,7 @@ def test_a_job_of_slurm_and_values_of_env(laptop):
     assert not any("of $HOME" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_full_disk_there_is_named(laptop, cluster):
     laptop.remote.mkdir()
     small = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(laptop.remote))
@@ -97,6 +101,7 @@ def test_a_full_disk_there_is_named(laptop, cluster):
     assert "No space left" in last and "make room there, or name a folder" in last
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_may_both_send_muster(laptop):
     with ThreadPoolExecutor(2) as pool:
         ask = ["jobs", *laptop.login, "list"]
@@ -117,6 +122,7 @@ def test_two_commands_at_once_may_both_send_muster(laptop):
     assert wait_until(is_removed)  # the last command may need a moment to be over
 
 
+@pytest.mark.slow
 def test_a_passphrase_is_asked_for_once(laptop):
     ask = laptop.home / "ask"
     new = ["ssh-keygen", "-q", "-p", "-f", str(laptop.home / "id_ed25519"), "-P", "", "-N", "open"]
@@ -131,6 +137,7 @@ def test_a_passphrase_is_asked_for_once(laptop):
     assert (laptop.home / "asked").read_text() == "\n"
 
 
+@pytest.mark.slow
 def test_settings_of_a_cluster_and_functions_of_python(laptop):
     (laptop.project / "muster.toml").write_text(
         f"""[clusters.hpc]

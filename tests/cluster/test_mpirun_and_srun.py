@@ -17,6 +17,8 @@ from tests.test_library_page import WHOLE_LOOP
 from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import read_json, records
 
+pytestmark = pytest.mark.slow
+
 NETWORK = "10.10.1.0/24"  # of the testbed's nodes
 ALL = ["--host", "node0,node1,node2,node3", "-np", "4"]
 SHORT = "--device cpu --threads 1 --run-id run --max-steps 2".split()

@@ -48,6 +48,7 @@ def workers_that_meet(cluster: Cluster, hosts: str, folder: Path, per_node: int)
     return len(list(met.iterdir()))
 
 
+@pytest.mark.slow
 def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_cluster, tmp_path):
     """With two cards the network was not seen, and address= was not heeded."""
     cluster = other_cluster("--nodes", "2")
@@ -71,6 +72,7 @@ def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_clus
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [0, 2])
 def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
     other_cluster, tmp_path, node
@@ -98,6 +100,7 @@ def lose_node_0(run: ways.Run) -> None:
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
     """They connect to the one that is node 0 after it."""
     cluster = other_cluster("--nodes", "4")
@@ -122,6 +125,7 @@ class Sleeps(ways.Trainer):
         return ["--", "sh", "-c", "echo begun; exec sleep 100000", str(folder)]
 
 
+@pytest.mark.slow
 def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "2", "--ipv6")
     hosts = "fd00:10:10:1::1,root@[fd00:10:10:1::2]:22"
@@ -140,6 +144,7 @@ def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
     assert [one["code"] for one in ends] == [0] * 16
 
 
+@pytest.mark.slow
 def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
     """An sshd that takes one login at a time, as a jump host may take ten of sixty nodes."""
     usual = (cluster.ssh_config.parent / "ssh" / "node1.conf").read_text()

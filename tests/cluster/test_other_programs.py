@@ -6,18 +6,16 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.ways import WAYS, WHOLE
+from tests.cluster.ways import WAYS
 from tests.commands import cause_in
 from tests.train.workers import read_json
 
-if not WHOLE:  # there each begins with a Python that nothing was imported into
-    pytestmark = pytest.mark.usefixtures("warm_workers")
-
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
 FAILS = "ValueError: sample 17 is empty"
 
 
 class Program(NamedTuple):
-    """What is started, in which way in an ordinary run, and what says that all have met."""
+    """What is started, in which way if not in all, and what says that all have met."""
 
     file: str
     way: str
@@ -41,7 +39,30 @@ PROGRAM = {
     ),
     "accelerate": Program("accelerate_test.py", "sbatch", "test_script on 8 processes"),
 }
-RUNS = [(name, way) for name, one in PROGRAM.items() for way in (WAYS if WHOLE else [one.way])]
+RUNS = [
+    ("ddp", "slurm"),
+    *(pytest.param(name, one.way, marks=SLOW) for name, one in PROGRAM.items() if name != "ddp"),
+    *(
+        pytest.param(name, way, marks=MATRIX)
+        for name, one in PROGRAM.items()
+        for way in WAYS
+        if way != one.way
+    ),
+]
+FAILURES = [(ONE_IMPORT, "ssh")]
+FAILURES += [
+    pytest.param(name, way, marks=MATRIX)
+    for name in ("ddp", ONE_IMPORT)
+    for way in WAYS
+    if (name, way) not in FAILURES
+]
+
+
+@pytest.fixture(autouse=True)
+def _warm_but_in_matrices(request) -> None:
+    """There each begins with a Python that nothing was imported into."""
+    if not request.node.get_closest_marker("matrix"):
+        request.getfixturevalue("warm_workers")
 
 
 def run(cluster, project: Path, name: str, way: str, *more: str) -> tuple[int, str]:
@@ -64,8 +85,7 @@ def test_all_processes_of_another_program_meet(cluster, project, name, way):
     assert met in printed
 
 
-@pytest.mark.parametrize("way", WAYS if WHOLE else ["ssh"])
-@pytest.mark.parametrize("name", ["ddp", ONE_IMPORT] if WHOLE else [ONE_IMPORT])
+@pytest.mark.parametrize(("name", "way"), FAILURES)
 def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
     code, printed = run(cluster, project, name, way, "--fail", "5")
     assert code != 0

@@ -45,12 +45,14 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     assert re.search(r"snapshot: \d+ files, [0-9.]+ (bytes|kB)", err), err
 
 
+@pytest.mark.slow
 def test_without_a_snapshot_a_program_runs_where_it_is(cluster, where):
     argv = ways.ssh(cluster, 2, "--no-snapshot", *MANUAL, "--", "./where.sh")
     out, _ = ways.succeed(cluster, argv, where)
     assert f"0 2 attempt 0 {where} as submitted" in out
 
 
+@pytest.mark.slow
 def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(cluster, where):
     argv = WAYS["sbatch"](cluster, 2, *MANUAL, "--", "./where.sh", "waits")
     process = start(cluster, argv, where)
@@ -69,6 +71,7 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
         assert printed == f"1 2 attempt {number} {run_dir}/snapshot as submitted\n"
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_its_rank_by_flags_meets_itself_over_ssh(cluster, project):
     (project / "run_glue.py").write_text(RUN_GLUE)
     out, _ = ways.succeed(cluster, ways.ssh(cluster, 4, "--", "run_glue.py", *COS598D), project)
@@ -76,6 +79,7 @@ def test_a_script_that_takes_its_rank_by_flags_meets_itself_over_ssh(cluster, pr
         assert re.search(rf"^node{rank}\.{rank}\| None {rank} 6$", out, re.MULTILINE), out
 
 
+@pytest.mark.slow
 def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     flags = [*MANUAL, "--run-id", "sent", "--python", "python3", "--", "./where.sh"]
     out, _ = ways.succeed(apart, ways.ssh(apart, 2, *flags), where)
@@ -91,6 +95,7 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     assert not {".snapshot-sent", "sent"} & {*left}
 
 
+@pytest.mark.slow
 def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     text = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     python = executable(where / ".venv" / "bin" / "python", text)
@@ -110,6 +115,7 @@ OF_THE_SHELL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", OF_THE_SHELL)
 def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
     cluster, project, way, monkeypatch

@@ -16,6 +16,8 @@ from tests.cluster.ways import MANUAL
 from tests.launch.submit import SUBMIT, wait_until
 from tests.train.workers import read_json
 
+pytestmark = pytest.mark.slow
+
 TWO = ["--partition", "short,main", "--account", "x,y", "--time", "2"]
 ONE_ACCOUNT = ["--partition", "short,main", "--account", "x", "--time", "2"]
 

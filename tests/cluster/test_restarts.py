@@ -13,9 +13,11 @@ import pytest
 from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, cut_connection, leave_nothing, link
-from tests.cluster.ways import MANUAL, WHOLE, Run, Script, in_held_job, steps_of
+from tests.cluster.ways import MANUAL, Run, Script, in_held_job, steps_of
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
+
+pytestmark = pytest.mark.slow
 
 
 class Loop(Script):
@@ -114,7 +116,7 @@ def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(
         assert steps.count("muster") == 2  # the second has ended with its agent
 
 
-@pytest.mark.parametrize("way", ["ssh", "sbatch"] if WHOLE else ["ssh"])
+@pytest.mark.parametrize("way", ["ssh", pytest.param("sbatch", marks=pytest.mark.matrix)])
 def test_workers_are_forked_again_from_the_process_that_has_imported(begin, way):
     flags = ("--nodes", "4", "--max-restarts", "2")
     run = begin(recoveries.WAYS[way], *flags, program=WarmLoop())
@@ -142,7 +144,7 @@ def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held
     assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
 
 
-@pytest.mark.parametrize("nodes", ["4", "2:4"] if WHOLE else ["2:4"])
+@pytest.mark.parametrize("nodes", ["2:4", pytest.param("4", marks=pytest.mark.matrix)])
 def test_a_node_that_returns_within_the_wait_takes_part(begin, nodes):
     run = begin(recoveries.WAYS["ssh"], "--nodes", nodes, "--max-restarts", "1")
     first = agents(run)

@@ -10,7 +10,11 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
 
-HELD_S = 60 if ways.WHOLE else 18  # longer than an agent may be silent
+pytestmark = [
+    pytest.mark.slow,
+    # longer than an agent may be silent
+    pytest.mark.parametrize("held_s", [18, pytest.param(60, marks=pytest.mark.matrix)]),
+]
 PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c"]
 FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
 # The agent of node 1 is lost, that of node 0 waits for the next attempt.
@@ -23,7 +27,7 @@ exec {tool} "$@"
 """
 
 
-def slowed(cluster: Cluster, folder: Path, **marks: str) -> Cluster:
+def slowed(cluster: Cluster, folder: Path, held_s: int, **marks: str) -> Cluster:
     """With each of these tools slow, where its mark is on the command line."""
     tools = folder / "slow"
     tools.mkdir()
@@ -32,7 +36,7 @@ def slowed(cluster: Cluster, folder: Path, **marks: str) -> Cluster:
         assert found is not None
         calls = folder / f"{name}.calls"
         script = tools / name
-        script.write_text(SLOW.format(mark=mark, calls=calls, held_s=HELD_S, tool=found))
+        script.write_text(SLOW.format(mark=mark, calls=calls, held_s=held_s, tool=found))
         script.chmod(0o755)
     return replace(cluster, env={**cluster.env, "PATH": f"{tools}:{os.environ['PATH']}"})
 
@@ -41,17 +45,17 @@ def calls(folder: Path, name: str) -> int:
     return len((folder / f"{name}.calls").read_text().splitlines())
 
 
-def test_slow_questions_to_slurm(cluster, tmp_path):
-    slow = slowed(cluster, tmp_path, squeue="", scontrol="")
+def test_slow_questions_to_slurm(cluster, tmp_path, held_s):
+    slow = slowed(cluster, tmp_path, held_s, squeue="", scontrol="")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
     assert code == 0, out + err
     assert calls(tmp_path, "squeue") > 2
 
 
-def test_a_slow_step_of_slurm(cluster, tmp_path):
+def test_a_slow_step_of_slurm(cluster, tmp_path, held_s):
     """That of the second agent; the first one waits."""
-    slow = slowed(cluster, tmp_path, srun="launch.slurm.task")
+    slow = slowed(cluster, tmp_path, held_s, srun="launch.slurm.task")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
     assert code == 0, out + err
@@ -59,9 +63,9 @@ def test_a_slow_step_of_slurm(cluster, tmp_path):
 
 
 @pytest.mark.needs("rsync")
-def test_slow_logins_and_copies(apart, tmp_path):
+def test_slow_logins_and_copies(apart, tmp_path, held_s):
     """Those of the second agent's node, which has a disk of its own."""
-    slow = slowed(apart, tmp_path, ssh="launch.agent", rsync="node1")
+    slow = slowed(apart, tmp_path, held_s, ssh="launch.agent", rsync="node1")
     where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     command = ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT)
     code, out, err = ways.call(slow, command, cwd=Path("/"))  # a folder that both nodes have

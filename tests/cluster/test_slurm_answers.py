@@ -103,6 +103,7 @@ def test_a_pending_job_is_cancelled(cluster, jobs, tmp_path):
     assert "is over already: stopped" in jobs("cancel")
 
 
+@pytest.mark.slow
 def test_a_requeued_job_is_cancelled_before_it_starts_again(cluster, run, jobs):
     run(ways.sbatch("multinode.sh"), 1)
     cluster.run("scontrol", "requeuehold", ways.running_job(cluster))
@@ -111,6 +112,7 @@ def test_a_requeued_job_is_cancelled_before_it_starts_again(cluster, run, jobs):
     assert not is_queued(cluster)
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs):
     """For longer than agents wait for a sign of life."""
     one = run(ways.sbatch("multinode.sh"), 2)
@@ -136,11 +138,13 @@ def of_steps(one: Run, variable: str) -> list[str]:
     return [one.agent(node).environ()[variable] for node in range(2)]
 
 
+@pytest.mark.slow
 def test_a_step_has_all_cores_that_its_job_has(run):
     one = run(ways.sbatch("multinode.sh", "--exclusive"), 2)
     assert of_steps(one, "SLURM_CPUS_ON_NODE") == ["8", "8"]
 
 
+@pytest.mark.slow
 def test_a_step_has_the_gpus_and_their_cores(other_cluster, run):
     """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
     if slurm_daemons.version() < slurm_daemons.PRETENDS_GPUS:

@@ -56,7 +56,10 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     assert [*tmp_path.glob("it*")] == [folder]
 
 
-@pytest.mark.parametrize(("way", "notice"), [("sbatch", "USR1"), ("slurm", "USR2")])
+@pytest.mark.parametrize(
+    ("way", "notice"),
+    [("sbatch", "USR1"), pytest.param("slurm", "USR2", marks=pytest.mark.slow)],
+)
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
     cluster, tmp_path, monkeypatch, way, notice
 ):
@@ -82,6 +85,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
     assert "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workers")
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):
     def documents(*argv: str) -> tuple[int, list[dict]]:

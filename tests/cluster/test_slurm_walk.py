@@ -2,11 +2,15 @@
 
 import sys
 
+import pytest
+
 from muster import run_files
 from muster.writing import read_json
 from tests.cluster.testbeds import REPOSITORY
 from tests.commands import begin, finish
 from tests.launch.test_walk import entered, traced
+
+pytestmark = pytest.mark.slow
 
 MOST_AT_SUBMISSION = 39  # in a folder without git, too
 MOST_IN_JOB = 36

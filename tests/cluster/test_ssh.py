@@ -106,6 +106,7 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
         assert more[node, "ctl0"] < 0.2 * more[node, "exp0"], more
 
 
+@pytest.mark.slow
 def test_nodes_that_share_no_file_system(apart, tmp_path):
     """The code is sent there, and what they write comes back; a failure there is told here."""
 
@@ -133,6 +134,7 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
     assert code != 0 and "/nowhere" in cause_in(err)
 
 
+@pytest.mark.slow
 def test_four_containers_on_one_machine(cluster, tmp_path):
     """As the second course has them: one host name, a port each, other addresses inside."""
     ports = {free_port(): f"10.10.1.{index + 1}" for index in range(4)}

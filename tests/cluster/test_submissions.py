@@ -22,6 +22,8 @@ from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 
+pytestmark = pytest.mark.slow
+
 
 def documents(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
     """A command's exit code, and its last document."""

@@ -9,10 +9,12 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import MANUAL, finish, whole_matrix
+from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.launch.sweeps import DOC, EXAMPLES, SWEEP, cells, folder_of
+
+pytestmark = pytest.mark.slow
 
 # Of docs/sweeps.md, those that need a cluster.
 ON_CLUSTERS = [words for words in EXAMPLES if "--launcher" in words]
@@ -128,7 +130,7 @@ def test_it_takes_a_program_in_a_script_too_and_refuses_a_point_that_is_none(clu
     assert "['--lr', '1', '--batch-size', '128', '--precision', 'fp32']" in outputs[0]
 
 
-@whole_matrix
+@pytest.mark.matrix
 def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(cluster, project):
     (project / "train.py").write_text(
         "import json, os, sys, time\n"
@@ -151,7 +153,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
     assert attempts == {"train-seed-1": "0", "train-seed-2": "1"}
 
 
-@whole_matrix
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
 )

@@ -6,6 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.testbeds import REPOSITORY, TESTBED
 from tests.commands import call
 
@@ -25,6 +27,7 @@ def test_nodes_have_names_and_know_each_other(cluster):
     assert set(cluster.exec("node2", "ls", "/sys/class/net").stdout.split()) == {"exp0", "lo"}
 
 
+@pytest.mark.slow
 def test_exec_passes_on_where_one_is_and_how_it_ends(cluster, tmp_path):
     inside = [sys.executable, TESTBED, "exec", "node1", "--"]
     done = call(*inside, "sh", "-c", "pwd; cat; exit 7", cwd=tmp_path, stdin="given")
@@ -43,6 +46,7 @@ def test_ssh_leads_from_everywhere_to_everywhere(cluster):
     assert cluster.ssh("10.10.1.2", "hostname").stdout == "node1\n"
 
 
+@pytest.mark.slow
 def test_each_node_has_its_share_of_the_cores(cluster):
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // 4)
@@ -57,6 +61,7 @@ def test_each_node_has_its_share_of_the_cores(cluster):
             assert done.stdout == f"{own}\n", done
 
 
+@pytest.mark.slow
 def test_with_a_control_network_the_name_is_on_the_slow_side(apart):
     assert apart.exec("node1", sys.executable, "-c", RESOLVE).stdout == "192.168.77.2\n"
     names = set(apart.exec("node1", "ls", "/sys/class/net").stdout.split())
@@ -66,6 +71,7 @@ def test_with_a_control_network_the_name_is_on_the_slow_side(apart):
     assert apart.run("srun", "--nodes=2", "hostname").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_private_home_is_bare_metal(apart, tmp_path):
     checkout, home = REPOSITORY, pwd.getpwuid(0).pw_dir
     (tmp_path / "shared").touch()

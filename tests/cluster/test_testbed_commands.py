@@ -55,6 +55,7 @@ def nothing_left(_fit_box):
         assert after[what] == was, what
 
 
+@pytest.mark.slow
 def test_up_again_changes_nothing_and_another_is_refused(cluster):
     before = record("node0.slurmd")
     again = testbed("up", "--nodes", "4")
@@ -67,6 +68,7 @@ def test_up_again_changes_nothing_and_another_is_refused(cluster):
     assert str(Path(TESTBED).parent.parent) in line and line.endswith(f"python {TESTBED} down")
 
 
+@pytest.mark.slow
 def test_up_names_what_died(other_cluster):
     other_cluster("--nodes", "2")
     assert wait_until(lambda: testbed("status").returncode == 0)
@@ -94,6 +96,7 @@ def test_status_and_env_say_what_there_is(cluster):
     assert done.stdout.split() == [*NODES, "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "then"), [("network", "down"), ("nodes", "down"), ("slurm and sshd", "up")]
 )
@@ -111,6 +114,7 @@ def test_what_is_cut_short_can_be_cleaned_up(stage, then):
         take_down()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log():
     with socket.create_server(("0.0.0.0", 16817)):

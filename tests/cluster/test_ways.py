@@ -1,7 +1,9 @@
 """The same job gives the same losses, digit for digit, whatever starts its workers."""
 
+import itertools
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from configs import plugins
 from tests.cluster import ways
 from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import MANUAL, SHORT, WHOLE, finish, start
+from tests.cluster.ways import MANUAL, SHORT, finish, start
+from tests.launch.submit import run_well
 from tests.preload import interpreter
 from tests.train.workers import losses
 
@@ -26,6 +29,20 @@ WAYS = {
 }
 # Four nodes for the mode that most use; two are enough to tell whether another is started right.
 NODES = {"single": 1, "ddp": 4}
+MODES = plugins.names("train.sync.modes")
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+# All ways for ddp; each other mode meets one of them, in turns.
+IN_TURNS = [one for one in zip(MODES, itertools.cycle(WAYS), strict=False) if one[0] != "ddp"]
+RUNS = [
+    *(("ddp", way) for way in WAYS),
+    *(pytest.param(*one, marks=SLOW) for one in IN_TURNS),
+    *(
+        pytest.param(sync, way, marks=MATRIX)
+        for sync in MODES
+        for way in WAYS
+        if sync != "ddp" and (sync, way) not in IN_TURNS
+    ),
+]
 
 
 def run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
@@ -53,22 +70,29 @@ def by_hand(
     return losses(folder / "by-hand")
 
 
-def ways_of(sync: str) -> list[str]:
-    """All of them for ddp; of the others in an ordinary run each mode meets one, in turns."""
-    if sync == "ddp" or WHOLE:
-        return list(WAYS)
-    return [[*WAYS, *WAYS][plugins.names("train.sync.modes").index(sync)]]
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """The losses of a mode on this machine, which runs each once."""
+
+    @cache
+    def losses_of(sync: str) -> list[float]:
+        folder = tmp_path_factory.mktemp("local")
+        nodes = ["--nodes", str(NODES.get(sync, 2)), "--sync", sync]
+        run_well("--launcher", "local", *nodes, *SHORT, "--logs-dir", str(folder))
+        return losses(ways.only_run(folder))
+
+    return losses_of
 
 
-@pytest.mark.parametrize("sync", plugins.names("train.sync.modes"))
-def test_the_same_losses_whatever_starts_the_workers(cluster, sync, tmp_path):
-    nodes, mode = NODES.get(sync, 2), ["--sync", sync]
-    expected = run(cluster, ways.local, nodes, tmp_path / "local", *mode)
+@pytest.mark.parametrize(("sync", "way"), RUNS)
+def test_the_same_losses_whatever_starts_the_workers(cluster, local, sync, way, tmp_path):
+    expected = local(sync)
     assert len(expected) == 4 and len(set(expected)) == 4
-    for name in ways_of(sync):
-        assert run(cluster, WAYS[name], nodes, tmp_path / name, *mode) == expected, name
+    nodes = NODES.get(sync, 2)
+    assert run(cluster, WAYS[way], nodes, tmp_path / "logs", "--sync", sync) == expected
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("script", "nodes", "sync", "count"),
     [("accelerate.sh", 2, "accelerate", 2), ("singlenode.sh", 1, "ddp", 3)],
@@ -79,6 +103,7 @@ def test_several_workers_of_a_node(cluster, tmp_path, script, nodes, sync, count
     assert run(cluster, ways.sbatch(script), nodes, tmp_path / "b", *more) == expected
 
 
+@SLOW
 def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
     """torchrun says that it cannot, but it can."""
     (tmp_path / "hosts.txt").write_text("node0 slots=2\nnode1 slots=1\n")
@@ -103,6 +128,7 @@ def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
         assert run(cluster, way, 2, tmp_path / name, *more) == expected, name
 
 
+@SLOW
 def test_a_job_queued_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
     inner = ways.slurm(cluster, 2, *SHORT, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
@@ -21,9 +20,6 @@ from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 from tests.train.workers import read_json
 
-# `make test-all` runs whole matrices, an ordinary run a choice from them.
-WHOLE = "WHOLE_MATRIX" in os.environ
-whole_matrix = pytest.mark.skipif(not WHOLE, reason="of make test-all")
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 SSH = str(REPOSITORY / "launch" / "ssh.sh")

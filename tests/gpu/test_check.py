@@ -36,6 +36,8 @@ from tests.gpu.rows import (
 from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter
 
+pytestmark = pytest.mark.slow
+
 OTHERS = ("datasets", "evaluate", "seqeval", "submitit", "ClusterShell", "python-dotenv")
 
 

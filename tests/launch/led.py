@@ -1,7 +1,6 @@
 """A run of two nodes of this machine, led by a process of its own, with a test's deadlines."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ from tests.commands import begin, ended
 from tests.launch.pretended import FACTS
 from tests.launch.submit import REPOSITORY, wait_until
 
-# `make test-all` holds each for as long as no run may end for it, with the real deadlines.
-WHOLE = "WHOLE_MATRIX" in os.environ
-HELD_S = 60.0 if WHOLE else 9.0
-SHORT = {} if WHOLE else {"AGENT_LOST_WHEN_SILENT_S": 5.0}
+# For so many seconds something stands, with these deadlines and with those of the table.
+BRIEFLY = (9.0, {"AGENT_LOST_WHEN_SILENT_S": 5.0, "AGENT_STANDS_NAMED_AFTER_S": 4.0})
+FOR_LONG: tuple[float, dict[str, float]] = (60.0, {})
 HANG_S = 7.0
 CHANGED = """
 import json, sys

@@ -57,6 +57,7 @@ def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path
     assert out.startswith("only for the run itself, not checked here: --env, -- train.py --lr 1\n")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("ip")
 def test_a_measurement_that_fails_is_not_started_again(tmp_path, monkeypatch):
     """--max-restarts is for the run alone."""

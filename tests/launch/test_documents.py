@@ -121,6 +121,7 @@ def test_plans_and_checks_are_documents(tmp_path):
     assert {"every pair", "disk"} & {one["check"] for one in found["checks"]}
 
 
+@pytest.mark.slow
 def test_a_sweep_tells_of_each_run_as_a_study_does(tmp_path):
     skip_if_quick()
     (tmp_path / "t.py").write_text("import sys; print('a line'); sys.exit(int(sys.argv[-1]))\n")
@@ -163,6 +164,7 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert alive(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     skip_if_quick()
     flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", tmp_path]

@@ -42,6 +42,7 @@ def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
     assert node_data.data_left({}) == []
 
 
+@pytest.mark.slow
 def test_at_a_place_of_their_own_jobs_clean_finds_them_and_a_run_holds_them(project, tmp_path):
     place = tmp_path / "place"
     goes_on = tmp_path / "goes_on"
@@ -77,6 +78,7 @@ def test_what_is_no_data_is_refused_before_the_run_has_a_folder(project, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_our_trainer_reads_them_by_itself(tmp_path):
     """As with --data-dir; what it says of the folder shows that it was read."""
     write(tmp_path / "data", {"a.txt": ""})

@@ -147,7 +147,7 @@ def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     assert alive(tmp_path) == []
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     """`python launch/submit.py ... | head -1`"""
     process = start(*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen", *more)

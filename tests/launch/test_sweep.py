@@ -90,6 +90,7 @@ def test_no_value_of_env_is_written_down_or_on_a_command_line(project):
     assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
 
 
+@pytest.mark.slow
 def test_fresh_runs_all_again_without_checkpoints(project):
     words = [*LOCAL, "--name", "mine", "--over", "lr=1,2"]
     code, _, err = sweep(project, *words, "--", "train.py", "--seed", "1")
@@ -100,7 +101,14 @@ def test_fresh_runs_all_again_without_checkpoints(project):
     assert {one["results"]["begun"] for one in cells(project).values()} == {1}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
     """One that was killed has left a run, which ends by itself, and is waited for."""
     skip_if_quick()
@@ -125,6 +133,7 @@ def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
     assert [one["results"]["begun"] for one in cells(project).values()] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeypatch, capsys):
     def unsupported(file, operation):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -134,6 +143,7 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
         assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
     (project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]

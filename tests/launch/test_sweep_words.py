@@ -76,6 +76,7 @@ def test_a_value_stands_where_the_program_names_it(project):
     assert given == [["train.py", f"lr={n}", "--lr", f"a{n}b", *same] for n in "12"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
 def test_every_example_of_the_documentation_runs(tmp_path, words):
     script = re.search(r"```python\n(.*?)```", DOC, re.S)

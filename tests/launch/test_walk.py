@@ -50,6 +50,7 @@ def listed(files: list[str]) -> str:
     return f"{len(files)} files:\n{''.join(files)}"
 
 
+@pytest.mark.slow
 def test_a_run_of_two_nodes_enters_few_files(tmp_path, env):
     (tmp_path / "t.py").write_text("print('here')\n")
     process = begin(sys.executable, MUSTER, *WORDS, "--", "t.py", cwd=tmp_path, env=env)
@@ -60,6 +61,7 @@ def test_a_run_of_two_nodes_enters_few_files(tmp_path, env):
     assert len(files) <= OF_RUN, listed(files)
 
 
+@pytest.mark.slow
 def test_a_restart_after_a_kill_and_stacks_enter_few_files(tmp_path, env):
     (tmp_path / "t.py").write_text(WAITS)
 

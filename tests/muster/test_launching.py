@@ -117,6 +117,7 @@ if __name__ == "__main__":
     assert "returned a lock that cannot be pickled" in lock[2]
 
 
+@pytest.mark.slow
 def test_the_run_outlives_the_process_that_started_it(project):
     text = f"""
 import os, signal, time, muster
@@ -136,6 +137,7 @@ if __name__ == "__main__":
     assert len(set(job.results(timeout_s=300))) == 4
 
 
+@pytest.mark.slow
 def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
     monkeypatch.chdir(project)
     (project / "waits.py").write_text("import time\n\ndef wait():\n    time.sleep(10_000)\n")
@@ -155,6 +157,7 @@ def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
         job.results()
 
 
+@pytest.mark.slow
 def test_each_item_has_a_run_of_its_own(project):
     text = """
 import json, os, time, muster

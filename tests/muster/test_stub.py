@@ -106,6 +106,7 @@ def test_the_stub_is_what_the_source_says():
     assert STUB.read_text(encoding="utf-8") == formatted()
 
 
+@pytest.mark.slow
 def test_a_checker_that_is_given_the_folder_knows_the_types(project):
     folder = REPOSITORY / "muster" / "on_path"
     assert (folder / "muster.pyi").samefile(STUB)
@@ -114,6 +115,7 @@ def test_a_checker_that_is_given_the_folder_knows_the_types(project):
     assert [line.replace("muster.", "").replace("builtins.", "") for line in revealed] == REVEALED
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_found_where_muster_is_installed(project):
     (packages,) = (project / "env" / "lib").glob("python*/site-packages")
     ignored = shutil.ignore_patterns("__pycache__")

@@ -1,6 +1,6 @@
 """Every sync mode equals single-process training: any ranks, any split, accumulation, clipping."""
 
-import os
+from functools import cache
 
 import pytest
 import torch
@@ -19,18 +19,43 @@ TOLERANCE = {
 }
 
 
+TIMEOUT_S = 1700
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+
+
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
-    return results_of(matrix.work, 1, tmp_path_factory.mktemp("reference"), timeout_s=1700)[0]
+def reference(tmp_path_factory: pytest.TempPathFactory):
+    """What one process has of each training, by its precision and the size of the matrix."""
+
+    @cache
+    def trained(*words: str):
+        folder = tmp_path_factory.mktemp("reference")
+        return results_of(matrix.work, 1, folder, *words, timeout_s=TIMEOUT_S)[0]
+
+    return trained
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("ranks", [5, 4, 3, 2] if "WHOLE_MATRIX" in os.environ else [4, 3])
-def test_every_mode_equals_single(ranks, reference, tmp_path):
-    found = results_of(matrix.work, ranks, tmp_path, timeout_s=1700)[0]
-    wrong = []
-    for case in matrix.cases(ranks):
-        want = reference[case.reference.name]
+@pytest.mark.parametrize(
+    ("ranks", "precision", "size"),
+    [
+        (3, "fp64", "choice"),
+        pytest.param(3, "fp32", "choice", marks=SLOW),
+        pytest.param(4, "fp64", "choice", marks=SLOW),
+        pytest.param(4, "fp32", "choice", marks=SLOW),
+        *(
+            pytest.param(ranks, precision, "whole", marks=MATRIX)
+            for ranks in (5, 4, 3, 2)
+            for precision in ("fp64", "fp32")
+        ),
+    ],
+)
+def test_every_mode_equals_single(reference, tmp_path, ranks, precision, size):
+    alone = reference(precision, size)
+    found = results_of(matrix.work, ranks, tmp_path, precision, size, timeout_s=TIMEOUT_S)[0]
+    wrong, cases = [], matrix.cases(ranks, precision, size)
+    for case in cases:
+        want = alone[case.reference.name]
         loss_limit, param_limit = TOLERANCE[case.task, case.precision]
         for name in (case.name, f"{case.name}{matrix.BY_LIBRARY}"):
             if name not in found and name != case.name:
@@ -47,13 +72,13 @@ def test_every_mode_equals_single(ranks, reference, tmp_path):
     assert not wrong, "\n".join(wrong)
     by_library = {name.split("|")[2] for name in found if name.endswith(matrix.BY_LIBRARY)}
     assert by_library == {*matrix.LIBRARY}
-    assert {case.mode for case in matrix.cases(ranks)} == {mode for mode, _ in matrix.MODES}
+    assert {case.mode for case in cases} == {mode for mode, _ in matrix.MODES}
 
 
 def test_the_references_differ_by_far_more_than_the_tolerance(reference):
     """So that a case compared with the wrong reference, or not trained at all, would be seen."""
+    found = reference("fp64", "choice")
     clipped, free = (
-        reference[name]["params"]
-        for name in ("mlp|fp32|single|25.0|even|1|0.05", "mlp|fp32|single|25.0|even|1|0.0")
+        found[f"patchy|fp64|single|25.0|even|1|{clip}"]["params"] for clip in (0.05, 0.0)
     )
     assert (clipped - free).abs().max() > 1e-2

@@ -4,7 +4,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.train.workers import REPOSITORY, finish, start
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("foreign_program.py")
 

@@ -22,6 +22,8 @@ from train.program import exchange
 from train.program.recorder import Recorder
 from train.sync.step_times import StepTimer
 
+pytestmark = pytest.mark.slow
+
 SAVED_STEP = 1
 CONFIG = replace(retained.CONFIG, split="auto", checkpoint_every="1", evaluate="never")
 SHARED = [

@@ -14,6 +14,8 @@ from tests.train.tasks.text.made import small
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-9
 # By the folder of its data: sets whose samples differ in words and hidden tokens.
 CASES = {"ner": {"task": "ner"}, "text": {"task": "bert"}, "shards": {"task": "bert"}}

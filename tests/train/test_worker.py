@@ -74,6 +74,7 @@ def test_by_hand_on_three_nodes_equals_single(single, logs):
     assert list((logs / "hand" / "tensorboard").glob("events*"))
 
 
+@pytest.mark.slow
 def test_accelerate_launch_starts_as_many_workers_as_it_was_told(single, logs):
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
@@ -96,6 +97,7 @@ def test_a_run_folder_in_use_is_refused_and_left_alone(single, logs):
     assert (single[1] / "summary.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_config_file_repeats_a_run_exactly(single, logs):
     again = ["--config", str(single[1] / "config.yaml"), "--run-id", "again", "-q"]
     again.append("--no-save-model")
@@ -105,6 +107,7 @@ def test_a_config_file_repeats_a_run_exactly(single, logs):
     assert (single[1] / "model").exists() and not (logs / "again" / "model").exists()
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_all_ranks(logs):
     port = free_port()
     more = flags(logs, "nan", "--sync", "all_reduce", "--optimizer", "sgd", "--lr", "1e30")

@@ -1,11 +1,14 @@
 """Every name of torch that the library uses is in torch 2.6, or something stands in for it."""
 
+import pytest
 import torch
 
 from tests.versions import names
 from tests.versions.__main__ import TESTS
 from tests.versions.instead import NEWER, PRIVATE
 from tests.versions.names import Table, used
+
+pytestmark = pytest.mark.slow
 
 ADVICE = "look new names up in torch 2.6, as `make versions ARGS=2.6.0` does"
 

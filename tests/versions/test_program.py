@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from tests.train.workers import run_on_ranks
 from tests.versions import __main__ as versions
 from tests.versions.instead import TAKEN_AWAY
 from tests.versions.names import lacks
+
+pytestmark = pytest.mark.slow
 
 
 def test_without_the_newer_names_the_numbers_are_the_same(tmp_path, monkeypatch):

@@ -147,6 +147,7 @@ def test_what_a_connected_node_sends_hides_nothing(node_0, connect):
     assert broken == {"broken": {**accepted["accepted"], "how": "closed"}}
 
 
+@pytest.mark.slow
 def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
     """Senders are stopped by their own kernel, since the receiver's takes no more."""
     sent, over = [0] * 4, threading.Event()

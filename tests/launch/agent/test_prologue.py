@@ -30,6 +30,7 @@ def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(proje
     assert (project / "started").read_text() == "stage set\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     write_prologue(project, WAITS + " &", WAITS)

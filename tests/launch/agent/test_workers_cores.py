@@ -42,6 +42,7 @@ def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, her
     assert f"\ncores: {here.words(2)}" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["torchrun", "accelerate", "preload"])
 def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
     """torchrun gives it no number of threads at all."""
@@ -50,6 +51,7 @@ def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
     assert f"\ncores: {here.words(1)}\n" in out
 
 
+@pytest.mark.slow
 def test_simulated_nodes_share_the_machine_and_nobody_is_bound(tmp_path, here):
     threads, cpus, out = run(tmp_path, "--nodes", "2", "--workers", "manual")
     assert threads == [str(here.threads(2))] * 2
@@ -57,6 +59,7 @@ def test_simulated_nodes_share_the_machine_and_nobody_is_bound(tmp_path, here):
     assert out.count(f"\ncores: {here.words(2)}\n") == 1
 
 
+@pytest.mark.slow
 def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     workers = here.cpus + 1
@@ -67,6 +70,7 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
     assert "which take turns" in here.words(workers)
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_of_it(tmp_path):
     assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
 

@@ -60,6 +60,7 @@ def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, c
     assert message in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.slow
 def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
     """As in `... | less`: its reader takes nothing before the run is over."""
     reads, writes = os.pipe()

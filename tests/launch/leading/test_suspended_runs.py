@@ -5,8 +5,11 @@ import time
 from contextlib import suppress
 
 import psutil
+import pytest
 
-from tests.launch.led import HELD_S, SHORT, agent, finished, led
+from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
+
+pytestmark = pytest.mark.slow
 
 SUSPENDED_S = 9.0
 LIMIT_S = 5.0
@@ -36,11 +39,16 @@ def test_a_suspended_run_goes_on_where_it_was(tmp_path):
         assert "no progress" not in finished(leader, tmp_path)
 
 
-def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path):
+@pytest.mark.parametrize(
+    ("held_s", "deadlines"),
+    [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],
+    ids=["briefly", "for long"],
+)
+def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadlines):
     """As that on a laptop whose lid is closed: its agents wait for it, and it for them."""
-    with led(tmp_path, **SHORT) as leader:
+    with led(tmp_path, **deadlines) as leader:
         leader.send_signal(signal.SIGSTOP)
-        time.sleep(HELD_S)
+        time.sleep(held_s)
         leader.send_signal(signal.SIGCONT)
         time.sleep(2.5)
         finished(leader, tmp_path)

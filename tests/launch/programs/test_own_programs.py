@@ -61,7 +61,9 @@ def python_for(workers: str) -> str | None:
     return sys.executable if workers == "preload" else None
 
 
-@pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate"])
+@pytest.mark.parametrize(
+    "workers", ["torchrun", pytest.param("manual", marks=pytest.mark.slow), "accelerate"]
+)
 def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     out = run_well(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
@@ -76,7 +78,7 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("workers", ["torchrun", "preload"])
+@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.slow)])
 def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
@@ -94,14 +96,20 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     assert alive(project) == []
 
 
-WAYS = ("manual", "torchrun", "preload")
+ABORTED = "rank 3 on node1 died: Aborted; its program"
+# an exit code that only its starter knows, while the others go on
+EXIT_3 = (
+    "ctypes.CDLL(None)._exit(3)\nelse: time.sleep(10_000)",
+    3,
+    r"error: rank 3 on \S+: exit code 3$",
+)
 FAILURES = [
     ("manual", "ctypes.string_at(0)", 139, "rank 3 on node1 died: Segmentation fault$"),
-    ("manual", "atexit.register(os.abort)", 134, "rank 3 on node1 died: Aborted; its program"),
+    pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=pytest.mark.slow),
+    ("torchrun", *EXIT_3),
+    pytest.param("manual", *EXIT_3, marks=pytest.mark.slow),
+    pytest.param("preload", *EXIT_3, marks=pytest.mark.slow),
 ]
-# an exit code that only its starter knows, while the others go on
-EXIT_3 = "ctypes.CDLL(None)._exit(3)\nelse: time.sleep(10_000)"
-FAILURES += [(workers, EXIT_3, 3, r"error: rank 3 on \S+: exit code 3$") for workers in WAYS]
 
 
 @pytest.mark.parametrize(("workers", "ending", "code", "last"), FAILURES)
@@ -120,9 +128,16 @@ UNTOLD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "workers"),
-    [("exec", "manual"), ("exec", "preload")] + [("_exit", workers) for workers in WAYS],
+    [
+        ("exec", "manual"),
+        ("exec", "preload"),
+        ("_exit", "manual"),
+        ("_exit", "torchrun"),
+        ("_exit", "preload"),
+    ],
 )
 def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers):
     (project / "other.py").write_text(UNTOLD[how])
@@ -132,6 +147,7 @@ def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers)
     assert [record["cause"] for record in records] == ["done", "done"]
 
 
+@pytest.mark.slow
 def test_our_own_trainer_starts_where_no_folder_is_on_the_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     flags = ["--task", "synthetic", "--max-steps", "2", "--evaluate", "never", "--threads", "1"]
@@ -179,6 +195,7 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
         assert (int(output.read_text().split()[2]) > 0) == (attempt == 1)
 
 
+@pytest.mark.slow
 def test_output_may_be_closed(project):
     """As by a service that starts it without: `command >&- 2>&-`."""
     (project / "run.py").write_text("print('hello')")
@@ -208,10 +225,12 @@ EACH_ALONE = "2 workers, and none made a process group: each ran alone\n"
     ("flags", "how", "line"),
     [
         (["--nproc-per-node", "2"], "alone", EACH_ALONE),
-        (["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE),
-        (["--nproc-per-node", "2"], "meets", ""),
-        ([], "alone", ""),
-        (["--nproc-per-node", "2"], "fails", ""),
+        pytest.param(
+            ["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE, marks=pytest.mark.slow
+        ),
+        pytest.param(["--nproc-per-node", "2"], "meets", "", marks=pytest.mark.slow),
+        pytest.param([], "alone", "", marks=pytest.mark.slow),
+        pytest.param(["--nproc-per-node", "2"], "fails", "", marks=pytest.mark.slow),
     ],
 )
 def test_workers_that_have_not_met_are_said_to_have_run_alone(project, flags, how, line):

@@ -32,12 +32,14 @@ def ready(folder: Path) -> int:
     return sum("ready" in path.read_text() for path in outputs)
 
 
+SLOW = pytest.mark.slow
+DEAF = [*LONG_GRACE, "--workers", "manual"]
 ENDS = [
-    ([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True),
+    pytest.param([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True, marks=SLOW),
     ([str(SAVE_S)], ["--workers", "manual"], signal.SIGTERM, True),
-    ([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False),
-    ([ENDLESS, "--deaf"], [*LONG_GRACE, "--workers", "manual"], signal.SIGTERM, False),
-    ([ENDLESS], LONG_GRACE, signal.SIGKILL, False),
+    pytest.param([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False, marks=SLOW),
+    pytest.param([ENDLESS, "--deaf"], DEAF, signal.SIGTERM, False, marks=SLOW),
+    pytest.param([ENDLESS], LONG_GRACE, signal.SIGKILL, False, marks=SLOW),
 ]
 
 

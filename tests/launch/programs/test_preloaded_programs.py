@@ -37,6 +37,7 @@ def agent(project: Path, node: int) -> psutil.Process:
     return psutil.Process(json.loads(record)["pid"])
 
 
+@pytest.mark.slow
 def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
     (project / "train.py").write_text(show + "print(os.getppid(), before)" + DDP)
@@ -47,6 +48,7 @@ def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
     assert alive(project) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
 def test_whatever_is_killed_all_ends_in_seconds(project, victim):
     process = start(*LOCAL, *SHAPE, "--preload", "torch", *ENDLESS, cwd=project)
@@ -67,6 +69,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, victim):
         assert "ended without a message" in last or "preload on" in last, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "number", "moment"), ENDS)
 def test_nothing_outlives_the_launcher(project, workers, number, moment):
     flags = ["--launcher", "local", "--workers", workers, *SHAPE, *ENDLESS]
@@ -110,6 +113,7 @@ while True: time.sleep(0.02)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "ended"), [(STOPS, []), (CATCHES, ["once\n"] * 4)])
 def test_workers_stop_in_order_and_are_sent_sigterm_once(project, program, ended):
     (project / "train.py").write_text(program)
@@ -122,6 +126,7 @@ def test_workers_stop_in_order_and_are_sent_sigterm_once(project, program, ended
     assert alive(project) == []
 
 
+@pytest.mark.slow
 def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project):
     """A prologue makes the environment, and libraries may read it as they are imported."""
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
@@ -131,6 +136,7 @@ def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project)
     assert run(project, *flags, "--", "train.py").splitlines()[-1] == "yes 0"
 
 
+@pytest.mark.slow
 def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
     flags = ["--nodes", "2", "--task=synthetic", "--max-steps=10", f"--logs-dir={tmp_path}/logs"]
     losses = []

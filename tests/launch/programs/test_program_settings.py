@@ -11,6 +11,7 @@ from tests.written import executable, write
 LOCAL = ["--launcher", "local"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["torchrun", "preload"])
 def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch):
     for name in ("SAFEPATH", "DONTWRITEBYTECODE", "NOUSERSITE", "DEVMODE"):
@@ -25,6 +26,7 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
     assert "found True 2" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
 def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
     for name in ("logging", "yaml", "torch", "accelerate"):
@@ -55,6 +57,7 @@ def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
     assert found["LINES"] == "one\nHOME=two" and found["HOME"] != "two"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--env-file", "--prologue"])
 def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
     (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
@@ -71,6 +74,7 @@ def test_the_failure_of_a_prologue_is_named(project):
     assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
 
 
+@pytest.mark.slow
 def test_a_prologue_that_ends_the_shell_is_named(project):
     (project / "prologue.sh").write_text("export A=1\nexit 0\n")
     flags = [*LOCAL, "--workers", "manual", "--prologue", "prologue.sh"]
@@ -79,6 +83,7 @@ def test_a_prologue_that_ends_the_shell_is_named(project):
     assert "--prologue on node0 ends the shell, so nothing is left of what it sets; leave" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--env", "--env-file", "--prologue"])
 def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
     (project / "variables").write_text("TMPDIR=/scratch/mine\n")

@@ -9,6 +9,8 @@ from tests.launch.submit import run_well
 from tests.launch.sweeps import sweep
 from tests.written import write
 
+pytestmark = pytest.mark.slow
+
 # Of Hydra: overrides as arguments, variables of the environment in them, and a folder by the time.
 STAMPS = r"""
 import os, re, sys, time

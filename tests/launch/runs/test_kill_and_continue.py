@@ -1,9 +1,8 @@
 """Whatever is killed, at whichever moment: no checkpoint is lost, and no loss is another.
 
-Three moments of each kind here; `make soak` tries twenty.
+Two moments of each kind; `make test-matrix` and `make soak` try twenty.
 """
 
-import os
 import random
 import subprocess
 import time
@@ -17,7 +16,9 @@ from tests.launch.runs.test_restart import losses
 from tests.launch.submit import alive, run_well, start, wait_until, worker
 from tests.preload import below, children, interpreter
 
-MOMENTS = int(os.environ.get("SOAK_MOMENTS", "2"))
+pytestmark = pytest.mark.slow
+
+MOMENTS = [0, 1, *(pytest.param(moment, marks=pytest.mark.matrix) for moment in range(2, 20))]
 NODES = 3
 # So many checkpoints that a kill often falls into the writing of one.
 FLAGS = [
@@ -62,7 +63,7 @@ def finished(run_dir: Path) -> list[str]:
     return sorted(path.parent.name for path in paths)
 
 
-@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     """With torchrun and, in half the time, without."""

@@ -42,7 +42,7 @@ def recovered(out: str, run_dir: Path, what: str) -> list[str]:
     return list(parts)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     hurt = [*FLAGS, *SLOW, "--logs-dir", str(tmp_path), "--run-id", "hurt", "--max-restarts", "2"]
     process = start(*hurt, python=interpreter())

@@ -251,6 +251,7 @@ def test_a_run_with_one_job_needs_no_claim(slurm, tmp_path):
     assert not run_job.is_one_of_several(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(20))
 def test_of_jobs_that_start_at_once_exactly_one_leads(slurm, run, repeat):
     numbers = [str(12 + index) for index in range(8)]
@@ -259,6 +260,7 @@ def test_of_jobs_that_start_at_once_exactly_one_leads(slurm, run, repeat):
     assert len({*firsts}) == 1 and run_record.first_job(run) == firsts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(10))
 def test_a_job_that_starts_while_the_numbers_are_recorded_leads_alone(slurm, tmp_path, repeat):
     """One of the two sees both, and no record is left of another leader."""

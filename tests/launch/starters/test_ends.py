@@ -29,7 +29,9 @@ while not os.path.exists('go'): time.sleep(0.02)
 """
 
 
-@pytest.mark.parametrize("node", ["manual", "preload", "torchrun"], indirect=True)
+@pytest.mark.parametrize(
+    "node", ["manual", pytest.param("preload", marks=pytest.mark.slow), "torchrun"], indirect=True
+)
 @pytest.mark.parametrize(("program", "code", "number"), [(EXITS, 3, None), (KILLED, None, 9)])
 def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, code, number):
     skip_if_quick()
@@ -41,6 +43,7 @@ def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, cod
     assert begun < ends[1].time_unix_s < time.time()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["torchrun"], indirect=True)
 def test_the_time_is_when_torchrun_noticed_and_not_when_it_says_so(node):
     """It names the worker only after it has ended all others, which may take long."""
@@ -57,6 +60,7 @@ def test_the_time_is_when_torchrun_noticed_and_not_when_it_says_so(node):
     assert end.rank == 1 and end.exit_code == 3 and end.time_unix_s <= noticed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["manual", "preload"], indirect=True)
 def test_workers_that_ended_well_are_said_too(node):
     workload = node.finish(node.begin("print('here')"))
@@ -65,6 +69,7 @@ def test_workers_that_ended_well_are_said_too(node):
     assert workload.ends() == workload.ends()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["preload", "torchrun"], indirect=True)
 def test_how_a_starter_itself_ended_is_a_value(node):
     skip_if_quick()
@@ -115,6 +120,7 @@ def test_what_is_logged_between_two_looks_is_not_lost(torchrun):
     assert [(end.rank, end.exit_code) for end in ends] == [(rank, 3) for rank in RANKS]
 
 
+@pytest.mark.slow
 def test_a_last_word_after_much_output_is_seen_at_once(torchrun):
     process, log = torchrun
     for text in ("x" * 79 + "\n") * (READ_BYTES // 40), LINE.format(1), "\n":
@@ -130,6 +136,7 @@ def test_a_line_of_a_program_that_reads_like_torchruns_names_no_rank_that_is_not
     assert [end.rank for end in process.new_ends()] == [0]
 
 
+@pytest.mark.slow
 def test_a_starter_whose_package_the_node_lacks_is_watched_all_the_same(tmp_path):
     """What it starts is torchrun, or each worker by itself."""
     with pytest.raises(UsageError, match="unknown 'absent'"):

@@ -60,6 +60,7 @@ def test_the_attempt_after_a_failure_is_forked_from_the_same_import(node):
     assert shown(node, 1)["argv"] == ["t.py", "--resume", "auto"]
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_later_attempt_is_as_one_of_the_first(node):
     """Its environment is replaced, not added to; handlers, descriptors and session are new."""
     node.finish(attempt(node, 0, MUSTER_ONCE="once"))
@@ -75,6 +76,7 @@ def test_a_worker_of_a_later_attempt_is_as_one_of_the_first(node):
         assert two["leads"] and two["blocked"] == [] and two["stdin"] == os.devnull
 
 
+@pytest.mark.slow
 def test_each_attempt_has_its_own_log(node):
     """That of the last one is moved away between them."""
     node.finish(attempt(node, 0, "import os\nos.write(2, b'first')"))
@@ -85,6 +87,7 @@ def test_each_attempt_has_its_own_log(node):
     assert log.read_text().count("second") == 2
 
 
+@pytest.mark.slow
 def test_workers_are_ended_between_attempts_and_the_interpreter_is_not(node):
     first = attempt(node, 0, SLEEPS)
     node.wait(lambda: node.output().count("sleeps") == 2)
@@ -95,6 +98,7 @@ def test_workers_are_ended_between_attempts_and_the_interpreter_is_not(node):
     assert first.pids == second.pids and imports(node) == 1
 
 
+@pytest.mark.slow
 def test_a_signal_for_workers_reaches_them_and_ends_no_interpreter(node):
     """Also one that comes when they have ended."""
     first = attempt(node, 0, SLEEPS)
@@ -108,6 +112,7 @@ def test_a_signal_for_workers_reaches_them_and_ends_no_interpreter(node):
     assert second.pids == [pid] and second.failure() is None
 
 
+@pytest.mark.slow
 def test_one_that_has_died_is_replaced(node):
     first = node.finish(attempt(node, 0))
     os.kill(first.pids[0], signal.SIGKILL)
@@ -116,6 +121,7 @@ def test_one_that_has_died_is_replaced(node):
     assert second.failure() is None and second.pids != first.pids and imports(node) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [{"modules": "counted,decimal"}, {"PYTHONHASHSEED": "1"}, {"LD_BIND_NOW": "1"}]
 )
@@ -128,6 +134,7 @@ def test_what_another_import_would_have_is_imported_anew(node, how):
     node.wait(lambda: not psutil.pid_exists(first.pids[0]))
 
 
+@pytest.mark.slow
 def test_one_that_still_imports_does_not_stay_to_fork_later(node):
     slow = COUNTED + "import time\ntime.sleep(10_000 * (seen == '0'))\n"
     (node.folder / "packages" / "counted.py").write_text(slow)
@@ -139,6 +146,7 @@ def test_one_that_still_imports_does_not_stay_to_fork_later(node):
     assert second.failure() is None and not (node.folder / "shown_0_0").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_it_is_ended(node):
     workload = node.finish(attempt(node, 0))
     assert node.warm.pids == workload.pids
@@ -146,6 +154,7 @@ def test_nothing_is_left_when_it_is_ended(node):
     assert node.warm.pids == [] and not psutil.pid_exists(workload.pids[0])
 
 
+@pytest.mark.slow
 def test_one_that_not_even_sigkill_ends_is_left(node, monkeypatch):
     """As where it waits for a disk: its agent goes on without it."""
     monkeypatch.setattr("launch.starters.preload.KILLED_PROCESS_IS_GONE_S", 0.1)
@@ -156,6 +165,7 @@ def test_one_that_not_even_sigkill_ends_is_left(node, monkeypatch):
     assert psutil.pid_exists(workload.pids[0])
 
 
+@pytest.mark.slow
 def test_an_environment_larger_than_a_pipe_delays_nobody(node):
     """It is sent as far as the other side has room."""
     first = node.finish(attempt(node, 0))
@@ -168,6 +178,7 @@ def test_an_environment_larger_than_a_pipe_delays_nobody(node):
     assert second.pids == first.pids and len(shown(node, 1)["env"]["MUSTER_LONGER"]) == 120_000
 
 
+@pytest.mark.slow
 def test_one_that_has_not_forked_yet_is_ended_and_not_asked(node):
     """Between two attempts it ignores SIGTERM, which would be lost."""
     first = node.finish(attempt(node, 0))

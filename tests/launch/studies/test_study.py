@@ -80,6 +80,7 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_when_it_is_stopped_so_is_its_run(tmp_path):
     skip_if_quick()
     path, folder = tmp_path / "long.yaml", tmp_path / "out"
@@ -96,6 +97,7 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_study_goes_on_with_the_same_command(tmp_path):
     """It runs what it was stopped in, and not what was done before; its last line is a command."""
     skip_if_quick()
@@ -122,6 +124,7 @@ def test_interrupted_study_goes_on_with_the_same_command(tmp_path):
     assert again.stdout.splitlines()[-1].endswith(f"muster report {folder}")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("Pango")
 def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     report = tmp_path / "out" / "report"
@@ -136,6 +139,7 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     assert (report / "report.pdf").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("Pango")
 def test_an_assignment_has_names_of_parameters_and_an_archive(tmp_path):
     """The study's collectives are measured once."""
@@ -160,6 +164,7 @@ def test_an_assignment_has_names_of_parameters_and_an_archive(tmp_path):
     assert own.read_text() == "mine = True\n"  # a student's own code stays
 
 
+@pytest.mark.slow
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
     write(tmp_path, {"out/collectives/network": ""})  # where its folder would be
     done = study(tmp_path, ASSIGNMENT)

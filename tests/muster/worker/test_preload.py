@@ -71,6 +71,7 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
     return sorted(lines, key=lambda line: line["env"]["RANK"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"], ["app.pyz", "-x"]]
 )

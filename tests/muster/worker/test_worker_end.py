@@ -111,6 +111,7 @@ dist.all_reduce(torch.ones(1000))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
     [("dist.destroy_process_group()", 0), ("pass", 0), ("sys.exit(3)", 3)],

@@ -120,6 +120,7 @@ def test_slow_rank_is_recognised_where_forward_passes_wait_for_it(tmp_path):
         assert all(fast > 3 * slow for fast, slow in by_mode.values())
 
 
+@pytest.mark.slow
 def test_resumed_split_auto_run_keeps_its_parts_and_its_bits(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "2", "--logs-dir", str(tmp_path), "--split", "auto"]
     short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]

@@ -223,6 +223,7 @@ def parts_of(ranks, name):
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SlowerOnRankOne", "NormalisedOnAllRanks"])
 def test_auto_splits_a_model_whose_passes_wait_for_other_ranks(tmp_path, name):
     fast, slow = results_of(parts_of, 2, tmp_path, name)

@@ -15,6 +15,8 @@ from tests.train.retained import CONFIG, run
 from tests.train.workers import results_of
 from train.tasks import synthetic
 
+pytestmark = pytest.mark.slow
+
 WIDTH, LAYERS = 1024, 14  # 56 MiB of parameters
 MODES = ("ddp", "zero1", "fsdp", "local_sgd")
 MOST = 1.3  # of the peak in training

@@ -280,7 +280,9 @@ class Runs:
         return os.mkdir, (self._made,)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
     """Wherever the kill falls: what `write` returned is on the disk, and all that is found is."""
     process = subprocess.Popen(

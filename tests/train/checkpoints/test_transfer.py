@@ -139,6 +139,7 @@ def resumes(tmp_path_factory):
     return results_of(resumes_of, 2, folder, str(folder)), folder
 
 
+@pytest.mark.slow
 def test_resume_from_one_disk_sends_nothing_and_needs_no_copy_in_memory(resumes):
     """Its peak is that of what stays: the optimizer's state, two thirds of the checkpoint."""
     for (most, sent, is_right), *_ in resumes[0]:
@@ -154,10 +155,12 @@ def test_resume_without_a_shared_disk_needs_no_copy_in_memory(resumes):
     assert list(folder.rglob(f"*{storage.UNFINISHED}")) == []
 
 
+@pytest.mark.slow
 def test_same_content_of_another_run_is_used(resumes):
     assert [step for *_, step, _ in resumes[0]] == [3, 3]
 
 
+@pytest.mark.slow
 def test_full_disk_of_a_rank_that_receives_is_named_on_all_ranks(resumes):
     ranks, folder = resumes
     of_rank_0, of_rank_1 = (end for *_, end in ranks)

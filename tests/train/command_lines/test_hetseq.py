@@ -135,6 +135,7 @@ def command(folder, run_id, *flags):
     return start([hetseq.__file__, *given.split(), "--threads=1", *flags], cwd="/")
 
 
+@pytest.mark.slow
 def test_hetseq_nodes_meet_through_a_file_with_equal_losses(tmp_path):
     folder, meeting = write_mnist(tmp_path, 64), tmp_path / "meeting"
     two = ("--distributed-world-size", "2")
@@ -158,6 +159,7 @@ def test_meeting_file_of_another_run_is_refused_and_left(tmp_path):
     assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_sigterm_to_a_hetseq_node_stops_its_workers(tmp_path):
     folder = write_mnist(tmp_path)
     port = free_port()

@@ -8,6 +8,8 @@ from tests.launch.submit import wait_until
 from tests.train.workers import REPOSITORY, finish, free_port, read_json, start
 from train.checkpoints import storage
 
+pytestmark = pytest.mark.slow
+
 # a slow disk is slower than the ranks of a busy machine, which are not late within the limit
 SLOW_S, TIMEOUT_S = 20.0, 15.0
 TRAIN = ["--task", "synthetic", "--sync", "all_reduce", "--lr", "0.01", "--threads", "1"]

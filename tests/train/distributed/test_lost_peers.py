@@ -132,6 +132,7 @@ def test_hanging_store_does_not_delay_the_end(monkeypatch):
     assert isinstance(error, PeerFailed) and error.missing == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words"),
     [

@@ -29,6 +29,7 @@ def only_error(ended):
     return errors[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "flags", "message"),
     [
@@ -59,6 +60,7 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
         only_error(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "message"),
     [

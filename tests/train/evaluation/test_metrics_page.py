@@ -2,10 +2,14 @@
 
 import re
 
+import pytest
+
 from tests.commands import call
 from tests.launch.submit import submit
 from tests.preload import interpreter
 from tests.train.workers import REPOSITORY, read_json, records
+
+pytestmark = pytest.mark.slow
 
 PAGE = (REPOSITORY / "docs" / "library.md").read_text()
 

@@ -3,11 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from configs.settings.train import TrainConfig
 from tests.launch.walked.sitecustomize import tracer
 from tests.train.retained import run
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
+
+pytestmark = pytest.mark.slow
 
 MOST = 15  # the task's own included; five are those of the library that users call
 TRACED = 6  # the steps before it: after the losses that are printed one by one

@@ -36,6 +36,7 @@ def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
     assert [out.split() for _, out, _ in ended] == [[str(rank), "6"] for rank in range(world_size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "missing"),
     [

@@ -12,6 +12,8 @@ from train.report.data import tables
 from train.report.data.subject import read_subject
 from train.report.pages import verdict
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):

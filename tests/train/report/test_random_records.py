@@ -22,6 +22,8 @@ from train.report.data.subject import read_subject
 from train.report.data.tables import records
 from train.report.pages import drawing, page, plots, sections, verdict
 
+pytestmark = pytest.mark.slow
+
 # What a field may hold beside what it should.
 ODD = [None, math.nan, math.inf, -math.inf, -1, -0.25, 0, 0.0, 1e-300, 1e300, 10**30, 2**62, True]
 ODD += ["", "x", "nan", "-1", [], [1], {}, {"x": math.nan}]

@@ -55,6 +55,7 @@ def test_command_to_type_has_a_path_if_muster_is_not_on_path(monkeypatch):
     assert to_type("report", "a b") == f"{MUSTER} report 'a b'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_users", [False, True])
 def test_printed_commands_work(tmp_path, is_users):
     """The last line of a run makes its report, and the commands in the report repeat the run."""

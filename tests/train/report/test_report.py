@@ -14,6 +14,7 @@ from muster.writing import write_json
 from tests.commands import call
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
+from tests.preload import skip_if_quick
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from tests.written import write
@@ -50,8 +51,8 @@ def full_study(path: Path) -> Path:
     return make_study(path, cells)
 
 
-@pytest.mark.slow
 def test_the_command_writes_all_forms_and_prints_the_tables_if_asked(tmp_path):
+    skip_if_quick()
     study = full_study(tmp_path / "study")
     done = report(study)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ from tests.train.sync import model_kinds_worker as worker
 from tests.train.sync.model_kinds import KINDS
 from tests.train.workers import results_of
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-12  # of losses and what is in the model, in float64
 Outcomes = list[dict[str, Any]]  # of every case, by its name, on each rank
 

@@ -143,11 +143,13 @@ def measured(tmp_path_factory):
     return measurements
 
 
+@pytest.mark.slow
 def test_a_late_rank_is_waited_for_in_sync_alone(measured):
     wrong = {name: problems(tries) for name, tries in measured.items()}
     assert {name: lines for name, lines in wrong.items() if lines} == {}
 
 
+@pytest.mark.slow
 def test_phases_add_up_to_the_step_in_every_mode(measured):
     for name, tries in measured.items():
         sync_s, computing_s, step_s = tries.unbind(-1)

@@ -1,6 +1,6 @@
 """Runs torch's own tests of DistributedDataParallel on gloo, with DDP and with `muster.sync`.
 
-Started by test_torch_ddp.py: `torch_ddp_worker.py FOLDER [TEST...]`. It writes outcomes.json: how
+Started by test_torch_ddp.py: `torch_ddp_worker.py FOLDER`. It writes outcomes.json: how
 each test that uses DDP ended with the one and with the other. The tests are those that torch
 installs, `torch.testing._internal.distributed.distributed_test`. Most want GPUs; here what they put
 on a GPU stays on the CPU. Each starts two processes, forked from this one, which has imported all.
@@ -143,12 +143,12 @@ def outcome(name: str, kind: str) -> str:
 
 
 def main() -> None:
-    folder, *chosen = sys.argv[1:]
+    (folder,) = sys.argv[1:]
     logging.disable(logging.CRITICAL)
     Suite.setUpClass()
     names = [name for name in vars(TESTS) if name.startswith("test") and uses_ddp(name, {name})]
     outcomes = {}
-    for name in sorted(set(chosen or names) & set(names) - TOO_LONG):
+    for name in sorted(set(names) - TOO_LONG):
         outcomes[name] = {kind: outcome(name, kind) for kind in KINDS}
     Path(folder, "outcomes.json").write_text(json.dumps(outcomes))
 

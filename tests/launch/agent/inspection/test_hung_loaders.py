@@ -3,9 +3,13 @@
 import re
 import sys
 
+import pytest
+
 from muster.errors import NO_RETRY
 from tests.commands import cause_in
 from tests.launch.submit import submit
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys, time

@@ -157,6 +157,7 @@ def seconds_in(report, function):
     return innermost.get("for_s", 0) if innermost["function"] == function else 0
 
 
+@pytest.mark.slow
 def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     began = time.monotonic()
     process = start("load_data")
@@ -194,16 +195,19 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
     return wait_until(lambda: look() > 1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["load_data", "spin"])
 def test_what_gets_nowhere_is_seen_to_stand_still(start, tmp_path, how):
     assert stands_still(start(how), tmp_path, moves=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone"])
 def test_what_writes_or_has_started_others_that_compute_goes_on(start, tmp_path, how):
     assert not stands_still(start(how), tmp_path, moves=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "moves"), [("spin", False), ("prepares", True)])
 def test_a_command_is_not_taken_for_what_its_program_has_started(
     start_command, tmp_path, how, moves
@@ -211,6 +215,7 @@ def test_a_command_is_not_taken_for_what_its_program_has_started(
     assert stands_still(start_command(how), tmp_path, moves=moves) != moves
 
 
+@pytest.mark.slow
 def test_others_that_compute_are_named(start, tmp_path):
     process = start("prepares")
     assert wait_until(lambda: len(tree_of(process.pid)) == 3)
@@ -227,6 +232,7 @@ def condition_of(tmp_path):
     return condition(view_of(ask(tmp_path), "node0"))
 
 
+@pytest.mark.slow
 def test_a_child_that_is_stuck_is_named_with_its_line_and_one_that_waits_for_work_is_not(
     start, tmp_path
 ):
@@ -263,6 +269,7 @@ def test_a_child_that_is_about_to_run_another_program_is_not_ended_by_a_question
     assert child.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_without_time_for_them_children_are_known_by_their_state_alone(start, tmp_path):
     process = start("loads")
     process.stdout.readline()
@@ -288,6 +295,7 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
         assert held.words.endswith("sleep: a disk, a file server or a device")
 
 
+@pytest.mark.slow
 def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
     channel = Channel(*os.pipe())
     node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), channel, 0.0)
@@ -311,6 +319,7 @@ def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp
     assert node._activity.still_s >= elapsed_s
 
 
+@pytest.mark.slow
 def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, monkeypatch):
     """As on macOS, where there is no /proc."""
     process = start("load_data")

@@ -9,6 +9,8 @@ from tests.commands import cause_in
 from tests.launch.submit import submit
 from tests.preload import interpreter
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, os, sys, time
 import torch.distributed

@@ -14,6 +14,8 @@ from tests.commands import begin, call, finish
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.2"))
 PROGRAM = """
 import sys
@@ -89,7 +91,6 @@ def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
     assert "no progress" not in done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
     flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]

@@ -14,6 +14,8 @@ from tests.train.workers import results_of
 from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
 
+pytestmark = pytest.mark.slow
+
 EXACT = "all_reduce none"
 CUT = 11
 CASES = [
