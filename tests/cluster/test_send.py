@@ -84,6 +84,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
     assert on_node(apart, "node0", f"ls -d {place} || true") == ""
 
 
+@pytest.mark.slow
 def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data):
     """The data are below /tmp, which each of these nodes has for itself."""
     code, _, err = send(apart, project, str(data))
@@ -100,6 +101,7 @@ def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data
     assert outputs(project).count(f"{data}-sent ['a.txt', 'deep/b.txt']\n") == 2
 
 
+@pytest.mark.slow
 def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
     """It says that it has room, and many small files take more than they hold."""
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
@@ -116,6 +118,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
             on_node(apart, node, "rm -rf ~/full")
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(
     other_cluster, project, tmp_path, monkeypatch
 ):
@@ -148,6 +151,7 @@ def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(
     assert on_node(cluster, "node1", "ls -d ~/.set.muster-sending || true") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["slurm", "sbatch"])
 def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, data, tmp_path, way):
     """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
@@ -167,6 +171,7 @@ def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, da
     ]
 
 
+@pytest.mark.slow
 def test_a_data_dir_that_a_node_does_not_see_is_named_with_the_flag_to_add(apart, data, tmp_path):
     flags = ["--task", "rte", "--data-dir", str(data), "--logs-dir", str(tmp_path / "runs")]
     code, _, err = ways.call(apart, ways.ssh(apart, 2, *flags))

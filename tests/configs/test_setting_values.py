@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from configs import cli
@@ -46,6 +46,7 @@ def test_a_value_is_read_as_it_was_written(value):
 
 
 @given(st.text(), st.sampled_from(sorted(VALUES, key=str)))
+@example("_", SbatchOption)
 def test_any_text_is_one_value_or_has_another_form(text, kind):
     try:
         value = kind.parse(text)

@@ -223,11 +223,13 @@ def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_pa
             assert f" {tmp_path}/image {sys.executable} " in words
 
 
+@pytest.mark.slow
 def test_torchrun_is_that_of_the_image(project, inside):
     out = run_well(*LOCAL, "--nproc-per-node", "2", *inside, "--", "ddp.py", cwd=project)
     assert "total 1.0" in out
 
 
+@pytest.mark.slow
 def test_preloaded_workers_are_forked_inside(project, inside):
     flags = [*LOCAL, "--workers", "preload", "--nproc-per-node", "2", *inside]
     assert "total 1.0" in run_well(*flags, "--", "ddp.py", cwd=project)
@@ -242,6 +244,7 @@ if attempt == "0":
 """
 
 
+@pytest.mark.slow
 def test_workers_of_a_restart_are_forked_inside_with_the_variables_of_the_image(project, inside):
     (project / "again.py").write_text(AGAIN)
     flags = [*LOCAL, "--workers", "preload", "--preload", "json", "--max-restarts", "1", *inside]
@@ -251,6 +254,7 @@ def test_workers_of_a_restart_are_forked_inside_with_the_variables_of_the_image(
     assert "rank 0 on node0 was killed by SIGKILL" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "why"), [(7, 7, "exit code 7"), (-signal.SIGKILL, 137, "killed by SIGKILL")]
 )
@@ -277,6 +281,7 @@ def notice(project: Path) -> None:
             process.send_signal(signal.SIGUSR2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
     flags = [*MANUAL, "--nodes", "2", *inside]
@@ -289,6 +294,7 @@ def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
     assert wait_until(lambda: alive(project.parent) == [])
 
 
+@pytest.mark.slow
 def test_stacks_show_where_a_worker_inside_is(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
@@ -300,6 +306,7 @@ def test_stacks_show_where_a_worker_inside_is(project, inside):
     assert shown.stdout.count("asleep, waits.py:") == 2, shown.stdout
 
 
+@pytest.mark.slow
 def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
@@ -311,6 +318,7 @@ def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     assert wait_until(lambda: alive(project.parent) == [])
 
 
+@pytest.mark.slow
 def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch):
     """As one that waits for a disk."""
     engine = tmp_path / "bin" / "apptainer"
@@ -327,6 +335,7 @@ def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch
     assert wait_until(lambda: alive(tmp_path) == [])
 
 
+@pytest.mark.slow
 def test_an_image_without_the_python_is_named_with_its_node(project, engine, tmp_path):
     image = images.image(tmp_path / "image")
     flags = [*MANUAL, *images.flags(image, "nopython3"), "--", "shows.py", "0"]
@@ -335,6 +344,7 @@ def test_an_image_without_the_python_is_named_with_its_node(project, engine, tmp
     assert not list(project.glob("logs/run/workers/*")) and alive(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_image_without_torch_is_named_with_its_node(project, inside, tmp_path):
     text = f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -IS "$@"\n'
     python = executable(tmp_path / "bare" / "python3", text)
@@ -359,6 +369,7 @@ exec({question!r})
 """
 
 
+@pytest.mark.slow
 def test_an_image_with_an_old_python_is_named_with_its_node(project, inside, tmp_path):
     text = OLD.format(python=os.path.realpath(sys.executable), question=LACKS)
     python = executable(tmp_path / "old" / "python3", text)
@@ -368,6 +379,7 @@ def test_an_image_with_an_old_python_is_named_with_its_node(project, inside, tmp
     assert f" did not start {python}: it is Python 3.6; Muster needs 3.8 or newer\n" in err
 
 
+@pytest.mark.slow
 @pytest.mark.needs("ch-run")
 def test_charliecloud_needs_places_for_all_mounts(project, tmp_path):
     image = images.image(tmp_path / "image")

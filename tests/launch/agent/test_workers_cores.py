@@ -75,6 +75,7 @@ def test_quiet_says_nothing_of_it(tmp_path):
     assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
 
 
+@pytest.mark.slow
 def test_the_trainer_computes_with_its_share_or_with_what_the_user_has_set(
     tmp_path, here, monkeypatch
 ):

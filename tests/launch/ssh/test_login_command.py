@@ -51,6 +51,7 @@ def test_a_name_that_is_given_is_the_run_s_name_on_both_sides(words):
         (["--detach"], False, True),
         (["--detach=no"], True, False),
         (["--no_wait"], False, False),
+        (["--wait=no"], False, False),
     ],
 )
 def test_a_run_is_waited_for_unless_the_user_says_otherwise(words, waits, is_detached):
