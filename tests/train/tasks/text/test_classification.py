@@ -5,6 +5,7 @@ The files are read with all their quirks; what is wrong is named by file and lin
 
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -225,7 +226,9 @@ def test_unreadable_file_is_named(tmp_path):
 
 def test_missing_data_files_and_folders_are_named(made):
     for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
-        assert refusal(made, data_dir=folder) == f"--data-dir {folder} {what}"
+        message = refusal(made, data_dir=folder)
+        assert message.startswith(f"--data-dir {folder} {what} on {gethostname()}; ")
+        assert message.endswith(f"--send {folder}")
     (made / "none").mkdir()
     message = "has no train.tsv, dev_matched.tsv, dev_mismatched.tsv; mnli is read from train.tsv"
     assert message in refusal(made, "mnli", data_dir=made / "none")
