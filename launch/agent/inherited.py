@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.machinery import FrozenImporter
 from pathlib import Path
 
-from launch.nodes.resources import limits
+from launch.nodes.resources import limits, too_low
 from launch.nodes.this_machine import GLOO, TENSORPIPE, card_names, gpu_count, names_no_card
 from launch.spec import Assignment
 from muster.printable import listed, on_one_line
@@ -21,11 +21,6 @@ from muster.printable import listed, on_one_line
 NOTE_CHARACTERS = 1_000
 # Some programs close each file that they might have open, one by one.
 MOST_FILES = 1_048_576
-FEW_FILES = 4_096
-FEW_PROCESSES = 1_024
-PROCESSES_OF_WORKER = 256  # with their threads: those of torch, its loaders and their threads
-SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
-MB = 1_000_000
 VERSION = re.compile(r"python(3\.\d+)")
 # Modules that hide nothing: those of Python's own tests, and those inside the interpreter.
 UNHIDDEN = {"test", *sys.builtin_module_names}
@@ -47,30 +42,6 @@ def raise_limits() -> None:
         if soft != resource.RLIM_INFINITY and (soft < wanted or wanted == resource.RLIM_INFINITY):
             with suppress(OSError, ValueError):  # macOS has another limit besides
                 resource.setrlimit(kind, (wanted, hard))
-
-
-def too_low(found: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
-    """A line for each of a node's `limits` that is too low for so many workers on its node."""
-    files = found["files"]
-    if files is not None and files < FEW_FILES:
-        yield (
-            f"a process may open {files} files at most, which data loaders may exceed; raise "
-            "nofile in /etc/security/limits.conf"
-        )
-    processes = found["processes"]
-    if processes is not None and processes < max(FEW_PROCESSES, workers * PROCESSES_OF_WORKER):
-        yield (
-            f"{processes} processes and threads at most; raise nproc in /etc/security/limits.conf, "
-            "or --pids-limit of the container"
-        )
-    shared = found["shared_bytes"]
-    free = found["free_shared_bytes"]
-    if shared is not None and free is not None and free < workers * SHARED_BYTES_OF_WORKER:
-        yield (
-            f"/dev/shm has {free / MB:.0f} of {shared / MB:.0f} MB free: loader "
-            "workers pass batches through it, and a full one ends them with a bus error; "
-            "docker run --shm-size 8g, or remove what others have left in it"
-        )
 
 
 def notes(assignment: Assignment, env: Mapping[str, str], before: Mapping[str, str]) -> list[str]:

@@ -4,9 +4,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
-from launch.agent.inherited import too_low
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
-from launch.nodes.resources import ASK_FOR_MORE
+from launch.nodes.resources import ASK_FOR_MORE, too_low
 from launch.spec import WorkersPython
 from muster import extras
 from muster.checkout import IS_INSTALLED

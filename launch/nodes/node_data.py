@@ -460,7 +460,8 @@ class Stream:
         while size > 0:
             if not self._left:
                 self._left = self._receive()
-            chunk, self._left = self._left[:size], self._left[size:]
+            chunk = self._left[:size]
+            self._left = self._left[size:]
             size -= len(chunk)
             yield chunk
 
@@ -676,7 +677,9 @@ def _checked(archive, name):  # type: ignore[no-untyped-def]
         elif not (member.isreg() or member.isdir()):
             raise Refused(f"{name}: {member.name!r} is no file, folder or link")
         member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
+        member.uid = os.geteuid()
+        member.gid = os.getegid()
+        member.uname = member.gname = ""
         yield member
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,12 @@ CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py
 OF_SLURM = "SLURM_CPUS_ON_NODE"
 ASK_FOR_MORE = "ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
 GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
+# What programs usually need.
+FEW_FILES = 4_096
+FEW_PROCESSES = 1_024
+PROCESSES_OF_WORKER = 256  # with their threads: those of torch, its loaders and their threads
+SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
+MB = 1_000_000
 
 
 class Cores(NamedTuple):
@@ -89,13 +95,38 @@ def limits(root: Path = Path("/")) -> dict[str, int | None]:
     shared = free = None
     with contextlib.suppress(OSError):  # macOS has no such folder
         disk = os.statvfs("/dev/shm")
-        shared, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        shared = disk.f_blocks * disk.f_frsize
+        free = disk.f_bavail * disk.f_frsize
     return {
         "files": None if files == resource.RLIM_INFINITY else files,
         "processes": min(most, default=None),
         "shared_bytes": shared,
         "free_shared_bytes": free,
     }
+
+
+def too_low(found: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
+    """A line for each of a node's `limits` that is too low for so many workers on its node."""
+    files = found["files"]
+    if files is not None and files < FEW_FILES:
+        yield (
+            f"a process may open {files} files at most, which data loaders may exceed; raise "
+            "nofile in /etc/security/limits.conf"
+        )
+    processes = found["processes"]
+    if processes is not None and processes < max(FEW_PROCESSES, workers * PROCESSES_OF_WORKER):
+        yield (
+            f"{processes} processes and threads at most; raise nproc in /etc/security/limits.conf, "
+            "or --pids-limit of the container"
+        )
+    shared = found["shared_bytes"]
+    free = found["free_shared_bytes"]
+    if shared is not None and free is not None and free < workers * SHARED_BYTES_OF_WORKER:
+        yield (
+            f"/dev/shm has {free / MB:.0f} of {shared / MB:.0f} MB free: loader "
+            "workers pass batches through it, and a full one ends them with a bus error; "
+            "docker run --shm-size 8g, or remove what others have left in it"
+        )
 
 
 def _quotas(root: Path) -> Iterator[float]:

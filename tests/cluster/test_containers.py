@@ -84,8 +84,9 @@ def test_a_node_without_the_image_is_named(cluster, project, image, without_imag
     assert wait_until(lambda: alive(image) == [])
 
 
-def test_an_image_without_python_is_named_with_its_node(cluster, project, image):
-    argv = ways.ssh(cluster, 2, *MANUAL, *images.flags(image, "nopython3"), "--", "train.py")
+@pytest.mark.parametrize("way", ["ssh", "slurm"])
+def test_an_image_without_python_is_named_with_its_node(cluster, project, image, way):
+    argv = WAYS[way](cluster, 2, *MANUAL, *images.flags(image, "nopython3"), "--", "train.py")
     code, out, err = ways.call(cluster, argv, project)
     assert code == 2, out + err
     named = rf"--container {re.escape(str(image))} on node[01]: ch-run did not start nopython3:"

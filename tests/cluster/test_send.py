@@ -172,6 +172,25 @@ def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, da
 
 
 @pytest.mark.slow
+def test_a_job_s_node_without_room_is_named_and_nothing_stays_there(cluster, project, tmp_path):
+    """As over ssh: it says that it has room, and many small files take more than they hold."""
+    many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
+    full = tmp_path / "node1"
+    full.mkdir()
+    runs = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual"]
+    sending = f"{many}:{tmp_path}/$SLURMD_NODENAME/set"
+    cluster.exec("node1", "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(full))
+    try:
+        argv = ways.WAYS["slurm"](cluster, 2, *runs, "--send", sending, "--", "reads.py")
+        code, out, err = ways.call(cluster, argv, cwd=project)
+        assert code == 1 and "node1: " in out + err and "No space left on device" in out + err
+        assert cluster.exec("node1", "ls", "-A", str(full)).stdout == ""
+        assert outputs(project) == ""
+    finally:
+        cluster.exec("node1", "umount", str(full))
+
+
+@pytest.mark.slow
 def test_a_data_dir_that_a_node_does_not_see_is_named_with_the_flag_to_add(apart, data, tmp_path):
     flags = ["--task", "rte", "--data-dir", str(data), "--logs-dir", str(tmp_path / "runs")]
     code, _, err = ways.call(apart, ways.ssh(apart, 2, *flags))

@@ -163,12 +163,12 @@ def outermost(folders: Iterable[str]) -> list[str]:
     """These folders, and where links lead to, without those that are inside others."""
     named = [Path(folder).absolute() for folder in folders]
     paths = {*named, *(path.resolve() for path in named)}
-    kept: list[Path] = []
+    outer: list[Path] = []
     for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         # all of a machine is never mounted, as for a program that starts in /
-        if len(path.parts) > 1 and not any(path.is_relative_to(other) for other in kept):
-            kept.append(path)
-    return [str(path) for path in kept]
+        if len(path.parts) > 1 and not any(path.is_relative_to(other) for other in outer):
+            outer.append(path)
+    return [str(path) for path in outer]
 
 
 def assignment_inside(

@@ -101,7 +101,7 @@ def test_a_python_that_the_prologue_puts_first_and_that_is_not_the_programs_is_n
 
 
 @pytest.mark.parametrize("program", [{"image": "torch.sif"}, {"wrap": ("enroot", "start")}])
-def test_of_the_python_in_a_container_nothing_is_said(tmp_path, python, program):
+def test_python_in_a_container_gets_no_note(tmp_path, python, program):
     write(tmp_path, {"site/torch/__init__.py": ""})
     other = executable(tmp_path / "conda" / "bin" / "python", "#!/bin/sh\n")
     env = {"PATH": f"{other.parent}:{python.parent}", "PYTHONPATH": "site"}
@@ -119,7 +119,7 @@ def test_nodes_that_a_machine_simulates_share_its_limits(tmp_path, monkeypatch):
     assert line.startswith("1100 processes and threads at most")
 
 
-def test_the_version_of_a_python_is_told_from_its_files(tmp_path, python):
+def test_version_of_a_python_is_that_of_its_files(tmp_path, python):
     assert version_of(python) == "3.11"
     base = executable(tmp_path / "usr" / "bin" / "python3.12", "#!/bin/sh\n")
     link = tmp_path / "venv" / "bin" / "python"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from launch.agent.inherited import raise_limits, too_low
-from launch.nodes.resources import limits
+from launch.agent.inherited import raise_limits
+from launch.nodes.resources import limits, too_low
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import write

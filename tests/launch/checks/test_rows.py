@@ -91,7 +91,7 @@ def test_one_spoilt_node_spoils_one_row_which_names_it(check, verdict, spoilt, w
     assert words in "\n".join(row.found) and "node" in row.line and row.fix
 
 
-def test_what_each_worker_gets_is_said_once_it_is_known():
+def test_cores_of_each_worker_are_in_the_row_once_known():
     assert node_checks.cores(findings()).found == ("2 for each worker",)
     assert node_checks.cores(findings(planned=0)).verdict == "ok"
     for few in (Cores([[0]], None), FOUR_CORES._replace(limit=1.5)):

@@ -7,6 +7,7 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from socket import gethostname
 
 from muster.errors import UsageError
@@ -26,8 +27,8 @@ def folder_of(data_dir: Path | None) -> Path:
         raise UsageError("this task needs --data-dir: the folder with its files")
     if not data_dir.is_dir():
         state = "is not a folder" if data_dir.exists() else "does not exist"
-        way = "put it there, or have it copied from the machine that starts the run: --send"
-        raise UsageError(f"--data-dir {data_dir} {state} on {gethostname()}; {way} {data_dir}")
+        way = f"put it there, or have it sent to every node: --send {quote(str(data_dir))}"
+        raise UsageError(f"--data-dir {data_dir} {state} on {gethostname()}; {way}")
     return data_dir
 
 

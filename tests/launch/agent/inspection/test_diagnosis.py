@@ -90,7 +90,7 @@ def test_roots_of_a_gather_may_have_other_shapes():
     assert not any("disagree" in one for one in diagnosed(*ranks))
 
 
-def test_what_its_children_do_is_said_once_for_those_that_do_the_same():
+def test_children_that_do_the_same_are_one_text():
     place = replace(LINE, for_s=None)
     alike = [Child(pid, "sleeps", place) for pid in (7, 9)]
     computing = [Child(8, "computes"), Child(10, "computes", replace(place, line=14))]
