@@ -1,6 +1,7 @@
 """Workers inside a container: the engines' commands, and runs that end as without one."""
 
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.processes.container import LACKS, Container, container_of, outermost
+from launch.agent.processes.container import (
+    LACKS,
+    Container,
+    assignment_inside,
+    container_of,
+    outermost,
+)
 from launch.spec import NodeCommand, Program
 from muster.errors import UsageError
 from muster.ownership import user_name
@@ -22,6 +29,7 @@ from tests.launch.submit import REPOSITORY, alive, run_well, start, submit, wait
 from tests.train.workers import read_json
 from tests.written import executable
 
+TAIL = shutil.which("tail")
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
 LOCAL = ["--launcher", "local", "--run-id", "run"]
 MANUAL = [*LOCAL, "--workers", "manual"]
@@ -84,17 +92,26 @@ def beside(tmp_path: Path) -> list[str]:
     return [f"{tmp_path}-{name}" for name in ("logs", "checkpoints", "temporary")]
 
 
-def of_node(tmp_path: Path, *mounts: str, image: str = "", data: str = "", **program: str):
-    """The container on a node whose PATH has the folder `bin` of the test alone."""
+def on_node(tmp_path: Path, *mounts: str, image: str = "", data: str = "", **program: str):
+    """A node's assignment, the variables of its workers, and its folder for temporary files.
+
+    Its PATH has the folder `bin` of the test alone.
+    """
     logs, checkpoints, temporary = beside(tmp_path)
     for folder in (tmp_path / "image", Path(logs, "run"), Path(temporary)):
         folder.mkdir(parents=True, exist_ok=True)
     given = assignment(Path(logs, "run"))
     image = image or str(tmp_path / "image")
-    spec = replace(given.spec, program=Program((), image=image, mounts=mounts, **program))
+    spec = replace(
+        given.spec, program=Program(("train.py",), image=image, mounts=mounts, **program)
+    )
     given = replace(given, cwd=str(tmp_path), spec=spec, data=data)
     env = {"PATH": str(tmp_path / "bin"), "MUSTER_CHECKPOINTS": checkpoints}
-    return container_of(given, env, f"{temporary}/scratch")
+    return given, env, f"{temporary}/scratch"
+
+
+def of_node(tmp_path: Path, *mounts: str, **more: str) -> Container:
+    return container_of(*on_node(tmp_path, *mounts, **more))
 
 
 def engines(tmp_path: Path, *names: str) -> None:
@@ -318,6 +335,21 @@ def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     assert wait_until(lambda: alive(project.parent) == [])
 
 
+def test_a_hanging_engine_is_not_waited_for_once_the_attempt_is_over(tmp_path):
+    engine = executable(tmp_path / "bin" / "apptainer", f"#!/bin/sh\nexec {TAIL} -f $0\n")
+    given, env, scratch = on_node(tmp_path)
+    Path(scratch).mkdir()
+    given = replace(given, commands=(replace(COMMAND, cwd=str(tmp_path)),))
+    goes_on = iter([True, True, False])
+    try:
+        assert assignment_inside(given, env, scratch, lambda: next(goes_on)) is None
+    finally:
+        for child in psutil.Process().children():
+            if child.pid in alive(engine):
+                child.kill()
+                child.wait()
+
+
 @pytest.mark.slow
 def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch):
     """As one that waits for a disk."""
@@ -331,7 +363,7 @@ def test_a_run_can_be_ended_while_an_engine_hangs(project, tmp_path, monkeypatch
         process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM
     end = read_json(project / "logs" / "run" / "agents" / "node_00000.exit.json")
-    assert end["message"] == "told to stop (SIGTERM)"  # it has not waited for the engine
+    assert end["message"] == "told to stop (SIGTERM)"
     assert wait_until(lambda: alive(tmp_path) == [])
 
 
