@@ -217,9 +217,11 @@ def _as(source: Source, path: Path) -> Source:
 def test_a_link_that_is_cut_leaves_nothing_whole_and_the_next_try_goes_on(source, nodes, tmp_path):
     data = os.urandom(3_000_000)
     write(source, {"y/large": data})
-    broken = nodes("node0", "node1", through=cut_after(1_500_000))
-    error = refusal(broken, f"{source}:~/set")
-    assert "node0: lost" in error and "the same command goes on from what came" in error
+    # One after the other: of two at once, the first to be cut ends the other, too.
+    for name in ("node1", "node0"):
+        broken = nodes(name, through=cut_after(1_500_000))
+        error = refusal(broken, f"{source}:~/set")
+        assert f"{name}: lost" in error and "the same command goes on from what came" in error
     place = broken.home("node0") / "set"
     assert not place.exists()
     (part,) = work_of(place).glob("sent/y/large")
