@@ -7,13 +7,17 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import vermin
 
 from configs import plugins
 from tests.commands import call
-from tests.versions.names import LIBRARY
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("configs", "launch", "muster", "train")
+# What is loaded into users' processes; the rest of train/ is the toolkit's own trainer.
+LIBRARY = ("muster", *(f"train/{folder}" for folder in (
+    "batches", "checkpoints", "distributed", "evaluation", "model", "program", "records", "sync",
+)))  # fmt: skip
 SOURCES = sorted(file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py"))
 PLUGINS = (
     "train.sync.modes", "train.sync.compression", "train.tasks",
@@ -82,6 +86,18 @@ def test_what_any_program_may_load_names_no_package_that_it_may_have_itself(fold
     for path in sorted((REPOSITORY / folder).rglob("*.py")):
         absolute = re.findall(r"^ *(?:from|import) (\w+)", written_in(path), re.MULTILINE)
         assert not {"configs", "launch", "tests", "train"} & set(absolute), name(path)
+
+
+def test_the_library_runs_on_python_3_10():
+    """The toolkit's commands need 3.11."""
+    config = vermin.Config()
+    config.set_eval_annotations(True)
+    newer = {}
+    for path in (file for folder in LIBRARY for file in (REPOSITORY / folder).rglob("*.py")):
+        visitor = vermin.visit(written_in(path), config)
+        if visitor.minimum_versions()[1] > (3, 10):
+            newer[name(path)] = visitor.output_text()
+    assert newer == {}
 
 
 def test_no_file_hides_a_library():
