@@ -72,20 +72,11 @@ def without_image(cluster, image):
     cluster.exec("node1", "umount", str(image.parent))
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_a_node_without_the_image_is_named(cluster, project, image, without_image, way):
-    argv = WAYS[way](cluster, 2, *MANUAL, *images.flags(image), "--", "train.py")
+def test_a_node_without_the_image_is_named(cluster, project, image, without_image):
+    argv = ways.ssh(cluster, 2, *MANUAL, *images.flags(image), "--", "train.py")
     code, out, err = ways.call(cluster, argv, project)
     assert code == 2, out + err
     line = f"--container {image} on {without_image}: no such file or folder; copy the image there"
     assert line in out + err
     assert not list(project.glob("logs/*/workers/*"))
-    assert wait_until(lambda: alive(image) == [])
-
-
-def test_an_image_without_python_is_named_with_its_node(cluster, project, image):
-    argv = ways.ssh(cluster, 2, *MANUAL, *images.flags(image, "nopython3"), "--", "train.py")
-    code, out, err = ways.call(cluster, argv, project)
-    assert code == 2, out + err
-    assert f"--container {image} on node0: ch-run did not start nopython3:" in out + err
     assert wait_until(lambda: alive(image) == [])

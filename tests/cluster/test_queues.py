@@ -132,13 +132,3 @@ def test_a_job_that_starts_second_has_done_nothing_and_a_requeued_first_goes_on(
         assert jobs("cancel", other).endswith(": stopped\n")
     finally:
         ways.cancel_all(cluster)
-
-
-def test_a_job_that_is_refused_leaves_no_other_in_the_queue(cluster, tmp_path):
-    flags = ["--partition", "main,nope", "--account", "x,y", "--slurm", "hold", *ENDLESS]
-    code, _, err = ways.call(cluster, words(tmp_path / "a", "--no-preflight", *flags))
-    assert code == 1 and "error: Slurm does not take the job: sbatch: error: Batch job" in err
-    assert cluster.run("squeue", "--noheader").stdout == ""
-    code, out, err = ways.call(cluster, words(tmp_path / "b", *flags))
-    assert code == 2 and "error: --partition nope --account y: Slurm would not take this job" in err
-    assert out == "" and not (tmp_path / "b").exists()

@@ -62,15 +62,6 @@ class Waited:
         return finish(self._process, timeout_s=600)
 
 
-def test_a_job_that_is_cancelled_while_it_is_pending_was_stopped(cluster, tmp_path):
-    waited = Waited(cluster, tmp_path, "--slurm", "hold")
-    cluster.run("scancel", waited.job_id)
-    code, _, err = waited.end()
-    assert code == 143 and "cancelled before it began" in err
-    ended = end_as_all_say(cluster, waited.run_dir, 143)
-    assert (ended["cause"], ended["message"]) == ("signal", "cancelled before it began")
-
-
 def test_a_job_that_fails_before_it_leads_the_run_shows_what_it_has_printed(cluster, tmp_path):
     """As where its node does not see the run folder's files."""
     waited = Waited(cluster, tmp_path, "--slurm", "hold")

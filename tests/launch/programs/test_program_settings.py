@@ -47,13 +47,14 @@ def environment(project: Path, *flags: str) -> dict[str, str]:
 
 def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
     monkeypatch.setenv("PASSED", "passed on")
+    monkeypatch.setenv("OF_THE_SHELL", "as it is")
     (project / ".env").write_text('# a comment\nexport A="from the file"\nB=two words\n')
     flags = ["--env", "TOKEN=s3cret, 'quoted'", "--env", "PASSED", "--env-file", ".env"]
     flags += ["--env", "LINES=one\nHOME=two"]
     found = environment(project, *flags)
     assert found["TOKEN"] == "s3cret, 'quoted'" and found["PASSED"] == "passed on"
     assert found["A"] == "from the file" and found["B"] == "two words"
-    assert "MUSTER_ENV" not in found
+    assert "MUSTER_ENV" not in found and found["OF_THE_SHELL"] == "as it is"
     assert found["LINES"] == "one\nHOME=two" and found["HOME"] != "two"
 
 
