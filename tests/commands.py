@@ -2,11 +2,30 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from muster import errors
 
 LIMIT_S = 300  # against hanging
+
+
+def refused(main: Callable[[], object], *argv: object) -> str:
+    """What a command says that is called in this process, and refused: it prints nothing else."""
+    words = ["command", *map(str, argv)]
+    out, err = StringIO(), StringIO()
+    with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
+        with pytest.raises(errors.UsageError) as caught:
+            main()
+        errors.report(str(caught.value), caught.value.exit_code)
+    assert out.getvalue() == ""
+    return err.getvalue()
 
 
 def call(

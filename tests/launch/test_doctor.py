@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import launch.doctor
-from tests.commands import call
+from tests.commands import call, refused
 from tests.launch.submit import REPOSITORY, alive
 from tests.preload import interpreter
 
@@ -79,5 +79,4 @@ def test_what_the_run_would_refuse_is_refused(monkeypatch):
         (["--quick", "--partition", "gpu"], "--partition has no effect with --launcher local"),
         (["--dry-run"], "leave out --dry-run"),
     ]:
-        code, _, err = doctor(*words)
-        assert code == 2 and message in err
+        assert message in refused(launch.doctor.main, "--launcher", "local", *words)

@@ -103,7 +103,8 @@ def test_each_way_to_look_at_runs_prints_documents_alone(logs):
 ])  # fmt: skip
 def test_what_is_refused_is_a_document_and_a_message(words, logs):
     where = ["--logs-dir", logs] if words[0] == "jobs" else []
-    code, (found,), err = muster(words[0], *where, "--json", *words[1:])
+    python = interpreter(for_workers=False)
+    code, (found,), err = muster(words[0], *where, "--json", *words[1:], python=python)
     assert code == 2 and err.endswith(f"error: {found['message'].splitlines()[-1]}\n")
     assert (found["kind"], found["cause"], found["exit_code"]) == ("error", "refused", 2)
 

@@ -2,10 +2,13 @@
 
 import re
 import shlex
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
+from launch import sweep as command
+from tests import commands
 from tests.launch.sweeps import DOC, EXAMPLES, LOCAL, cells, folder_of, new_project, sweep
 from tests.preload import interpreter
 
@@ -17,9 +20,10 @@ def project(tmp_path) -> Path:
 
 def refused(project: Path, *words: str) -> str:
     """What is said; nothing was started or made."""
-    code, _, err = sweep(project, *words, python=interpreter(for_workers=False))
-    assert code == 2 and not (project / "logs").exists(), err
-    return err
+    with chdir(project):
+        said = commands.refused(command.main, *words)
+    assert not (project / "logs").exists(), said
+    return said
 
 
 TWO = ["--over", "lr=1,2", "--at-once", "2"]  # of the trainer that comes with Muster
@@ -53,6 +57,12 @@ REFUSED = [
 def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words, message):
     found = refused(project, *([] if "ssh" in words else ["--launcher", "local"]), *words)
     assert message in found, found
+
+
+def test_a_refusal_is_the_end_of_the_command(project):
+    python = interpreter(for_workers=False)
+    code, out, err = sweep(project, "--launcher", "local", "--", "train.py", python=python)
+    assert (code, out) == (2, "") and err.startswith("error: a sweep needs --over NAME=")
 
 
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])

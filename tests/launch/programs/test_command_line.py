@@ -6,12 +6,13 @@ import pytest
 
 from configs import cli
 from configs.settings.launch import RunConfig
+from launch import submit
 from launch.launchers.base import checked_launcher, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
 from muster.errors import UsageError
-from tests.launch.submit import submit
+from tests.commands import refused
 
 OWN = ["--launcher", "local"]
 PROGRAM = ["--", "train.py", "--lr", "1"]
@@ -264,18 +265,27 @@ def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
     )
 
 
+TASK = ["--task", "synthetic"]
 REFUSED = [
     (["--", "none.py"], "none.py: No such file or directory"),
     (["train.py"], "a program of your own follows after --: -- train.py"),
     (["--nodse", "2"], "did you mean --nodes?"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
+    ([*TASK, "--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
+    ([*TASK, "--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
+    ([*TASK, "--launcher", "pigeon"], "known: auto, local"),
+    ([*TASK, "--nproc-per-node", "gpu"], "shows no GPU"),
+    ([*TASK, "--node", "4"], "--node"),
+    ([*TASK, "--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
+    ([*TASK, "--split", "1,1", "--nodes", "1:2"], "--split 1,1 has one part for each worker; "),
+    ([*TASK, "--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_the_command_refuses_before_anything_is_made(tmp_path, words, message):
-    logs = ["--logs-dir", str(tmp_path / "logs")]
-    code, out, err = submit(*logs, *words, cwd=tmp_path)
-    assert (code, out) == (2, "") and message in err
+def test_the_command_refuses_before_anything_is_made(tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert message in refused(submit.main, "--logs-dir", tmp_path / "logs", *words)
     assert list(tmp_path.iterdir()) == []
