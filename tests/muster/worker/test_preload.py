@@ -72,11 +72,9 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"], ["app.pyz", "-x"]]
-)
-def test_each_rank_is_as_under_torchrun(project, words):
+def test_each_rank_is_as_under_torchrun(project):
     skip_if_quick()
+    words = ["train.py", "--lr", "1e-3", "--"]
     env = {"TMPDIR": str(project)}
     ours = printed(run(project, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
@@ -92,6 +90,16 @@ def test_each_rank_is_as_under_torchrun(project, words):
         assert own.pop("env") == other.pop("env")
         assert own == other
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["-m", "train", "-h"], ["app.pyz", "-x"]])
+def test_a_module_and_a_zipapp_are_as_in_a_worker_that_is_not_forked(project, words):
+    own = printed(run(project, *words))[1]
+    argv = [sys.executable, WORKER / "worker_main.py", *words]
+    (other,) = printed(call(*argv, cwd=project, env=own["env"]))
+    for name in ("argv", "path", "name", "file", "main", "package", "cwd", "own"):
+        assert own[name] == other[name], name
 
 
 def test_each_forked_worker_replaces_placeholders_by_its_own_values(project):
