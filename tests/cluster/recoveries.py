@@ -29,6 +29,15 @@ class FaultyScript(Script):
         return ["--env", f"PYTHONPATH={FAULTY}", *super().words(folder)]
 
 
+class Loop(Script):
+    """A program that needs nothing but a shell: it starts at once, and knows nothing of others."""
+
+    output_bytes = 0
+
+    def words(self, folder: Path) -> list[str]:
+        return [*ways.MANUAL, "--", "/bin/sh", "-c", "while :; do echo step; sleep 0.2; done"]
+
+
 PROGRAMS: dict[str, Callable[[], Trainer]] = {
     "trainer": lambda: Trainer(*OFTEN, *EXACT),
     "script": SavingScript,

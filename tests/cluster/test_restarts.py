@@ -5,28 +5,18 @@ The program is a shell's loop: it starts at once, and knows nothing of the other
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
 from muster import run_files
 from tests.cluster import recoveries, ways
-from tests.cluster.recoveries import FAULTS, cut_connection, leave_nothing, link
-from tests.cluster.ways import MANUAL, Run, Script, in_held_job, steps_of
+from tests.cluster.recoveries import FAULTS, Loop, cut_connection, leave_nothing, link
+from tests.cluster.ways import Run, in_held_job, steps_of
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
 pytestmark = pytest.mark.slow
-
-
-class Loop(Script):
-    """A program that needs nothing but a shell."""
-
-    output_bytes = 0
-
-    def words(self, folder: Path) -> list[str]:
-        return [*MANUAL, "--", "/bin/sh", "-c", "while :; do echo step; sleep 0.2; done"]
 
 
 @pytest.fixture

@@ -193,13 +193,22 @@ def project(tmp_path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))])
+@pytest.fixture
 def engine(request, tmp_path, monkeypatch) -> str:
     """The engine that is found first. Debian has no apptainer: a stand-in takes its place."""
-    if request.param == "apptainer":
+    name: str = getattr(request, "param", "apptainer")
+    if name == "apptainer":
         images.apptainer(tmp_path / "bin")
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    return request.param
+    return name
+
+
+# What else runs in charliecloud's containers is in tests/cluster/test_containers.py.
+in_both = pytest.mark.parametrize(
+    "engine",
+    ["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -208,6 +217,7 @@ def inside(engine, tmp_path) -> list[str]:
     return images.flags(images.image(tmp_path / "image"))
 
 
+@in_both
 def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_path, engine):
     flags = [*MANUAL, "--nodes", "2", "--env", "TOKEN=secret words", *inside]
     run_well(*flags, "--", "shows.py", "0", cwd=project)
@@ -295,6 +305,7 @@ def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
 
 
 @pytest.mark.slow
+@in_both
 def test_stacks_show_where_a_worker_inside_is(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
@@ -307,6 +318,7 @@ def test_stacks_show_where_a_worker_inside_is(project, inside):
 
 
 @pytest.mark.slow
+@in_both
 def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
