@@ -9,8 +9,6 @@ from io import StringIO
 from pathlib import Path
 from unittest import mock
 
-import pytest
-
 from muster import errors
 
 LIMIT_S = 300  # against hanging
@@ -21,9 +19,12 @@ def refused(main: Callable[[], object], *argv: object) -> str:
     words = ["command", *map(str, argv)]
     out, err = StringIO(), StringIO()
     with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
-        with pytest.raises(errors.UsageError) as caught:
+        try:
             main()
-        errors.report(str(caught.value), caught.value.exit_code)
+        except errors.UsageError as error:
+            errors.report(str(error), error.exit_code)
+        else:
+            raise AssertionError(f"{words} is not refused")
     assert out.getvalue() == ""
     return err.getvalue()
 
