@@ -96,6 +96,7 @@ tests/launch/ssh/test_openssh.py tests/launch/nodes/test_survey.py
 tests/launch/checks/test_examination.py tests/launch/test_documents.py
 tests/launch/launchers/test_base.py tests/cluster/test_testbed.py
 """.split()
+WAITS = "silent or silence or between_two"  # of their tests, those that wait for a time limit
 
 
 @pytest.fixture
@@ -120,6 +121,7 @@ def without_programs(tmp_path, monkeypatch) -> list[str]:
 
 def test_where_no_program_is_installed_nothing_fails(without_programs):
     words = [sys.executable, "-m", "pytest", "--quick", "-p", "no:cacheprovider", *AFFECTED]
+    words += ["-m", "not slow and not matrix", "-k", f"not ({WAITS})"]
     env = {"REQUIRE_ALL": "", required.NOT_TRIED: ""}
     done = call(*without_programs, *words, cwd=REPOSITORY, env=env)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -35,11 +35,11 @@ if os.environ["MUSTER_ATTEMPT"] == "0" and os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
-# It needs a GiB for each sample of a batch, and has four.
+# It needs 64 MiB for each sample of a batch, and has 28 of them.
 HUNGRY = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, -1))
-data = bytearray(int(sys.argv[-1]) * 2**30)
+resource.setrlimit(resource.RLIMIT_AS, (28 * 2**26, -1))
+data = bytearray(int(sys.argv[-1]) * 2**26)
 """
 
 
@@ -216,7 +216,7 @@ def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
     done = call(sys.executable, PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     size = int(re.findall(r"done with batches of (\d+): ", done.stdout)[0])
-    assert size in (1, 2)
+    assert size in (8, 16)
     ends = [json.loads(one.read_text()) for one in tmp_path.glob("logs/*/exit.json")]
     assert sorted(one["cause"] for one in ends) == ["done", *[OUT_OF_MEMORY] * (len(ends) - 1)]
     assert len(ends) == 8 - size.bit_length()

@@ -107,7 +107,7 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
     flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
-    code, _, err = submit(*flags)
+    code, _, err = submit(*flags, "--workers", "manual")  # each of its processes is a new Python
     assert code == 1
     assert cause_in(err) == "ZeroDivisionError: rank 1 is ill"
     assert "error: rank 1 on" in err and "failed first" in err

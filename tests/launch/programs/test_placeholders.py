@@ -43,7 +43,7 @@ CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}".split
 
 @pytest.mark.parametrize(
     ("workers", "nodes", "flags"),
-    [("torchrun", 4, COS598D), ("manual", 2, CS744)],
+    [("torchrun", 2, COS598D), ("manual", 2, CS744)],
     ids=["cos598d", "cs744"],
 )
 def test_a_course_s_own_script_meets_itself(tmp_path, workers, nodes, flags):

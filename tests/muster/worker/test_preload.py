@@ -111,7 +111,7 @@ THREAD = "import threading, time\n"
 THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
 UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
-    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '30'])", "leaves a thread"),
+    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
 }
 
 
