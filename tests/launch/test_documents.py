@@ -13,10 +13,9 @@ from launch.runs import waiting
 from muster import errors, json_output
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
+from tests.launch.run_folders import jobs, leader, run_folder
 from tests.launch.runs.test_restart import recovered
-from tests.launch.submit import REPOSITORY, alive, wait_until
-from tests.launch.test_jobs import JOBS, jobs, leader, run_folder
-from tests.launch.test_submit import ENDLESS
+from tests.launch.submit import ENDLESS, JOBS, REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 

@@ -6,16 +6,13 @@ import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from hypothesis import strategies as st
 
@@ -27,27 +24,9 @@ from muster.errors import MusterError, UsageError
 from tests.commands import begin, call, ended
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
-from tests.launch.submit import REPOSITORY
+from tests.launch.run_folders import jobs, leader, run_folder
+from tests.launch.submit import JOBS, REPOSITORY
 from tests.written import write
-
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-
-
-def jobs(logs, *words: str) -> tuple[int, str, str]:
-    done = call(sys.executable, JOBS, "--logs-dir", logs, *words, cwd="/")
-    return done.returncode, done.stdout, done.stderr
-
-
-def run_folder(logs, name, job=None, end=None):
-    time.sleep(0.01)  # the last one is the newest
-    files = {"config.yaml": "", "job.json": job, "exit.json": end}
-    return write(logs / name, {file: it for file, it in files.items() if it is not None})
-
-
-def leader(**more):
-    me = psutil.Process()
-    plain = {"launcher": "local", "job_id": str(me.pid), "pid": me.pid}
-    return plain | {"host": socket.gethostname(), "started_unix_s": me.create_time()} | more
 
 
 def test_each_state_is_one_word(tmp_path):

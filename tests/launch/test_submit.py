@@ -14,12 +14,19 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call, cause_in
-from tests.launch.submit import SUBMIT, alive, run_well, start, submit, wait_until, worker
+from tests.launch.submit import (
+    ENDLESS,
+    QUICK,
+    SUBMIT,
+    alive,
+    run_well,
+    start,
+    submit,
+    wait_until,
+    worker,
+)
 from tests.preload import REPOSITORY
 from tests.written import write
-
-QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
-ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 
 def test_four_pretend_nodes_train_together(tmp_path):

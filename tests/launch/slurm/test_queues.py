@@ -27,9 +27,8 @@ from muster import run_files
 from muster.errors import MusterError, UsageError
 from tests.commands import call
 from tests.configs.made import made
-from tests.launch.slurm.test_outages import JOB
+from tests.launch.run_folders import JOB, run_folder
 from tests.launch.submit import REPOSITORY
-from tests.launch.test_jobs import run_folder
 from tests.written import write
 
 TWO = {"partition": "short,main", "account": "x,y"}
