@@ -14,8 +14,8 @@ import pytest
 
 from muster.errors import NO_RETRY
 from tests.cluster import ways
-from tests.cluster.ways import JOBS, WAYS, Run, Script
-from tests.launch.submit import wait_until
+from tests.cluster.ways import WAYS, Run, Script
+from tests.launch.submit import JOBS, wait_until
 from tests.train.workers import read_json
 
 # What is said of rank 2, in each way to hang.

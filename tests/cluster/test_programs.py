@@ -9,7 +9,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
 from tests.launch.programs.test_placeholders import COS598D, RUN_GLUE
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import JOBS, wait_until
 from tests.written import executable
 
 WHERE = """#!/bin/sh
@@ -87,7 +87,7 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     assert re.search(rf"node1\.1\| 1 2 attempt 0 \S+{sent}", out), out
     left = apart.ssh("node1", "ls -A ~/muster/logs").stdout.split()
     assert {".snapshot-sent", "sent"} <= {*left}
-    argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "clean", "--remove"]
+    argv = [sys.executable, JOBS, "clean", "--remove"]
     nodes = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
     out, _ = ways.succeed(apart, [*argv, *nodes], where)
     assert re.search(r"node1: \S+/muster/logs/sent\n\s+the run's files on this node\n", out), out

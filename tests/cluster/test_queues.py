@@ -13,7 +13,7 @@ from tests.cluster import ways
 from tests.cluster.test_slurm_answers import ENDLESS
 from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import MANUAL
-from tests.launch.submit import SUBMIT, wait_until
+from tests.launch.submit import JOBS, SUBMIT, wait_until
 from tests.train.workers import read_json
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ def test_all_of_its_jobs_are_known_while_they_wait_and_are_cancelled(cluster, tm
     ]  # fmt: skip
     for number in numbers:
         assert f"{run_dir.name}: {waiting}" in jobs("status", number)
-    wait = [sys.executable, ways.JOBS, "--logs-dir", str(tmp_path), "wait", numbers[1], "--for=1s"]
+    wait = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "wait", numbers[1], "--for=1s"]
     code, _, err = ways.call(cluster, wait)
     assert code == 124 and f"goes on: {waiting}" in err
     assert jobs("cancel", numbers[1]).endswith(": stopped\n")

@@ -9,8 +9,8 @@ import pytest
 from muster.run_files import SUBMITIT
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import JOBS, SHORT, WAYS, Run, losses_so_far
-from tests.launch.submit import SUBMIT, wait_until
+from tests.cluster.ways import SHORT, WAYS, Run, losses_so_far
+from tests.launch.submit import JOBS, SUBMIT, wait_until
 from tests.train.workers import losses, read_json
 
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"

@@ -16,9 +16,9 @@ from muster import run_files
 from tests.cluster import ways
 from tests.cluster.test_slurm_answers import ENDLESS, Sleeps
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import JOBS, MANUAL, Run
+from tests.cluster.ways import MANUAL, Run
 from tests.commands import finish
-from tests.launch.submit import wait_until
+from tests.launch.submit import JOBS, wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 

@@ -11,8 +11,8 @@ from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
-from tests.launch.submit import wait_until
-from tests.launch.sweeps import DOC, EXAMPLES, SWEEP, cells, folder_of
+from tests.launch.submit import JOBS, SWEEP, wait_until
+from tests.launch.sweeps import DOC, EXAMPLES, cells, folder_of
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +115,7 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
     snapshots = [(path / "snapshot" / "text").read_text() for path in submissions]
     assert snapshots == ["with a bug", "repaired"]
     environment = ways.environment(cluster)
-    listed = call(sys.executable, ways.JOBS, "list", env=environment, cwd=project).stdout
+    listed = call(sys.executable, JOBS, "list", env=environment, cwd=project).stdout
     assert listed.count("train-lr-") >= 4, listed
     assert [one["state"] for one in cells(project).values()] == ["done"] * 4
 

@@ -16,12 +16,10 @@ from muster import records, run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
-from tests.launch.submit import SUBMIT, wait_until
+from tests.launch.submit import JOBS, SUBMIT, wait_until
 from tests.preload import interpreter
 from tests.train.workers import read_json
 
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # Of a job: on its first node it says why the run failed, when all of the run is gone.

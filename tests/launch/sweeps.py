@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 from tests import commands
-from tests.launch.submit import REPOSITORY
+from tests.launch.submit import REPOSITORY, SWEEP
 from tests.preload import interpreter
 
-SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 LOCAL = ["--launcher", "local", "--workers", "manual"]
 # No word of Muster in it but for the folders; it counts how often each combination was begun.
 PROGRAM = """

@@ -14,7 +14,7 @@ import pytest
 
 from launch.studies import cell_runs
 from tests import commands
-from tests.launch.submit import REPOSITORY, alive, wait_until
+from tests.launch.submit import JOBS, alive, wait_until
 from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
 from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
@@ -52,7 +52,7 @@ def test_every_combination_is_run_once_and_what_failed_again(project):
     assert found["train-lr-1e-4_seed-1"]["results"]["begun"] == 1
     assert found["train-lr-1e-4_seed-3"]["results"]["begun"] == 2  # with the same checkpoints
 
-    listed = commands.call(sys.executable, REPOSITORY / "launch" / "jobs.py", "list", cwd=project)
+    listed = commands.call(sys.executable, JOBS, "list", cwd=project)
     assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
     entries = read_subject([folder_of(project)]).entries  # what a report is made from
     assert {entry.run.name for entry in entries} == set(states)

@@ -18,11 +18,10 @@ from muster.ownership import user_name
 from tests.commands import call, ended
 from tests.launch import images
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, alive, run_well, start, submit, wait_until
+from tests.launch.submit import JOBS, REPOSITORY, alive, run_well, start, submit, wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
 LOCAL = ["--launcher", "local", "--run-id", "run"]
 MANUAL = [*LOCAL, "--workers", "manual"]
 MOUNTS = ("/home/me/project", "/data:/mnt/data")

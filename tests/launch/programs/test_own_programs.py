@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call, cause_in
-from tests.launch.submit import REPOSITORY, SUBMIT, alive, run_well, start, submit, wait_until
+from tests.launch.submit import JOBS, SUBMIT, alive, run_well, start, submit, wait_until
 from tests.preload import skip_if_quick
 from tests.written import executable
 
@@ -72,8 +72,7 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
     ranks = sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
     assert ranks == [0, 1, 2, 3]
-    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
-    done = call(*jobs, "status", run_dir.name, cwd="/")
+    done = call(sys.executable, JOBS, "status", run_dir.name, cwd="/")
     assert done.stdout.startswith(f"{run_dir.name}: done"), done.stderr
     assert alive(project) == []
 

@@ -14,7 +14,7 @@ from launch.studies.cells import from_grid
 from muster.errors import UsageError
 from tests.commands import call, cause_in
 from tests.launch.programs.test_own_programs import only_run
-from tests.launch.submit import REPOSITORY, submit
+from tests.launch.submit import JOBS, submit
 from tests.written import executable, write
 
 LOCAL = ["--launcher", "local", "--nodes", "2", "--workers", "manual"]
@@ -185,5 +185,5 @@ def test_a_run_of_a_shell_s_program_shows_what_the_failed_rank_printed(tmp_path)
     last.append("its output: muster jobs logs r --rank 1")
     assert code == 7 and err.splitlines()[-3:] == last
     assert cause_in(err).endswith(": bash: exit code 7")
-    status = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "status", "r", cwd=tmp_path)
+    status = call(sys.executable, JOBS, "status", "r", cwd=tmp_path)
     assert status.stdout.splitlines()[-3:] == last

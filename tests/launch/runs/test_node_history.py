@@ -15,7 +15,7 @@ from launch.spec import NodeFacts, NodeSpec
 from muster.errors import UsageError
 from tests.commands import call
 from tests.configs.made import made
-from tests.launch.submit import REPOSITORY
+from tests.launch.submit import JOBS, REPOSITORY
 from tests.written import write
 
 NODES = [
@@ -111,7 +111,7 @@ def test_they_are_listed_and_forgotten(ended):
     ended(GONE.format("n2"), lost="n2")
 
     def jobs(*words):
-        done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "nodes", *words)
+        done = call(sys.executable, JOBS, "nodes", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
