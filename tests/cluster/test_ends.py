@@ -12,7 +12,7 @@ from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
 from tests.cluster.ways import SYNTHETIC, WAYS, Run, finish, losses_so_far, start
 from tests.commands import ended
-from tests.launch.submit import wait_until
+from tests.launch.submit import only_run, wait_until
 from tests.train.workers import losses, read_json
 
 
@@ -82,7 +82,7 @@ def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     for name, process in started.items():
         code, out, err = finish(process)
         assert code == 0, name + out + err
-    found = [tuple(losses(ways.only_run(tmp_path / name))) for name in started]
+    found = [tuple(losses(only_run(tmp_path / name))) for name in started]
     assert all(len(one) == 30 for one in found)
     assert len(set(found)) == 4
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
-from tests.launch.programs.test_placeholders import COS598D, RUN_GLUE
-from tests.launch.submit import JOBS, wait_until
+from tests.launch.scripts import COS598D, RUN_GLUE
+from tests.launch.submit import JOBS, only_run, wait_until
 from tests.written import executable
 
 WHERE = """#!/bin/sh
@@ -40,7 +40,7 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    snapshot = ways.only_run(where / "logs") / "snapshot"
+    snapshot = only_run(where / "logs") / "snapshot"
     assert f"0 2 attempt 0 {snapshot} as submitted" in out
     assert re.search(r"snapshot: \d+ files, [0-9.]+ (bytes|kB)", err), err
 
@@ -65,7 +65,7 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    run_dir = ways.only_run(where / "logs")
+    run_dir = only_run(where / "logs")
     for number, folder in enumerate([run_dir / "attempts" / "0", run_dir]):
         printed = (folder / "workers" / "rank_00001.out").read_text()
         assert printed == f"1 2 attempt {number} {run_dir}/snapshot as submitted\n"
@@ -125,5 +125,5 @@ def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
     begin, seen = OF_THE_SHELL[way]
     words = [*MANUAL, "--env", "PASSED_ON", "--", "sh", "-c", "echo $OF_THE_SHELL,$PASSED_ON"]
     ways.succeed(cluster, begin(cluster, 1, *words), project)
-    output = ways.only_run(project / "logs") / "workers/rank_00000.out"
+    output = only_run(project / "logs") / "workers/rank_00000.out"
     assert output.read_text() == f"{seen},passed\n"

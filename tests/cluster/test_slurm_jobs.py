@@ -10,7 +10,7 @@ from muster.run_files import SUBMITIT
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import SHORT, WAYS, Run, losses_so_far
-from tests.launch.submit import JOBS, SUBMIT, wait_until
+from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.train.workers import losses, read_json
 
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
@@ -50,7 +50,7 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     folder = tmp_path / 'it\'s a "$(touch pwned)" 100% folder'
     code, out, err = submit(cluster, "--logs-dir", str(folder))
     assert code == 0, out + err
-    run_dir = ways.only_run(folder)
+    run_dir = only_run(folder)
     assert len(losses(run_dir)) == 4 and pwned() == []
     assert len([*SUBMITIT.path(run_dir).glob("*.out")]) == 1
     assert [*tmp_path.glob("it*")] == [folder]
@@ -75,7 +75,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
         assert stopped["why"] == "notice" and max(losses_so_far(first)) == stopped["step"]
         assert wait_until(lambda: len(losses_so_far(run.run_dir)) > 20)
         assert min(losses_so_far(run.run_dir)) == stopped["step"] + 1
-        assert ways.only_run(tmp_path) == run.run_dir
+        assert only_run(tmp_path) == run.run_dir
         cluster.run(*notice)  # it has been requeued as often as it may
         assert run.end()[0] == 75
     finally:

@@ -12,7 +12,7 @@ from configs import plugins
 from tests.cluster import ways
 from tests.cluster.testbeds import TESTBED
 from tests.cluster.ways import MANUAL, SHORT, finish, start
-from tests.launch.submit import run_well
+from tests.launch.submit import only_run, run_well
 from tests.preload import interpreter
 from tests.train.workers import losses
 
@@ -50,7 +50,7 @@ def run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
     if way is None:
         return by_hand(cluster, nodes, folder, *more)
     ways.succeed(cluster, way(cluster, nodes, *SHORT, "--logs-dir", str(folder), *more))
-    return losses(ways.only_run(folder))
+    return losses(only_run(folder))
 
 
 def by_hand(
@@ -79,7 +79,7 @@ def local(tmp_path_factory):
         folder = tmp_path_factory.mktemp("local")
         nodes = ["--nodes", str(NODES.get(sync, 2)), "--sync", sync]
         run_well("--launcher", "local", *nodes, *SHORT, "--logs-dir", str(folder))
-        return losses(ways.only_run(folder))
+        return losses(only_run(folder))
 
     return losses_of
 

@@ -16,7 +16,7 @@ from muster import records, run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
-from tests.launch.submit import JOBS, SUBMIT, wait_until
+from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.preload import interpreter
 from tests.train.workers import read_json
 
@@ -55,12 +55,6 @@ def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[
 
 def jobs(cluster: Cluster, *words: str) -> str:
     return cluster.run(sys.executable, JOBS, *words).stdout
-
-
-def only_run(logs: Path) -> Path:
-    """The folder of the one run."""
-    (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
-    return run_dir
 
 
 def losses_so_far(run_dir: Path) -> dict[int, float]:

@@ -48,6 +48,12 @@ def run_well(*flags: str, **how: Any) -> str:
     return out
 
 
+def only_run(logs: Path) -> Path:
+    """The folder of the one run."""
+    (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
+    return run_dir
+
+
 def unnamed(run_dir: Path) -> list[str]:
     """The files of a run folder that `muster/run_files.py` does not name."""
     paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
