@@ -9,9 +9,9 @@ import pytest
 from muster.run_files import SUBMITIT
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import SHORT, WAYS, Run, losses_so_far
+from tests.cluster.ways import SHORT, WAYS, Run
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
-from tests.train.workers import losses, read_json
+from tests.train.workers import losses, losses_by_step, read_json
 
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
 
@@ -72,9 +72,9 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
         first = run.run_dir / "attempts" / "0"
         assert wait_until((first / "workers").exists)  # which is put aside last
         stopped = read_json(first / "stopped.json")
-        assert stopped["why"] == "notice" and max(losses_so_far(first)) == stopped["step"]
-        assert wait_until(lambda: len(losses_so_far(run.run_dir)) > 20)
-        assert min(losses_so_far(run.run_dir)) == stopped["step"] + 1
+        assert stopped["why"] == "notice" and max(losses_by_step(first)) == stopped["step"]
+        assert wait_until(lambda: len(losses_by_step(run.run_dir)) > 20)
+        assert min(losses_by_step(run.run_dir)) == stopped["step"] + 1
         assert only_run(tmp_path) == run.run_dir
         cluster.run(*notice)  # it has been requeued as often as it may
         assert run.end()[0] == 75

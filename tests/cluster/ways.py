@@ -12,7 +12,6 @@ import psutil
 
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
-from muster import records, run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
@@ -55,13 +54,6 @@ def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[
 
 def jobs(cluster: Cluster, *words: str) -> str:
     return cluster.run(sys.executable, JOBS, *words).stdout
-
-
-def losses_so_far(run_dir: Path) -> dict[int, float]:
-    """Of each step, of a run that may still be writing."""
-    path = run_files.METRICS.path(run_dir, rank=0)
-    steps = records.json_objects(path.read_bytes()) if path.exists() else []
-    return {one["step"]: one["loss"] for one in steps if one["kind"] == "step"}
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:

@@ -1,6 +1,8 @@
 """Run `launch/submit.py` as a user does, and look at which processes it leaves."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -52,6 +54,14 @@ def only_run(logs: Path) -> Path:
     """The folder of the one run."""
     (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
     return run_dir
+
+
+def recovered(out: str, run_dir: Path, what: str) -> list[str]:
+    """The parts that a restart is said to have taken, which are on record."""
+    (shown,) = re.findall(f"^attempt 2: {what} after [0-9.]+ s: (.*)$", out, re.MULTILINE)
+    parts = json.loads((run_dir / "recovery.json").read_text())["parts_s"]
+    assert shown.split()[::2] == list(parts) and min(parts.values()) >= 0
+    return list(parts)
 
 
 def unnamed(run_dir: Path) -> list[str]:

@@ -14,8 +14,7 @@ from muster import errors, json_output
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
 from tests.launch.run_folders import jobs, leader, run_folder
-from tests.launch.runs.test_restart import recovered
-from tests.launch.submit import ENDLESS, JOBS, REPOSITORY, alive, wait_until
+from tests.launch.submit import ENDLESS, JOBS, REPOSITORY, alive, recovered, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 

@@ -11,6 +11,8 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from muster import run_files
+from muster.records import json_objects
 from tests.commands import begin, call
 from tests.preload import interpreter, skip_if_quick
 
@@ -99,6 +101,16 @@ def records(run_dir: Path, rank: int, kind: str = "") -> list[dict[str, Any]]:
 
 def losses(run_dir: Path) -> list[float]:
     return [one["loss"] for one in records(run_dir, 0, "step")]
+
+
+def losses_by_step(*folders: Path) -> dict[int, float]:
+    """Of several attempts, in their order: a step that was done twice counts the second time.
+
+    The last one may still be writing.
+    """
+    paths = [run_files.METRICS.path(folder, rank=0) for folder in folders]
+    found = (one for path in paths if path.exists() for one in json_objects(path.read_bytes()))
+    return {one["step"]: one["loss"] for one in found if one["kind"] == "step"}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
-from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train.retained import Uncommon
 from tests.train.workers import finish, results_of, start
 from train import score
 from train.loop import export
@@ -49,34 +49,6 @@ def test_exported_model_scores_the_same(tmp_path, task):
         again = AutoModelForSequenceClassification.from_pretrained(model)
         assert again.config.id2label == {0: "entailment", 1: "not_entailment"}
         assert len(AutoTokenizer.from_pretrained(model)) <= again.config.vocab_size
-
-
-class Uncommon(synthetic.Synthetic):
-    """Tied weights, a frozen part, or adapters, and a trained part beside them."""
-
-    def __init__(self, config: TrainConfig, kind: str) -> None:
-        super().__init__(config)
-        self.kind = kind
-
-    def build_model(self) -> nn.Module:
-        plain = super().build_model()
-        if self.kind == "tied":
-            return nn.Sequential(plain, last := nn.Linear(2, 2), nn.ReLU(), tied(last))
-        if self.kind == "frozen":
-            plain[0].requires_grad_(requires_grad=False)
-            return plain
-        from peft import LoraConfig, get_peft_model
-
-        adapted = get_peft_model(plain, LoraConfig(r=2, target_modules=["0"]))
-        plain[5].requires_grad_(requires_grad=True)  # which is no part of PEFT's adapters
-        return adapted
-
-
-def tied(layer: nn.Linear) -> nn.Linear:
-    """Another layer with the weight of `layer`, and a bias of its own."""
-    other = nn.Linear(2, 2)
-    other.weight = layer.weight
-    return other
 
 
 @pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
