@@ -19,9 +19,8 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import Fault
-from tests.cluster.test_ways import by_hand
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import MANUAL, SHORT
+from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.commands import ended
 from tests.train.workers import read_json
 

@@ -3,16 +3,14 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from muster import run_files
 from tests.cluster import ways
-from tests.cluster.test_slurm_answers import ENDLESS
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import MANUAL
+from tests.cluster.ways import ENDLESS, MANUAL
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.train.workers import read_json
 
@@ -35,11 +33,6 @@ def busy(cluster) -> Iterator[Callable[..., None]]:
 
     yield occupy
     ways.cancel_all(cluster)
-
-
-@pytest.fixture
-def jobs(cluster, tmp_path) -> Callable[..., str]:
-    return partial(ways.jobs, cluster, "--logs-dir", str(tmp_path))
 
 
 def words(folder: Path, *flags: str) -> list[str]:

@@ -8,7 +8,7 @@ from muster import run_files
 from muster.writing import read_json
 from tests.cluster.testbeds import REPOSITORY
 from tests.commands import begin, finish
-from tests.launch.test_walk import entered, traced
+from tests.launch.walked import entered, traced
 
 pytestmark = pytest.mark.slow
 

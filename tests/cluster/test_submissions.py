@@ -14,9 +14,8 @@ import pytest
 
 from muster import run_files
 from tests.cluster import ways
-from tests.cluster.test_slurm_answers import ENDLESS, Sleeps
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import MANUAL, Run
+from tests.cluster.ways import ENDLESS, MANUAL, Run, Sleeps
 from tests.commands import finish
 from tests.launch.submit import JOBS, only_run, wait_until
 from tests.train.workers import read_json

@@ -13,11 +13,11 @@ import psutil
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
 from tests import commands
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
 from tests.commands import finish
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.preload import interpreter
-from tests.train.workers import read_json
+from tests.train.workers import losses, read_json
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
@@ -30,6 +30,7 @@ SYNTHETIC = ["--task", "synthetic", "--evaluate", "never", "--threads", "1"]
 SHORT = [*SYNTHETIC, "--max-steps", "4"]
 # Of a user's program that is no Python, as one that has to begin at once.
 MANUAL = ["--workers", "manual"]
+ENDLESS = [*MANUAL, "--no-snapshot", "--", "sleep", "10000"]
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
@@ -85,6 +86,23 @@ def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
     return way
 
 
+def by_hand(
+    cluster: Cluster, nodes: int, folder: Path, *more: str, address: str = "10.10.1.1"
+) -> list[float]:
+    """One command on each node, as the courses have it; `address`: of rank 0."""
+    where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
+    flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
+    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
+    workers = [
+        start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
+        for rank in range(nodes)
+    ]
+    for one in workers:
+        code, _, err = finish(one)
+        assert code == 0, err
+    return losses(folder / "by-hand")
+
+
 WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
 
 
@@ -130,6 +148,15 @@ class SavingScript(Script):
 
     file = "saves.py"
     output, output_bytes, step = Trainer.output, Trainer.output_bytes, Trainer.step
+
+
+class Sleeps(Trainer):
+    """Workers that print nothing: it has begun when its agents have."""
+
+    output, output_bytes = "*/agents/node_?????.json", 10
+
+    def words(self, folder: Path) -> list[str]:
+        return ENDLESS
 
 
 class Run:

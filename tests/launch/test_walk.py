@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from muster import run_files
 from muster.writing import read_json
 from tests.commands import begin, ended, finish
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.walked import entered, traced
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 36
@@ -28,22 +28,10 @@ while not pathlib.Path(f"go.{attempt}").exists():
 """
 
 
-def traced(folder: Path) -> dict[str, str]:
-    """The environment in which a launcher, a leader and agents write down what they enter."""
-    (folder / "notes").mkdir()
-    tracer = str(REPOSITORY / "tests" / "launch" / "walked")
-    return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
-
-
 @pytest.fixture
 def env(tmp_path) -> dict[str, str]:
     """With that, and with runs of its own: others may have the same name."""
     return {**traced(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-
-
-def entered(folder: Path, *pids: int) -> list[str]:
-    """Our files that these processes have entered."""
-    return sorted({line for pid in pids for line in (folder / "notes" / str(pid)).open()})
 
 
 def listed(files: list[str]) -> str:
