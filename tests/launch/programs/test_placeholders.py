@@ -12,9 +12,9 @@ from launch.nodes.this_machine import free_port
 from launch.programs.command_line import CommandLine
 from launch.programs.user_program import parse_program
 from launch.spec import LaunchSpec
+from tests.launch.planned import FACTS, SPEC, local
 from tests.launch.scripts import COS598D, CS744, RUN_GLUE
 from tests.launch.submit import run_well
-from tests.launch.test_planning import FACTS, SPEC, local
 
 
 @pytest.mark.parametrize(

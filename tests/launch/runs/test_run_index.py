@@ -7,8 +7,8 @@ import pytest
 
 from launch.runs import run_record
 from tests.commands import call
-from tests.launch.programs.test_project_snapshot import AS_ANY_USER
 from tests.launch.run_folders import remembered
+from tests.required import AS_ANY_USER
 
 
 @pytest.fixture(autouse=True)
