@@ -17,6 +17,7 @@ from launch.ssh.login_node.__main__ import login_parser
 from launch.ssh.login_node.fetching import fetch_parser
 from muster.command import COMMANDS as MUSTER
 from tests.commands import call
+from tests.pages import FENCE, commands_of, text_of
 from tests.preload import interpreter
 from train import run_glue
 from train.command_lines import hetseq
@@ -36,33 +37,13 @@ FROM_OUTSIDE = [*IN_JOB, SshConfig, SlurmConfig]
 # `train/worker.py` in running text, also `train/sync/modes/` and `configs/rte.yaml`
 PATH = re.compile(r"`((?:launch|slurm|train|configs|muster|tests|docs)/[\w./-]*)`")
 CLONE = re.compile(r"git clone \S+ \S+")
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def commands(text: str) -> list[list[str]]:
-    """The command lines of all bash fences, joined over backslashes, comments left out."""
-    found = []
-    for _, language, body in FENCE.findall(text):
-        if language not in ("bash", "sh", "console"):
-            continue
-        for line in body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            while words and re.fullmatch(r"\w+=\S*", words[0]):
-                words.pop(0)  # VARIABLE=value in front of a command
-            if words:
-                found.append(words)
-    return found
 
 
 COMMANDS = [
     pytest.param(words, id=f"{page.name}: {shlex.join(words)[:90]}")
     for page in PAGES
     if page.name != EXECUTED
-    for words in commands(text_of(page))
+    for words in commands_of(page)
 ]
 
 

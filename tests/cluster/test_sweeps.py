@@ -1,7 +1,6 @@
 """A sweep over ssh has hosts for each run, on Slurm it is one job array; both go on when called."""
 
 import csv
-import re
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
 from tests.launch.submit import JOBS, SWEEP, wait_until
-from tests.launch.sweeps import DOC, EXAMPLES, cells, folder_of
+from tests.launch.sweeps import EXAMPLES, SHOWN_PROGRAM, cells, folder_of
 
 pytestmark = pytest.mark.slow
 
@@ -158,8 +157,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
     "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
 )
 def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
-    script = re.search(r"```python\n(.*?)```", DOC, re.S)
-    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     config = ["--ssh-config", str(cluster.ssh_config)] if "ssh" in words else []
     out, _ = ways.succeed(cluster, [sys.executable, SWEEP, *config, *words], tmp_path)

@@ -17,6 +17,13 @@ from tests.commands import begin, call
 from tests.preload import interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
+# What torchrun gives the second worker of the second node.
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "my-run", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}  # fmt: skip
 
 
 def free_port() -> int:
