@@ -91,6 +91,14 @@ def test_no_file_hides_a_library():
     assert [name(path) for path in run_by_path if path.stem in installed] == []
 
 
+def test_no_file_imports_a_test_file():
+    """What several of them need has a home of its own; what one runs elsewhere, it may name."""
+    imported = re.compile(r"^ *(?:from|import) tests[\w.]*(?:\.| import (?:.*\W)?)(test_\w+)", re.M)
+    for path in WRITTEN:
+        if path.suffix == ".py":
+            assert set(imported.findall(written_in(path))) <= {path.stem}, name(path)
+
+
 def test_a_login_node_without_torch_can_check_and_launch():
     """Imports inside functions count, too: only lint-imports sees those."""
     paths = [path.relative_to(REPOSITORY).with_suffix("") for path in SOURCES]

@@ -93,12 +93,12 @@ def courses(path: Path) -> pd.DataFrame:
 def unequal(path: Path) -> pd.DataFrame:
     """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
     runs: dict[str, dict[str, Any]] = {}
-    for workers, split, busy, step_s in (
+    for workers, parts, busy, step_s in (
         (1, "even", 0, 0.7), (2, "even", 0, 0.8), (2, "even", 1, 1.5), (2, "auto", 1, 1.1),
         (4, "even", 1, 2.4), (4, "auto", 1, 2.0),
     ):  # fmt: skip
         rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
-        run = {"workers": workers, "rows": rows, "batch_size": 32 * workers, "split": split}
-        runs[f"{workers}-{split}-{busy}"] = run | {"of_bed": {"busy": busy} if busy else {}}
+        run = {"workers": workers, "rows": rows, "batch_size": 32 * workers, "split": parts}
+        runs[f"{workers}-{parts}-{busy}"] = run | {"of_bed": {"busy": busy} if busy else {}}
     names_the_base = {"split": "even", "busy": None}
     return table_of(path, runs, series=["split", "busy"], reference=names_the_base)
