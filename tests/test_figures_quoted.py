@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.pages import FENCE
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-README = REPOSITORY / "README.md"
-DOCS = REPOSITORY / "docs"
+README = CHECKOUT / "README.md"
+DOCS = CHECKOUT / "docs"
 SPEED = DOCS / "speed.md"
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")  # and where links lead
 # of software, behind its name

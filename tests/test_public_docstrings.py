@@ -6,8 +6,9 @@ import re
 import pytest
 
 import muster
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import REPOSITORY, interpreter
+from tests.preload import interpreter
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
 FUNCTIONS = [name for name in muster.__all__ if name not in (*EXCEPTIONS, "Job")]
@@ -47,10 +48,10 @@ def test_sections_of_help_stand_on_lines_of_their_own(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_example_runs(name, tmp_path):
-    page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "library.md").read_text(encoding="utf-8")
     (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
     (tmp_path / "my_metric.py").write_text(metric)
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     done = call(interpreter(), "-c", RUN, name, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"[1-9]\d* examples\n", done.stdout), done.stdout

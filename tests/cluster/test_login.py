@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.cluster.laptops import HOME, LOCAL
-from tests.cluster.testbeds import REPOSITORY
 from tests.launch.submit import wait_until
 from tests.written import write
 
@@ -157,7 +157,7 @@ prologue = "setup.sh"
     assert run.returncode == 0 and run.stdout.count("yes") == 2, run.stderr
     shown = laptop.known("config", "--on", "hpc")
     assert f"login: root@node0  ({HOME}/project/muster.toml:2)" in shown.stdout, shown.stderr
-    direct = [sys.executable, str(REPOSITORY / "launch/submit.py"), "--on", "hpc", "--", "t.py"]
+    direct = [sys.executable, str(CHECKOUT / "launch/submit.py"), "--on", "hpc", "--", "t.py"]
     assert "--on hpc is reached through root@node0" in laptop.call(*direct).stderr
     (laptop.project / "script.py").write_text(CALLS)
     done = laptop.call(sys.executable, "script.py")

@@ -14,8 +14,9 @@ import pytest
 
 from launch.deadlines import LEADER_LOST_WHEN_SILENT_S
 from launch.virtual_cluster import daemons, slurm_daemons
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import ENDLESS, Run, Sleeps
 from tests.launch.submit import SUBMIT, wait_until
 
@@ -60,7 +61,7 @@ def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
         assert wait_until(lambda: "unknown" in one.printed())
         assert not one.is_over()
     finally:
-        subprocess.run([sys.executable, "-c", START_CONTROLLER], cwd=REPOSITORY, check=True)
+        subprocess.run([sys.executable, "-c", START_CONTROLLER], cwd=CHECKOUT, check=True)
     assert jobs("cancel").endswith(": stopped\n")
     assert not is_queued(cluster)
     assert one.end()[0] > 0 and "completed" not in one.printed(), one.printed()

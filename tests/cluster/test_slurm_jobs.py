@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from muster.run_files import SUBMITIT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import SHORT, WAYS, Run
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.train.workers import losses, losses_by_step, read_json
@@ -21,7 +21,7 @@ def submit(cluster, *flags) -> tuple[int, str, str]:
 
 
 def pwned() -> list[Path]:
-    places = (REPOSITORY, Path.home(), Path("/"))
+    places = (CHECKOUT, Path.home(), Path("/"))
     return [place / "pwned" for place in places if (place / "pwned").exists()]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
 from tests.launch.submit import JOBS, SWEEP, wait_until
@@ -122,7 +122,7 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
 def test_it_takes_a_program_in_a_script_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     argv = [*ways.SBATCH, "--array=1,18", f"--output={tmp_path / '%a.out'}"]
-    argv += [str(REPOSITORY / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
+    argv += [str(CHECKOUT / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
     code, _, err = ways.call(cluster, argv, tmp_path)
     outputs = [(tmp_path / f"{point}.out").read_text() for point in (1, 18)]
     assert code == 2 and "error: array index 18, but the grid has 18 points: " in outputs[1], err

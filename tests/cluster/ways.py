@@ -12,14 +12,15 @@ import psutil
 
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
+from muster.checkout import CHECKOUT
 from tests import commands
-from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
+from tests.cluster.testbeds import TESTBED, Cluster
 from tests.commands import finish
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.preload import interpreter
 from tests.train.workers import losses, read_json
 
-SSH = str(REPOSITORY / "launch" / "ssh.sh")
+SSH = str(CHECKOUT / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # Of a job: on its first node it says why the run failed, when all of the run is gone.
 LEADER = "run_module.py launch.leading.batch_job"
@@ -37,16 +38,16 @@ def environment(cluster: Cluster) -> dict[str, str]:
     return {**os.environ, **cluster.env, **PYTHON}
 
 
-def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
+def start(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> subprocess.Popen:
     return commands.begin(*argv, cwd=cwd, env={**cluster.env, **PYTHON})
 
 
-def call(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[int, str, str]:
+def call(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[int, str, str]:
     """A command to its end: its exit code, and what it has printed."""
     return finish(start(cluster, argv, cwd), timeout_s=600)
 
 
-def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[str, str]:
+def succeed(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[str, str]:
     """What a command has printed, which ends well."""
     code, out, err = call(cluster, argv, cwd)
     assert code == 0, (code, out, err)
@@ -81,7 +82,7 @@ def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         folder = flags[flags.index("--logs-dir") + 1] if "--logs-dir" in flags else "."
         own = [*options, "--nodes", str(nodes), f"--output={folder}/job.out"]
-        return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
+        return [*SBATCH, *own, str(CHECKOUT / "slurm" / script), *flags]
 
     return way
 
@@ -112,7 +113,7 @@ class Trainer:
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
     step = b'"kind": "step"'  # in what it has put out when a step is done
-    checkout = REPOSITORY
+    checkout = CHECKOUT
 
     def __init__(self, *own: str) -> None:
         self._own = own

@@ -14,15 +14,15 @@ import psutil
 
 from launch.agent.processes import process_tree
 from muster import run_files
+from muster.checkout import CHECKOUT
 from tests import commands
 from tests.preload import below, interpreter, skip_if_quick
 
-REPOSITORY = Path(__file__).parents[2]
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
-STUDY = str(REPOSITORY / "launch" / "study.py")
-SWEEP = str(REPOSITORY / "launch" / "sweep.py")
+SUBMIT = str(CHECKOUT / "launch" / "submit.py")
+JOBS = str(CHECKOUT / "launch" / "jobs.py")
+DOCTOR = str(CHECKOUT / "launch" / "doctor.py")
+STUDY = str(CHECKOUT / "launch" / "study.py")
+SWEEP = str(CHECKOUT / "launch" / "sweep.py")
 # Flags of runs of the trainer that end soon, and of such that do not end.
 QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
 ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]

@@ -11,15 +11,16 @@ import pytest
 from launch.ends import OUT_OF_MEMORY, WORDS
 from launch.runs import waiting
 from muster import errors, json_output
+from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
 from tests.launch.run_folders import jobs, leader, run_folder
-from tests.launch.submit import ENDLESS, JOBS, REPOSITORY, alive, recovered, wait_until
+from tests.launch.submit import ENDLESS, JOBS, alive, recovered, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
-PAGE = (REPOSITORY / "docs" / "automation.md").read_text(encoding="utf-8")
-PROGRAM = REPOSITORY / "docs" / "try_again.py"
+PAGE = (CHECKOUT / "docs" / "automation.md").read_text(encoding="utf-8")
+PROGRAM = CHECKOUT / "docs" / "try_again.py"
 LOCAL = ["--launcher", "local", "--workers", "manual"]
 # Its first attempt loses a worker, its second ends well.
 FRAIL = """
@@ -44,7 +45,7 @@ data = bytearray(int(sys.argv[-1]) * 2**30)
 def muster(*words, cwd="/", python=sys.executable) -> tuple[int, list[dict], str]:
     """Exit code, documents and stderr of a command."""
     first, *more = COMMANDS[words[0]]
-    done = call(python, REPOSITORY / first, *more, *words[1:], cwd=cwd, timeout_s=600)
+    done = call(python, CHECKOUT / first, *more, *words[1:], cwd=cwd, timeout_s=600)
     return done.returncode, documents(done.stdout), done.stderr
 
 

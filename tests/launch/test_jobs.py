@@ -20,12 +20,13 @@ from launch import jobs as commands
 from launch.runs import run_record, run_state
 from launch.runs.watching.run_document import RunEvents
 from muster import json_output
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.commands import begin, call, ended
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
 from tests.launch.run_folders import jobs, leader, run_folder
-from tests.launch.submit import JOBS, REPOSITORY
+from tests.launch.submit import JOBS
 from tests.written import write
 
 
@@ -315,6 +316,6 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     assert set(names) <= {line.split()[0] for line in out.splitlines() if line.strip()}
     every = "import sys; from launch import jobs; from pathlib import Path\n"
     every += "for one in sorted(Path(sys.argv[1]).iterdir()): jobs._status(one)"
-    done = call(sys.executable, "-c", every, tmp_path, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", every, tmp_path, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run folder: ") == len(names)

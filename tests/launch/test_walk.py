@@ -7,16 +7,17 @@ import sys
 import pytest
 
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.writing import read_json
 from tests.commands import begin, ended, finish
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 from tests.launch.walked import entered, traced
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 36
 OF_RESTART = 24  # in the leader
 OF_STACKS = 20
-MUSTER = str(REPOSITORY / "muster" / "command.py")
+MUSTER = str(CHECKOUT / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
 WORDS += ("--hang-after-s", "0")  # agents look at workers' progress after 10 s: on a slow machine
 # Each rank says that it has begun; in the first attempt it waits, in the second it ends.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.muster.stub_file import STUB, formatted
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import torch
 import muster
@@ -108,7 +108,7 @@ def test_the_stub_is_what_the_source_says():
 
 @pytest.mark.slow
 def test_a_checker_that_is_given_the_folder_knows_the_types(project):
-    folder = REPOSITORY / "muster" / "on_path"
+    folder = CHECKOUT / "muster" / "on_path"
     assert (folder / "muster.pyi").samefile(STUB)
     lines = mypy(project, "script.py", folder)
     revealed = [line.partition("Revealed type is ")[2].strip('"') for line in lines]
@@ -119,7 +119,7 @@ def test_a_checker_that_is_given_the_folder_knows_the_types(project):
 def test_wrong_arguments_are_found_where_muster_is_installed(project):
     (packages,) = (project / "env" / "lib").glob("python*/site-packages")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(REPOSITORY / "muster", packages / "muster", ignore=ignored)
+    shutil.copytree(CHECKOUT / "muster", packages / "muster", ignore=ignored)
     try:
         lines = mypy(project, "wrong.py", "")
     finally:

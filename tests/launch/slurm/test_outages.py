@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from launch.runs import run_state
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.commands import begin, call, finish
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
-from tests.launch.submit import REPOSITORY, SUBMIT
+from tests.launch.submit import SUBMIT
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -116,7 +117,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
         "if run_record.go_on_in_background(spec): time.sleep(10_000)\n"
     )
     run, lines = run_folder(tmp_path, "run"), []
-    assert call(sys.executable, "-c", code, run, cwd=REPOSITORY).returncode == 0
+    assert call(sys.executable, "-c", code, run, cwd=CHECKOUT).returncode == 0
     assert run_state.state_of(run).word == "running"
     run_state.cancel(run, lines.append)
     assert lines == ["run: stopped"] and run_state.state_of(run).over

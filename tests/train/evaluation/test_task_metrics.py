@@ -8,10 +8,11 @@ import torch
 
 from configs.settings.train import TrainConfig
 from launch.programs import own_program
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.launch.submit import submit
 from tests.train.evaluation.metric_worker import MODULES
-from tests.train.workers import REPOSITORY, records
+from tests.train.workers import records
 from train.evaluation.task_metrics import MetricChoice, Predictions, TaskMetrics, parse_metrics
 from train.sync.ranks import Ranks
 from train.tasks import bert, glue, ner, synthetic
@@ -113,5 +114,5 @@ def test_metric_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
 
     text = metrics("f1:average=macro, my_metric.py:x=1", own_program._absolute_if_path)
     assert text == f"f1:average=macro,{tmp_path}/my_metric.py:x=1"
-    assert metrics(f"{REPOSITORY}/a.py,f1", own_program._in_checkout) == "a.py,f1"
+    assert metrics(f"{CHECKOUT}/a.py,f1", own_program._in_checkout) == "a.py,f1"
     assert metrics(None, str) is None

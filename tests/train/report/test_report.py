@@ -3,11 +3,11 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
+from muster.checkout import CHECKOUT
 from muster.writing import write_json
 from tests.commands import call
 from tests.damaged_records import damaged_record
@@ -21,12 +21,11 @@ from train.report.data.subject import read_subject
 from train.report.data.tables import frame
 from train.report.pages import drawing, page, plots, sections
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 SVG = "{http://www.w3.org/2000/svg}svg"
 
 
 def report(*argv: object) -> subprocess.CompletedProcess[str]:
-    return call(sys.executable, "-m", "train.report", *argv, cwd=REPOSITORY)
+    return call(sys.executable, "-m", "train.report", *argv, cwd=CHECKOUT)
 
 
 def test_the_command_writes_all_forms_and_prints_the_tables_if_asked(tmp_path):
@@ -280,7 +279,7 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
     """What of ours a report may import, setup.cfg says to lint-imports."""
     code = "import sys, train.report.__main__; print({'scipy', 'pandas'} & {*sys.modules})\n"
     code += "from train.report.pages import page; print({'torch', 'matplotlib'} & {*sys.modules})"
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT)
     assert done.stdout.split() == ["set()"] * 2, done
 
 
