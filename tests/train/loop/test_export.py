@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import save_file, save_model
+from safetensors.torch import save, save_model
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
@@ -92,9 +92,19 @@ def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
         assert split == pytest.approx(whole, abs=1e-6)
 
 
-def test_score_without_a_model_is_refused():
-    with pytest.raises(UsageError, match="which model"):
-        score.main(["--task", "synthetic"])
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--task", "synthetic"], "which model"),
+        (
+            ["bert-base-cased", "--task", "rte", "--new-head"],
+            "--new-head would score a head that has learnt nothing",
+        ),
+    ],
+)
+def test_score_of_no_trained_model_is_refused(argv, message):
+    with pytest.raises(UsageError, match=message):
+        score.main(argv)
 
 
 def test_score_keeps_the_folder_of_its_model(tmp_path):
@@ -107,19 +117,25 @@ def test_score_keeps_the_folder_of_its_model(tmp_path):
     assert (model / "model.safetensors").exists()
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
-    model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
-    with pytest.raises(UsageError, match=r"has no model\.safetensors to score"):
-        export.load_weights(model, tmp_path)
-    save_file({"other": torch.ones(2)}, path)
-    with pytest.raises(UsageError, match=r"model\.safetensors: Error"):
-        export.load_weights(model, tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UsageError, match=r"model\.safetensors is damaged or cut off"):
-        export.load_weights(model, tmp_path)
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
-    with pytest.raises(UsageError, match=r"model\.safetensors is a Git LFS pointer.*lfs pull"):
-        export.load_weights(model, tmp_path)
+OTHER = save({"other": torch.ones(2)})
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"has no model\.safetensors to score"),
+        (OTHER, r"model\.safetensors: Error"),
+        (OTHER[:-1], r"model\.safetensors is damaged or cut off"),
+        (POINTER, r"model\.safetensors is a Git LFS pointer.*lfs pull"),
+    ],
+    ids=["none", "another", "cut off", "pointer"],
+)
+def test_weights_of_another_model_are_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        export.load_weights(torch.nn.Linear(2, 2), tmp_path)
 
 
 def test_score_accepts_a_run_folder(tmp_path):
@@ -136,8 +152,3 @@ def test_score_accepts_a_run_folder(tmp_path):
     (run / "config.yaml").touch()
     with pytest.raises(UsageError, match="run is a run without a saved model"):
         score.main([str(run), "--task", "rte"])
-
-
-def test_score_with_a_new_head_is_refused():
-    with pytest.raises(UsageError, match="--new-head would score a head that has learnt nothing"):
-        score.main(["bert-base-cased", "--task", "rte", "--new-head"])
