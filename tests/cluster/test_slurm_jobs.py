@@ -14,6 +14,7 @@ from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.train.workers import losses, losses_by_step, read_json
 
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
+WILD_MODEL = ["--task", "rte", "--model", WILD]
 
 
 def submit(cluster, *flags) -> tuple[int, str, str]:
@@ -41,11 +42,15 @@ def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(clus
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
-    wild = ["--task", "rte", "--model", WILD]
-    script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *wild)
+def test_text_stays_text_on_the_way_through_sbatch(cluster, tmp_path):
+    script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert ways.call(cluster, script)[0] == 2 and WILD in (tmp_path / "job.out").read_text()
-    code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *wild)
+    assert pwned() == []
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
+    code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert code == 2 and WILD in err
     folder = tmp_path / 'it\'s a "$(touch pwned)" 100% folder'
     code, out, err = submit(cluster, "--logs-dir", str(folder))
