@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -163,22 +164,37 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert alive(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory) -> Iterator[Path]:
+    """The folder of a run of two workers that goes on until it is cancelled."""
     skip_if_quick()
-    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", tmp_path]
+    logs = tmp_path_factory.mktemp("endless")
+    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", logs]
     code, found, err = muster("run", *flags, python=sys.executable)
     assert code == 0 and kinds(found) == ["submitted"], err
-    where, run = ["--logs-dir", tmp_path], found[0]["run_id"]
-    assert f"muster jobs cancel {run}" in err
-    assert wait_until((tmp_path / run / "metrics" / "rank_00000.jsonl").exists)
-    code, out, _ = jobs(tmp_path, "status")
-    assert code == 0 and out.startswith(f"{run}: running (led by process")
+    run_dir = logs / found[0]["run_id"]
+    assert f"muster jobs cancel {run_dir.name}" in err
+    assert wait_until((run_dir / "metrics" / "rank_00000.jsonl").exists)
+    yield run_dir
+    jobs(logs, "cancel")
+    assert wait_until(lambda: alive(logs) == [])
+
+
+@pytest.mark.slow
+def test_what_a_detached_run_prints_is_shown_by_rank(endless):
+    logs = endless.parent
+    code, out, _ = jobs(logs, "status")
+    assert code == 0 and out.startswith(f"{endless.name}: running (led by process")
     assert "node1: 127.0.0.1 on lo, rank 1" in out
-    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
-    assert jobs(tmp_path, "logs", "--rank", "1")[:2] == (0, "")
-    code, _, err = jobs(tmp_path, "logs", "--rank", "99")
+    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(logs, "logs")[1])
+    assert jobs(logs, "logs", "--rank", "1")[:2] == (0, "")
+    code, _, err = jobs(logs, "logs", "--rank", "99")
     assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
+
+
+@pytest.mark.slow
+def test_who_waits_may_stop_waiting_and_the_run_goes_on(endless):
+    where, run = ["--logs-dir", endless.parent], endless.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
@@ -189,15 +205,20 @@ def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     assert code == 130 and "goes on; to end it" in err
     assert documents(out)[-1]["cause"] == "signal"
     assert muster("jobs", *where, "status", run, "--json")[1][0]["word"] == "running"
+
+
+@pytest.mark.slow
+def test_a_detached_run_is_cancelled(endless):
+    """The last test with this run: it is over then."""
+    logs, where, run = endless.parent, ["--logs-dir", endless.parent], endless.name
     code, found, _ = muster("jobs", *where, "cancel", run, "--json")
     end = found[0]["end"]
     assert code == 0 and found[0]["word"] == "stopped" and end["cause"] in ("stopped", "signal")
     code, found, _ = muster("jobs", *where, "wait", run, "--json")
     assert code == end["exit_code"] and found[-1]["kind"] == "ended"
     assert found[-1].items() >= end.items()
-    assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
-    assert jobs(tmp_path, "logs", "-f")[0] == 0
-    assert wait_until(lambda: alive(tmp_path) == [])
+    assert "is over already: stopped" in jobs(logs, "cancel")[1]
+    assert jobs(logs, "logs", "-f")[0] == 0
 
 
 def test_between_two_attempts_a_run_has_not_ended(tmp_path):
