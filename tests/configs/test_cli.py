@@ -1,3 +1,5 @@
+"""Flags, files and defaults make one configuration; what is wrong is named, all of it at once."""
+
 import re
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A report has all forms, texts and tables, on a screen and on paper."""
+
 import csv
 import re
 import subprocess
