@@ -78,7 +78,7 @@ def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
 ):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")
-    run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=Sleeps(), nodes=3)
+    run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=SaysNothing(), nodes=3)
     down = time.time()
     cluster.exec(f"node{node}", "ip", "link", "set", "exp0", "down")
     run.ends()
@@ -113,7 +113,7 @@ def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
     run.ends()
 
 
-class Sleeps(ways.Trainer):
+class SaysNothing(ways.Trainer):
     """A program that says nothing to other nodes."""
 
     output = "*/workers/rank_0000[0-2].out"
