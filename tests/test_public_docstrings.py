@@ -6,8 +6,9 @@ import re
 import pytest
 
 import muster
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import REPOSITORY, interpreter
+from tests.preload import interpreter
 from tests.written import write
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
@@ -53,10 +54,10 @@ def test_sections_of_help_stand_on_lines_of_their_own(name):
 
 @pytest.mark.slow
 def test_its_example_runs(tmp_path):
-    page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "library.md").read_text(encoding="utf-8")
     (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
     write(tmp_path, {f"{name}/my_metric.py": metric for name in FUNCTIONS})
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     done = call(interpreter(), "-c", RUN, *FUNCTIONS, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     lines = "".join(rf"{name} [1-9]\d* examples\n" for name in FUNCTIONS)

@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import Run, SavingScript, Script, Trainer
 from tests.environments import of_folders, own_packages
 from tests.launch.submit import wait_until
@@ -110,7 +111,7 @@ BY_ITSELF = ("trainer", "plain script")
 
 def faulty_python(folder: Path) -> str:
     """One whose workers break down where they are told."""
-    return str(of_folders(folder, FAULTY, REPOSITORY, own_packages()))
+    return str(of_folders(folder, FAULTY, CHECKOUT, own_packages()))
 
 
 def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:

@@ -9,10 +9,10 @@ import pytest
 from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, Loop, daemons_of
-from tests.cluster.ways import Run, Script, losses_so_far
+from tests.cluster.ways import Run, Script
 from tests.commands import cause_in
 from tests.launch.submit import submit
-from tests.train.workers import read_json
+from tests.train.workers import losses_by_step, read_json
 
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
 # Of what breaks outside workers, a shell's loop says as much as what imports torch.
@@ -113,14 +113,12 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
         r"^attempt \d+ of \d+ at most: (\d) nodes go on from the last", run.printed(), re.M
     )
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
-    found: dict[int, float] = {}
-    for folder in attempts:
-        found |= losses_so_far(folder)
+    found = losses_by_step(*attempts)
     whole = ["--nodes", "2", "--max-steps", str(max(found)), "--logs-dir", str(logs)]
     words = PROGRAMS["trainer"]().words(logs)
     code, _, err = submit("--launcher", "local", *whole, *words, "--run-id", "whole")
     assert code == 0, err
-    assert found == pytest.approx(losses_so_far(logs / "whole"), abs=1e-5)
+    assert found == pytest.approx(losses_by_step(logs / "whole"), abs=1e-5)
 
 
 def of_a_script(run: Run) -> dict:

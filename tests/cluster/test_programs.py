@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import JOBS, only_run, wait_until
 from tests.written import executable
 
 WHERE = """#!/bin/sh
@@ -39,7 +39,7 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    snapshot = ways.only_run(where / "logs") / "snapshot"
+    snapshot = only_run(where / "logs") / "snapshot"
     assert f"0 2 attempt 0 {snapshot} as submitted" in out
     assert re.search(r"snapshot: \d+ files, [0-9.]+ (bytes|kB)", err), err
 
@@ -64,7 +64,7 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    run_dir = ways.only_run(where / "logs")
+    run_dir = only_run(where / "logs")
     for number, folder in enumerate([run_dir / "attempts" / "0", run_dir]):
         printed = (folder / "workers" / "rank_00001.out").read_text()
         assert printed == f"1 2 attempt {number} {run_dir}/snapshot as submitted\n"
@@ -78,7 +78,7 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     assert re.search(rf"node1\.1\| 1 2 attempt 0 \S+{sent}", out), out
     left = apart.ssh("node1", "ls -A ~/muster/logs").stdout.split()
     assert {".snapshot-sent", "sent"} <= {*left}
-    argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "clean", "--remove"]
+    argv = [sys.executable, JOBS, "clean", "--remove"]
     nodes = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
     out, _ = ways.succeed(apart, [*argv, *nodes], where)
     assert re.search(r"node1: \S+/muster/logs/sent\n\s+the run's files on this node\n", out), out
@@ -113,5 +113,5 @@ def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
     begin = OF_THE_SHELL[way]
     words = [*MANUAL, "--env", "PASSED_ON", "--", "sh", "-c", "echo $OF_THE_SHELL,$PASSED_ON"]
     ways.succeed(cluster, begin(cluster, 1, *words), project)
-    output = ways.only_run(project / "logs") / "workers/rank_00000.out"
+    output = only_run(project / "logs") / "workers/rank_00000.out"
     assert output.read_text() == ",passed\n"

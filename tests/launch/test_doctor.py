@@ -8,10 +8,8 @@ import pytest
 
 import launch.doctor
 from tests.commands import call, refused
-from tests.launch.submit import REPOSITORY, alive
+from tests.launch.submit import DOCTOR, alive
 from tests.preload import interpreter
-
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 
 
 def doctor(*flags):

@@ -9,7 +9,17 @@ import pytest
 
 from launch import sweep as command
 from tests import commands
-from tests.launch.sweeps import DOC, EXAMPLES, LOCAL, cells, folder_of, new_project, sweep
+from tests.launch.sweeps import (
+    EXAMPLES,
+    LOCAL,
+    PAGE,
+    SHOWN_PROGRAM,
+    cells,
+    folder_of,
+    new_project,
+    sweep,
+)
+from tests.pages import fences, text_of
 from tests.preload import interpreter
 
 
@@ -89,8 +99,7 @@ def test_a_value_stands_where_the_program_names_it(project):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
 def test_every_example_of_the_documentation_runs(tmp_path, words):
-    script = re.search(r"```python\n(.*?)```", DOC, re.S)
-    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
     if "--launcher" in words:  # here as far as it goes without a cluster
         python = interpreter(for_workers=False)
@@ -104,7 +113,7 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
         names = {f"synthetic-sync-{sync}_seed-{n}" for sync in ("ddp", "all_reduce") for n in "12"}
         assert set(cells(tmp_path)) == names
         assert all(one["results"] for one in cells(tmp_path).values())
-    shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
+    shown = fences(PAGE, "text")[0].splitlines()
     if words == EXAMPLES[0]:
         without_times = [
             [re.sub(r"\b\d+\.\d(?!\d)", "", line).split() for line in table[-7:-1]]
@@ -116,7 +125,7 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
 def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
     code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
     assert code == 0, err
-    table = DOC.partition("## Names and folders")[2].partition("\n## ")[0]
+    table = text_of(PAGE).partition("## Names and folders")[2].partition("\n## ")[0]
     cells_of_names = re.findall(r"^\| (`.*?) \|", table, re.M)
     named = {name.rstrip("/") for cell in cells_of_names for name in re.findall("`(.*?)`", cell)}
     found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}

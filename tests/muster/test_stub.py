@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.muster.stub_file import STUB, formatted
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import torch
 import muster
@@ -100,7 +100,7 @@ def test_the_stub_is_what_the_source_says():
 
 
 def test_a_checker_that_is_given_the_folder_finds_the_stub():
-    assert (REPOSITORY / "muster" / "on_path" / "muster.pyi").samefile(STUB)
+    assert (CHECKOUT / "muster" / "on_path" / "muster.pyi").samefile(STUB)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def checked(project) -> dict[str, list[str]]:
     """What mypy says of each script, where Muster is installed."""
     (packages,) = (project / "env" / "lib").glob("python*/site-packages")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(REPOSITORY / "muster", packages / "muster", ignore=ignored)
+    shutil.copytree(CHECKOUT / "muster", packages / "muster", ignore=ignored)
     python = project / "env" / "bin" / "python"
     words = ["--strict", f"--python-executable={python}", "--no-error-summary", *SCRIPTS]
     done = call(sys.executable, "-m", "mypy", *words, cwd=project, env={"MYPYPATH": ""})

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from launch.agent.processes.container import LACKS, Container, container_of, outermost
 from launch.spec import NodeCommand, Program
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.ownership import user_name
 from tests.commands import call, ended
 from tests.launch import images
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, alive, run_well, start, submit, wait_until
+from tests.launch.submit import JOBS, alive, run_well, start, submit, wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
 LOCAL = ["--launcher", "local", "--run-id", "run"]
 MANUAL = [*LOCAL, "--workers", "manual"]
 MOUNTS = ("/home/me/project", "/data:/mnt/data")
@@ -229,7 +229,7 @@ def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_pa
         assert len(calls) == 4  # each node asks the image, and starts a worker
         for words in (f" --bind {call}" for call in calls):
             assert "secret" not in words
-            assert f" --bind {REPOSITORY} " in words and f" --pwd {project} " in words
+            assert f" --bind {CHECKOUT} " in words and f" --pwd {project} " in words
             assert f" {tmp_path}/image {sys.executable} " in words
 
 

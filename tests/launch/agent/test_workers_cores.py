@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 
 from launch.nodes.resources import Cores, parts_of, usable_cores
+from tests.launch.scripts import SHOWS_CORES
 from tests.launch.submit import run_well
 
-SHOWS = """
-import json, os
-print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
-"""
 LOCAL = ["--launcher", "local"]
 
 
 def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
     """Threads and CPUs of each rank, and what was printed."""
-    (folder / "shows.py").write_text(SHOWS)
+    (folder / "shows.py").write_text(SHOWS_CORES)
     out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder)
     paths = sorted(folder.glob("logs/*/workers/*.out"))
     found = [json.loads(path.read_text()) for path in paths]

@@ -12,11 +12,10 @@ import pytest
 import launch.study
 from muster.checkout import CHECKOUT
 from tests.commands import begin, call, ended, finish, refused
-from tests.launch.submit import wait_until
+from tests.launch.submit import STUDY, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
-STUDY = str(CHECKOUT / "launch" / "study.py")
 TEXT = """
 title: Two that work and one that does not
 base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false}

@@ -12,10 +12,11 @@ from configs.settings.launch import WorkersPerNode
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.preload import skip_if_quick
 
-WORKER = Path(__file__).parents[3] / "muster" / "worker"
+WORKER = CHECKOUT / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
 # Lines of several workers do not mix.
 SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"

@@ -1,3 +1,5 @@
+"""Two runs with equal losses compare as equal; else the first step that differs is named."""
+
 import pytest
 
 from muster.writing import write_json

@@ -8,7 +8,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
 
 from tests.train.report.folders import evaluation, make_run, step, subject_of
-from tests.train.report.test_scaling import courses, unequal
+from tests.train.report.studies import courses, unequal
 from train.report.data import tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame, records

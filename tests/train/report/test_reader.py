@@ -1,3 +1,5 @@
+"""Records are read as they are: cut off, of other versions, of missing ranks, of later attempts."""
+
 import pytest
 
 from tests.train.report.folders import evaluation, make_run, step, write_records

@@ -1,55 +1,34 @@
+"""A report has all forms, texts and tables, on a screen and on paper."""
+
 import csv
-import json
 import re
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import strategies as st
 
+from muster.checkout import CHECKOUT
 from muster.writing import write_json
 from tests.commands import call, refused
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
 from tests.preload import skip_if_quick
 from tests.train.report import folders
-from tests.train.report.folders import cell, make_run, make_study, step
+from tests.train.report.folders import make_run, make_study, step
+from tests.train.report.studies import MODES, course_study, full_study
 from tests.written import write
 from train.report import __main__ as command
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame
 from train.report.pages import drawing, page, plots, sections
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 SVG = "{http://www.w3.org/2000/svg}svg"
-# The workers of each mode.
-MODES = {"single": 1, "gather_scatter": 4, "all_reduce": 4, "ddp": 5, "accelerate": 5}
-LONG = "a-folder-with-a-name-as-long-as-some-are"
 
 
 def report(*argv: object) -> subprocess.CompletedProcess[str]:
-    return call(sys.executable, "-m", "train.report", *argv, cwd=REPOSITORY)
-
-
-def full_study(path: Path) -> Path:
-    """All modes, each kind of record, long names, large and small numbers, two precisions.
-
-    And cells that failed or wait.
-    """
-    cells = [cell("lost", state="failed", message="<script>alert(1)</script>", run_dir="")]
-    cells += [cell("later", state="waiting", run_dir="")]
-    for number, (sync, workers) in enumerate(MODES.items()):
-        name, precision = f"{sync}-{LONG}", ("fp32", "bf16")[number % 2]
-        own = {"sync": sync, "precision": precision, "bucket_mb": 25 + number}
-        cells.append(cell(name, nodes=workers, settings=own | {"network": "10.0.0.0/24"}))
-        more = [folders.evaluation(n, accuracy=n / 30, eval_loss=1e-9 * n) for n in (10, 20)]
-        more += [folders.traffic(0), folders.traffic(1), folders.collectives()]
-        more += [folders.split(10, [40, 24], 1.2), folders.checkpoint(10, 0.002)]
-        make_run(path / "runs" / name, workers=workers, step_s=3.7 / workers, more=more, **own)
-    return make_study(path, cells)
+    return call(sys.executable, "-m", "train.report", *argv, cwd=CHECKOUT)
 
 
 def test_the_command_writes_all_forms_and_prints_the_tables_if_asked(tmp_path):
@@ -175,29 +154,6 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
     assert "WeasyPrint is missing; install it with " in problem
     assert not (tmp_path / "report" / "report.pdf").exists()
     assert (tmp_path / "report" / "index.html").exists()
-
-
-def course_study(path: Path) -> Path:
-    """A course's ten runs, as configs/studies/cs744.yaml has them, each with all of its records."""
-    study = yaml.safe_load((REPOSITORY / "configs/studies/cs744.yaml").read_text(encoding="utf-8"))
-    texts = {name: study[name] for name in ("question", "implementation", "discussion")}
-    more = [folders.evaluation(20, accuracy=0.2345, eval_loss=2.3456)]
-    more += [folders.traffic(epoch) for epoch in (0, 1)]
-    more += [folders.collectives() | {"collectives": [("all_reduce", [9], "float32", 36)] * 34}]
-    cells = []
-    for name, sync in ((entry["name"], entry["sync"]) for entry in study["grid"]):
-        for nodes in (1,) if sync == "single" else (2, 3, 4):
-            folder = f"{sync}-{nodes}"
-            settings = {"sync": sync, "bucket_mb": 0 if "2" in name else 25}
-            cells.append(cell(folder, nodes=nodes, settings=settings) | {"name": name})
-            run = make_run(
-                path / "runs" / folder, workers=nodes, step_s=3.7 / nodes ** 0.5, more=more,
-                task="cs744", **settings,
-            )  # fmt: skip
-            for end in (run / "exits").iterdir():
-                write_json(end, json.loads(end.read_text()) | {"peak_memory_bytes": 2**29})
-    keys = {name: study[name] for name in ("x", "series", "reference", "title", "about")}
-    return make_study(path, cells, texts=texts, **keys)
 
 
 def printed(subject, parts) -> list[list]:
@@ -333,7 +289,7 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
     """What of ours a report may import, setup.cfg says to lint-imports."""
     code = "import sys, train.report.__main__; print({'scipy', 'pandas'} & {*sys.modules})\n"
     code += "from train.report.pages import page; print({'torch', 'matplotlib'} & {*sys.modules})"
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT)
     assert done.stdout.split() == ["set()"] * 2, done
 
 

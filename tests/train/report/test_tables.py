@@ -1,3 +1,5 @@
+"""Tables have the numbers of the records, and notes where these are few or disturbed."""
+
 import pytest
 
 from muster.writing import write_json
