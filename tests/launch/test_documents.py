@@ -182,7 +182,7 @@ def endless(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_what_a_detached_run_prints_is_shown_by_rank(endless):
+def test_output_of_a_detached_run_is_shown_by_rank(endless):
     logs = endless.parent
     code, out, _ = jobs(logs, "status")
     assert code == 0 and out.startswith(f"{endless.name}: running (led by process")
