@@ -2,11 +2,31 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest import mock
+
+from muster import errors
 
 LIMIT_S = 300  # against hanging
+
+
+def refused(main: Callable[[], object], *argv: object) -> str:
+    """What a command says that is called in this process, and refused: it prints nothing else."""
+    words = ["command", *map(str, argv)]
+    out, err = StringIO(), StringIO()
+    with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except errors.UsageError as error:
+            errors.report(str(error), error.exit_code)
+        else:
+            raise AssertionError(f"{words} is not refused")
+    assert out.getvalue() == ""
+    return err.getvalue()
 
 
 def call(

@@ -40,7 +40,7 @@ if signal.getsignal(signal.SIGQUIT) == signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # How long an example takes says something of the machine, and nothing of the code.
-hypothesis.settings.register_profile("muster", deadline=None)
+hypothesis.settings.register_profile("muster", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("muster")
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from muster.checkout import CHECKOUT
 from tests.written import executable
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 COMMAND = """#!{python}
 from muster.command import main
 
@@ -32,7 +32,7 @@ main()
 def requirements(*extras: str) -> list[str]:
     """What setup.cfg says that Muster requires, with these extras."""
     setup = configparser.ConfigParser(interpolation=None)
-    setup.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
     options = [setup["options"]["install_requires"]]
     options += [setup["options.extras_require"][extra] for extra in extras]
     return [line for text in options for line in text.split("\n") if line]
@@ -73,7 +73,7 @@ def own_packages() -> Path:
 
 def install_checkout(python: Path) -> Path:
     """Give an environment this checkout, as `pip install --editable` does; return its `muster`."""
-    (packages_of(python) / "muster").symlink_to(REPOSITORY / "muster")
+    (packages_of(python) / "muster").symlink_to(CHECKOUT / "muster")
     return executable(python.parent / "muster", COMMAND.format(python=python))
 
 

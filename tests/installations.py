@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.checkout import CHECKOUT
 from tests.environments import environment, requirements
 from tests.required import need
 from tests.written import write
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 OFFLINE = ("--no-index", "--no-build-isolation", "--no-deps")
 # What is left in a clone by a build of an earlier version, by Python, and by other tools.
@@ -47,9 +47,9 @@ def tracked() -> list[str]:
     """The files of the working tree that git tracks, but for removed ones."""
     need("git")
     listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True, text=True
     ).stdout
-    return [name for name in listed.split("\0") if name and (REPOSITORY / name).exists()]
+    return [name for name in listed.split("\0") if name and (CHECKOUT / name).exists()]
 
 
 def clone(folder: Path) -> Path:
@@ -57,7 +57,7 @@ def clone(folder: Path) -> Path:
     for name in tracked():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, target)
+        shutil.copy(CHECKOUT / name, target)
     return folder
 
 

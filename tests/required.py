@@ -32,6 +32,9 @@ TESTBED = ("root", "namespaces", *sum(commands.PACKAGES.values(), ()))
 NEEDS = "it needs "
 # A file in which the first half of `make test` leaves what it has not tried, for the last lines.
 NOT_TRIED = "TESTS_NOT_TRIED"
+# In front of a command. Root reads all files, unless it gives up the right to.
+AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 
 def need(*things: str) -> None:

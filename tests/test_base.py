@@ -12,13 +12,13 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from muster import extras
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.environments import environment, install_checkout, requirements
 from tests.preload import interpreter
 from tests.train.report.folders import make_run
 from tests.written import write
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 OWN = {"configs", "launch", "muster", "train"}
 HERE = ("--launcher", "local", "--nodes", "2")
 OF_REPORTS = ("train/report",)
@@ -34,10 +34,10 @@ def muster(tmp_path_factory):
 
 def remedy(python: Path, extra: str) -> str:
     """After `make install`, as `make test` calls it, what lacks is ready."""
-    activate = REPOSITORY / ".venv" / "bin" / "activate"
+    activate = CHECKOUT / ".venv" / "bin" / "activate"
     if activate.exists():
         return f"activate Muster's environment: source {activate}"
-    return f"install: uv pip install --python {python} -e '{REPOSITORY}[{extra}]'"
+    return f"install: uv pip install --python {python} -e '{CHECKOUT}[{extra}]'"
 
 
 # What each part of the tree imports, wherever in its files.
@@ -52,9 +52,9 @@ def remedy(python: Path, extra: str) -> str:
 def test_setup_requires_what_is_imported(chosen, parts):
     names = distributions_of_modules()
     required = {canonicalize_name(name) for name in requirements(*chosen)}
-    files = {file for part in parts for file in (REPOSITORY / part).rglob("*.py")}
+    files = {file for part in parts for file in (CHECKOUT / part).rglob("*.py")}
     if parts != OF_REPORTS:
-        files -= {file for part in OF_REPORTS for file in (REPOSITORY / part).rglob("*.py")}
+        files -= {file for part in OF_REPORTS for file in (CHECKOUT / part).rglob("*.py")}
     for file in sorted(files):
         for module in imported(file) - OWN - sys.stdlib_module_names:
             assert {canonicalize_name(name) for name in names[module]} & required, (file, module)
@@ -88,11 +88,11 @@ def test_all_modules_but_those_of_training_are_imported_with_the_base_alone(must
     files = [
         file
         for part in ("configs", "launch", "muster")
-        for file in sorted((REPOSITORY / part).rglob("*.py"))
+        for file in sorted((CHECKOUT / part).rglob("*.py"))
     ]
-    names = [".".join(file.relative_to(REPOSITORY).with_suffix("").parts) for file in files]
+    names = [".".join(file.relative_to(CHECKOUT).with_suffix("").parts) for file in files]
     code = f"import importlib\nfor name in {names}: importlib.import_module(name)\n"
-    done = call(muster.with_name("python"), "-c", code, cwd=REPOSITORY)
+    done = call(muster.with_name("python"), "-c", code, cwd=CHECKOUT)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -106,7 +106,7 @@ def test_all_modules_but_those_of_training_are_imported_with_the_base_alone(must
     ],
 )  # fmt: skip
 def test_a_command_needs_the_base_alone(muster, tmp_path, words):
-    done = call(muster, *words, cwd=REPOSITORY, env={"HOME": str(tmp_path)})
+    done = call(muster, *words, cwd=CHECKOUT, env={"HOME": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -137,7 +137,7 @@ def test_values_are_swept(muster, tmp_path):
 )
 def test_missing_packages_of_a_report_are_refused_before_anything_is_done(muster, tmp_path, words):
     if words[0] == "study":
-        words = ["study", REPOSITORY / STUDY, "--output", tmp_path / "study"]
+        words = ["study", CHECKOUT / STUDY, "--output", tmp_path / "study"]
     done = call(muster, *words, cwd=tmp_path)
     python = muster.with_name("python")
     assert done.returncode == 2
@@ -149,7 +149,7 @@ def test_missing_packages_of_a_report_are_refused_before_anything_is_done(muster
 
 
 def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
-    done = call(muster, "study", REPOSITORY / STUDY, "--json", cwd=tmp_path)
+    done = call(muster, "study", CHECKOUT / STUDY, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["cause"] == "refused"
 
 
@@ -172,7 +172,7 @@ def test_missing_packages_of_the_trainer_are_refused_before_it_starts(muster, tm
 
 def test_a_worker_that_is_started_by_hand_says_what_the_trainer_needs(muster):
     command = (muster.with_name("python"), "muster/run_module.py", "train.worker")
-    done = call(*command, "--task", "synthetic", cwd=REPOSITORY)
+    done = call(*command, "--task", "synthetic", cwd=CHECKOUT)
     assert done.returncode == 2
     assert "error: the trainer that comes with Muster needs the extra [trainer]" in done.stderr
     assert "Traceback" not in done.stderr

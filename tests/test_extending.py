@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.train import workers
 
-REPOSITORY = Path(__file__).parents[1]
-PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (CHECKOUT / "docs" / "extending.md").read_text(encoding="utf-8")
 NAMED = re.compile(
     r"`((?:train|configs|launch)/[\w/]+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", re.S
 )
@@ -30,7 +30,7 @@ def checkout(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("configs", "launch", "muster", "train"):
-        shutil.copytree(REPOSITORY / name, root / name, ignore=ignored)
+        shutil.copytree(CHECKOUT / name, root / name, ignore=ignored)
     files = dict(NAMED.findall(PAGE))
     assert sorted(files) == [
         "configs/spirals.yaml", "launch/launchers/nice.py", "train/sync/modes/reduce_broadcast.py",
@@ -120,7 +120,7 @@ def test_names_of_a_package_are_known_and_nothing_of_it_is_imported(installed):
         "print(*plugins.names('launch.starters'), *plugins.names('train.sync.compression'))\n"
         "sys.exit(any(name.startswith('my_plugins') for name in sys.modules))"
     )
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY, env=installed)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT, env=installed)
     assert done.returncode == 0, done.stderr
     assert {"background", "manual", "sign", "powersgd"} <= {*done.stdout.split()}
 
@@ -130,7 +130,7 @@ def test_a_package_starts_workers_and_compresses_their_gradients(installed, tmp_
     (words,) = IN_PACKAGE
     more = ["--launcher", "local", "--logs-dir", str(tmp_path), "--run-id", "own"]
     start = [interpreter(), "launch/submit.py", *words[2:], *more]
-    done = call(*start, cwd=REPOSITORY, env=installed)
+    done = call(*start, cwd=CHECKOUT, env=installed)
     assert done.returncode == 0, done.stderr
     plan = json.loads((tmp_path / "own" / "launch.json").read_text())
     assert "nice" in str(plan)
@@ -153,7 +153,7 @@ with muster.init(device="cpu") as run:
 def test_a_users_program_has_the_compressor_of_a_package(installed, tmp_path):
     skip_if_quick()
     (tmp_path / "train.py").write_text(PROGRAM)
-    start = [interpreter(), REPOSITORY / "launch" / "submit.py", "--launcher", "local"]
+    start = [interpreter(), CHECKOUT / "launch" / "submit.py", "--launcher", "local"]
     start += ["--nodes", "2", "--workers", "background", "--python", interpreter()]
     done = call(*start, "--", "train.py", cwd=tmp_path, env=installed)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ def test_a_failure_is_no_recording(tmp_path, capsys):
 
 def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
     path = tmp_path / "run.svg"
-    code = f"print('{recording.REPOSITORY}/logs', *range(40))"
+    code = f"print('{recording.CHECKOUT}/logs', *range(40))"
     words = ["--output", str(path), "--exit-code", "0", "--", sys.executable, "-c", code]
     assert recording.main(words) == 0
     text = path.read_text()
@@ -28,7 +28,7 @@ def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
 
 
 def test_readme_shows_the_rank_that_hangs_with_its_node_and_line():
-    text = (recording.REPOSITORY / "docs/figures/run.svg").read_text()
+    text = (recording.CHECKOUT / "docs/figures/run.svg").read_text()
     lines = [one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text")]
     words = " ".join("".join(lines).replace("\xa0", " ").split())
     source = recording.PROGRAM.read_text().splitlines()
@@ -44,4 +44,4 @@ def test_the_pages_of_results_show_what_is_taken_of_their_studies():
     text = "".join(one.read_text() for one in (results.DOCS / "results").glob("*.md"))
     assert [one for one in places if f"({one.removeprefix('results/')})" not in text] == []
     for name in results.SHOWN:
-        assert (results.REPOSITORY / f"configs/studies/{name}.yaml").is_file()
+        assert (results.CHECKOUT / f"configs/studies/{name}.yaml").is_file()

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-README = REPOSITORY / "README.md"
-DOCS = REPOSITORY / "docs"
+from muster.checkout import CHECKOUT
+from tests.pages import FENCE
+
+README = CHECKOUT / "README.md"
+DOCS = CHECKOUT / "docs"
 SPEED = DOCS / "speed.md"
-FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")  # and where links lead
 # of software, behind its name
 VERSIONS = re.compile(r"(?:Python|Slurm|torch)(?:,? (?:and )?\d+\.\d+(?:\.\d+)?)+")

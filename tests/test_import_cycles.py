@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from muster.checkout import CHECKOUT
+
 FOLDERS = ("configs", "launch", "muster", "train")
 
 
@@ -45,7 +46,7 @@ def _imported(module: str, path: Path, files: Mapping[str, Path]) -> Iterator[st
 
 def test_no_files_import_each_other():
     try:
-        TopologicalSorter(import_graph(REPOSITORY)).prepare()
+        TopologicalSorter(import_graph(CHECKOUT)).prepare()
     except CycleError as error:
         pytest.fail(f"these files import each other: {' <- '.join(error.args[1])}")
 

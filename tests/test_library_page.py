@@ -11,14 +11,12 @@ import pytest
 
 import muster
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
+from tests.pages import ACCELERATE, DOCS, LIGHTNING, ONE_LINE, TRAINER, WHOLE_LOOP, text_of
 from tests.preload import interpreter, skip_if_quick
 
-PAGE = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = text_of(DOCS / "library.md")
 LOADER = re.search(r"`(loader = iter\(.*\))` after resuming", PAGE)[1]
 READ = re.search(r"`(for micro, batch in zip\(.*:)`", PAGE)[1]
-ONE_LINE, ACCELERATE, TRAINER, LIGHTNING, WHOLE_LOOP, *_METRICS = EXAMPLES
 SIGNATURES = re.search(r"## The other signatures\n\n```text\n(.*?)```", PAGE, re.DOTALL)[1]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 

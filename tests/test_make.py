@@ -5,15 +5,14 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.required import PACKAGES
 from tests.written import executable
 
-REPOSITORY = Path(__file__).parents[1]
 # In the order in which `make` looks at their ages.
 FILES = "setup.cfg pyproject.toml constraints.txt .venv/pyvenv.cfg .venv/.torch-index"
 # It stands where Python does: it notes which half it is called for, and for tests with what marks.
@@ -39,7 +38,7 @@ MARKS = {"test": [TEST], "test-slow": [SLOW], "test-all": [TEST, SLOW], "test-ma
 @pytest.fixture
 def make(tmp_path):
     """Calls make, with halves that end with these codes: how it ended, and what it has called."""
-    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    shutil.copy(CHECKOUT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
 
     def called(*words, here=0, cluster=0):
@@ -75,12 +74,12 @@ def test_one_half_has_all_but_matrices_or_what_was_asked_for(make, words, found)
 
 
 def test_ci_runs_the_checks_and_all_tests_once():
-    script = (REPOSITORY / ".ci" / "run").read_text()
+    script = (CHECKOUT / ".ci" / "run").read_text()
     assert re.findall("^make (.*)", script, re.M) == ["check", "test", "test-slow"]
 
 
 def test_install_brings_the_trainer_and_reports():
-    shown = call("make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)
+    shown = call("make", "--dry-run", "--always-make", "install", cwd=CHECKOUT)
     assert '--editable ".[trainer,report]"' in shown.stdout, shown.stderr
 
 
@@ -93,7 +92,7 @@ DEBIAN = {
 
 
 def test_packages_installs_what_tests_need_and_the_system_has(tmp_path, monkeypatch):
-    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    shutil.copy(CHECKOUT / "Makefile", tmp_path)
     (tmp_path / "bin").mkdir()
     for name, text in DEBIAN.items():
         executable(tmp_path / "bin" / name, f"#!/usr/bin/env bash\n{text}\n")
@@ -114,6 +113,6 @@ def test_without_apt_packages_says_what_to_install(tmp_path):
     tools.mkdir()
     for name in ("make", "bash"):
         (tools / name).symlink_to(str(shutil.which(name)))
-    done = call("make", "-f", REPOSITORY / "Makefile", "packages", env={"PATH": str(tools)})
+    done = call("make", "-f", CHECKOUT / "Makefile", "packages", env={"PATH": str(tools)})
     assert done.returncode == 2
     assert "there is no apt-get; install what the last lines of make test name" in done.stderr

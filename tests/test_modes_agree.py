@@ -25,6 +25,7 @@ def logs(tmp_path_factory):
 def outcome(mode, nodes, logs):
     """What a run of so many nodes has summed up, and what it has saved."""
     run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
+    run += ["--workers", "torchrun" if mode == "ddp" else "manual"]  # the latter starts sooner
     code, out, err = submit(*run, *FLAGS, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())

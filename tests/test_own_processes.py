@@ -3,14 +3,13 @@
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import alive
 
-REPOSITORY = Path(__file__).parents[1]
 TESTS = """
 import os, pathlib, signal, subprocess, sys, time
 import psutil, pytest
@@ -52,7 +51,7 @@ def test_no_process_outlives_the_session(tmp_path, how, processes):
     words = ["-m", "pytest", "-p", "tests.own_processes", "-p", "no:cacheprovider"]
     words += ["-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}"]
     words += [f"-n{processes}", "test_it.py"]
-    env = {"PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"}
+    env = {"PYTHONPATH": str(CHECKOUT), "TESTS_END_S": "0"}
     done = call(sys.executable, *words, cwd=tmp_path, env=env)
     assert done.returncode == wanted, done.stdout + done.stderr
     named = re.findall(r"^\d+: .*/pid, of test_it.py::test_it \(call\)$", done.stdout, re.M)

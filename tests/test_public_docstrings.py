@@ -6,19 +6,27 @@ import re
 import pytest
 
 import muster
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import REPOSITORY, interpreter
+from tests.preload import interpreter
+from tests.written import write
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
 FUNCTIONS = [name for name in muster.__all__ if name not in (*EXCEPTIONS, "Job")]
+# Each in a folder and a process of its own, which has what this one has imported.
 RUN = """
 import doctest, os, sys, accelerate, torch, muster
 known = {"accelerate": accelerate, "muster": muster, "os": os, "torch": torch}
-name = sys.argv[1]
-tests = doctest.DocTestFinder(recurse=False).find(getattr(muster, name), name, globs=known)
-for one in tests:
-    print(len(one.examples), "examples")
-    doctest.DocTestRunner().run(one)
+for name in sys.argv[1:]:
+    if (child := os.fork()) == 0:
+        os.chdir(name)
+        tests = doctest.DocTestFinder(recurse=False).find(getattr(muster, name), name, globs=known)
+        for one in tests:
+            print(name, len(one.examples), "examples", flush=True)
+            doctest.DocTestRunner().run(one)
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(name)
 """
 
 
@@ -45,12 +53,12 @@ def test_sections_of_help_stand_on_lines_of_their_own(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_its_example_runs(name, tmp_path):
-    page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
+def test_its_example_runs(tmp_path):
+    page = (CHECKOUT / "docs" / "library.md").read_text(encoding="utf-8")
     (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
-    (tmp_path / "my_metric.py").write_text(metric)
-    env = {"PYTHONPATH": str(REPOSITORY)}
-    done = call(interpreter(), "-c", RUN, name, cwd=tmp_path, env=env)
+    write(tmp_path, {f"{name}/my_metric.py": metric for name in FUNCTIONS})
+    env = {"PYTHONPATH": str(CHECKOUT)}
+    done = call(interpreter(), "-c", RUN, *FUNCTIONS, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"[1-9]\d* examples\n", done.stdout), done.stdout
+    lines = "".join(rf"{name} [1-9]\d* examples\n" for name in FUNCTIONS)
+    assert re.fullmatch(lines, done.stdout), done.stdout

@@ -8,11 +8,10 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
+from tests.pages import DOCS, python_of
 from tests.preload import interpreter, skip_if_quick
 
-PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = python_of(DOCS / "python.md")
 CLUSTER = 'launcher="ssh", hosts="node[0-3]"'
 
 
@@ -52,7 +51,7 @@ def test_each_item_of_the_second_example_has_its_loss(project):
 
 @pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(project):
-    notebook = nbformat.read(REPOSITORY / "docs" / "python.ipynb", as_version=4)
+    notebook = nbformat.read(DOCS / "python.ipynb", as_version=4)
     NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(project)}}
     ).execute()

@@ -15,18 +15,19 @@ from launch import submit
 from launch.programs.command_line import CommandLine, split_program
 from launch.ssh.login_node.__main__ import login_parser
 from launch.ssh.login_node.fetching import fetch_parser
+from muster.checkout import CHECKOUT
 from muster.command import COMMANDS as MUSTER
 from tests.commands import call
+from tests.pages import FENCE, commands_of, text_of
 from tests.preload import interpreter
 from train import run_glue
 from train.command_lines import hetseq
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
-    REPOSITORY / "README.md",
-    REPOSITORY / "CONTRIBUTING.md",
-    REPOSITORY / "CHANGELOG.md",
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    CHECKOUT / "README.md",
+    CHECKOUT / "CONTRIBUTING.md",
+    CHECKOUT / "CHANGELOG.md",
+    *sorted((CHECKOUT / "docs").rglob("*.md")),
 ]
 # Its files are there, and its commands known, once they have been made: test_extending.py does so.
 EXECUTED = "extending.md"
@@ -36,33 +37,13 @@ FROM_OUTSIDE = [*IN_JOB, SshConfig, SlurmConfig]
 # `train/worker.py` in running text, also `train/sync/modes/` and `configs/rte.yaml`
 PATH = re.compile(r"`((?:launch|slurm|train|configs|muster|tests|docs)/[\w./-]*)`")
 CLONE = re.compile(r"git clone \S+ \S+")
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def commands(text: str) -> list[list[str]]:
-    """The command lines of all bash fences, joined over backslashes, comments left out."""
-    found = []
-    for _, language, body in FENCE.findall(text):
-        if language not in ("bash", "sh", "console"):
-            continue
-        for line in body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            while words and re.fullmatch(r"\w+=\S*", words[0]):
-                words.pop(0)  # VARIABLE=value in front of a command
-            if words:
-                found.append(words)
-    return found
 
 
 COMMANDS = [
     pytest.param(words, id=f"{page.name}: {shlex.join(words)[:90]}")
     for page in PAGES
     if page.name != EXECUTED
-    for words in commands(text_of(page))
+    for words in commands_of(page)
 ]
 
 
@@ -79,7 +60,7 @@ def test_links_lead_to_files(page):
 
 
 def test_the_index_of_docs_has_every_page():
-    docs = REPOSITORY / "docs"
+    docs = CHECKOUT / "docs"
     listed = set(LINK.findall(text_of(docs / "README.md")))
     pages = {path.name for path in docs.iterdir() if path.suffix in (".md", ".ipynb")}
     assert pages - {"README.md"} <= listed
@@ -90,7 +71,7 @@ WAYS_IN = "slurm ssh testbed own-programs python library quickstart".split()
 
 @pytest.mark.parametrize("name", WAYS_IN)
 def test_a_way_in_begins_with_where_to_start(name):
-    text = text_of(REPOSITORY / "docs" / f"{name}.md")
+    text = text_of(CHECKOUT / "docs" / f"{name}.md")
     begins = text.partition("\n## ")[2]
     assert begins.startswith("Start here\n")
     # quickstart.md says how to clone and install
@@ -99,7 +80,7 @@ def test_a_way_in_begins_with_where_to_start(name):
 
 def test_pages_clone_the_same_address_to_the_same_folder():
     cloned = {page: set(CLONE.findall(text_of(page))) for page in PAGES}
-    assert cloned[REPOSITORY / "README.md"] and cloned[REPOSITORY / "docs" / "quickstart.md"]
+    assert cloned[CHECKOUT / "README.md"] and cloned[CHECKOUT / "docs" / "quickstart.md"]
     assert len(set.union(*cloned.values())) == 1
 
 
@@ -119,8 +100,8 @@ def test_no_table_has_an_empty_head_cell(page):
 
 @pytest.mark.parametrize("file", ["CITATION.cff", "setup.cfg"])
 def test_muster_is_described_in_the_same_words_everywhere(file):
-    sentence = re.search(r"^\*\*(.+?)\. ", text_of(REPOSITORY / "README.md"), re.M)
-    assert sentence and sentence[1] in " ".join(text_of(REPOSITORY / file).split())
+    sentence = re.search(r"^\*\*(.+?)\. ", text_of(CHECKOUT / "README.md"), re.M)
+    assert sentence and sentence[1] in " ".join(text_of(CHECKOUT / file).split())
 
 
 OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md")]
@@ -129,7 +110,7 @@ OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md")]
 @pytest.mark.parametrize("page", OF_NOW, ids=lambda page: page.name)
 def test_paths_named_in_the_text_exist(page):
     plain = FENCE.sub("", page.read_text(encoding="utf-8"))
-    missing = {path for path in PATH.findall(plain) if not (REPOSITORY / path).exists()}
+    missing = {path for path in PATH.findall(plain) if not (CHECKOUT / path).exists()}
     # CONTRIBUTING adds files by way of example, and names them once more where it does
     assert missing <= set(re.findall(r"[Aa]dd `([\w/.]+)`", plain))
 
@@ -141,7 +122,7 @@ def test_nothing_is_left_to_be_filled_in(page):
 
 def test_there_is_no_more_to_read_than_one_reads():
     words = {page: len(text_of(page).split()) for page in PAGES if page.name != "CHANGELOG.md"}
-    assert words[REPOSITORY / "README.md"] <= 900
+    assert words[CHECKOUT / "README.md"] <= 900
     assert sum(words.values()) <= 28_500
 
 
@@ -152,7 +133,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
             assert make_accepts(rest)
         case ["muster", "run", *flags] | ["python", "launch/submit.py", *flags] if is_local(flags):
             # in this process, which has imported it; test_submit.py starts it as a user does
-            monkeypatch.chdir(REPOSITORY)
+            monkeypatch.chdir(CHECKOUT)
             monkeypatch.setattr("sys.argv", ["launch/submit.py", *flags, "--dry-run"])
             assert submit.main() == 0
         case ["muster", "jobs", "fetch", *rest]:
@@ -168,7 +149,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case ["sbatch", *rest]:
             script = next(word for word in rest if re.fullmatch(r"(.*/)?slurm/\w+\.sh", word))
             assert script.startswith(("slurm/", "~/muster/slurm/", "$(muster path)/slurm/"))
-            assert (REPOSITORY / "slurm" / Path(script).name).exists()
+            assert (CHECKOUT / "slurm" / Path(script).name).exists()
             accepts_flags(IN_JOB, rest[rest.index(script) + 1 :])
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
@@ -192,7 +173,7 @@ def is_local(flags: list[str]) -> bool:
 
 def make_accepts(words: list[str]) -> bool:
     """Whether there is such a target, and such a variable."""
-    makefile = text_of(REPOSITORY / "Makefile")
+    makefile = text_of(CHECKOUT / "Makefile")
     names = [
         re.escape(word.partition("=")[0]) + (r" \?=" if "=" in word else ":") for word in words
     ]
@@ -216,5 +197,5 @@ def accepts_worker_flags(flags: list[str]) -> None:
 @cache  # several pages call for the same help
 def assert_runs(*argv: str) -> None:
     python = interpreter(for_workers=False)
-    done = call(python, *argv, cwd=REPOSITORY, env={"MUSTER_PYTHON": python})
+    done = call(python, *argv, cwd=CHECKOUT, env={"MUSTER_PYTHON": python})
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Files that tests write: several in one go, with their folders; and programs to be started."""
+"""What tests write: several files in one go, programs to be started, and installed packages."""
 
 import json
 from collections.abc import Mapping
@@ -23,3 +23,10 @@ def executable(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+def package(folder: Path, name: str, entry_points: str) -> Path:
+    """Have a package of this name installed in `folder`, which has no more than entry points."""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    about = {"METADATA": metadata, "entry_points.txt": entry_points}
+    return write(folder / f"{name}-1.0.dist-info", about)

@@ -72,6 +72,12 @@ def apart(_testbed: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def jobs(cluster: Cluster, tmp_path: Path) -> Callable[..., str]:
+    """What `muster jobs` says of the runs of this test."""
+    return partial(ways.jobs, cluster, "--logs-dir", str(tmp_path))
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A repository of the user's, with the names that this one has, too."""
     root = tmp_path / "project"

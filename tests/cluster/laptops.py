@@ -16,11 +16,12 @@ from secrets import token_hex
 from launch.virtual_cluster import daemons
 from launch.virtual_cluster.ssh_daemons import FOLDER
 from launch.virtual_cluster.virtual_nodes import STATE
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from muster.checkout import CHECKOUT
+from tests.cluster.testbeds import Cluster
 from tests.commands import finish
 from tests.launch.submit import wait_until
 
-MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
+MUSTER = [sys.executable, str(CHECKOUT / "muster" / "command.py")]
 SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
 HOME = Path("/run/laptop")  # of its user, as it sees it; short, as sockets need
 CARD, NET = "laptop0", "10.99.0"  # of node0

@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import Run, SavingScript, Script, Trainer
 from tests.environments import of_folders, own_packages
 from tests.launch.submit import wait_until
@@ -27,6 +28,15 @@ class FaultyScript(Script):
 
     def words(self, folder: Path) -> list[str]:
         return ["--env", f"PYTHONPATH={FAULTY}", *super().words(folder)]
+
+
+class Loop(Script):
+    """A program that needs nothing but a shell: it starts at once, and knows nothing of others."""
+
+    output_bytes = 0
+
+    def words(self, folder: Path) -> list[str]:
+        return [*ways.MANUAL, "--", "/bin/sh", "-c", "while :; do echo step; sleep 0.2; done"]
 
 
 PROGRAMS: dict[str, Callable[[], Trainer]] = {
@@ -101,7 +111,7 @@ BY_ITSELF = ("trainer", "plain script")
 
 def faulty_python(folder: Path) -> str:
     """One whose workers break down where they are told."""
-    return str(of_folders(folder, FAULTY, REPOSITORY, own_packages()))
+    return str(of_folders(folder, FAULTY, CHECKOUT, own_packages()))
 
 
 def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:

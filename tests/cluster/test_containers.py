@@ -73,9 +73,8 @@ def without_image(cluster, image):
     cluster.exec("node1", "umount", str(image.parent))
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_a_node_without_the_image_is_named(cluster, project, image, without_image, way):
-    argv = WAYS[way](cluster, 2, *MANUAL, *images.flags(image), "--", "train.py")
+def test_a_node_without_the_image_is_named(cluster, project, image, without_image):
+    argv = ways.ssh(cluster, 2, *MANUAL, *images.flags(image), "--", "train.py")
     code, out, err = ways.call(cluster, argv, project)
     assert code == 2, out + err
     line = f"--container {image} on {without_image}: no such file or folder; copy the image there"

@@ -7,13 +7,10 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL
+from tests.launch.scripts import SHOWS_CORES
 
 pytestmark = pytest.mark.slow
 
-SHOWS = """
-import json, os
-print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
-"""
 EVERY = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 
@@ -21,7 +18,7 @@ needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 def run(cluster, way, folder, *flags):
     """What each rank on a node has, and what was printed."""
     folder.mkdir()
-    (folder / "shows.py").write_text(SHOWS)
+    (folder / "shows.py").write_text(SHOWS_CORES)
     words = [*MANUAL, "--no-snapshot", "--logs-dir", str(folder), *flags]
     out, err = ways.succeed(cluster, way(cluster, 1, *words, "--", "shows.py"), folder)
     paths = sorted(folder.glob("*/workers/*.out"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.ways import DOCTOR
+from tests.launch.submit import DOCTOR
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

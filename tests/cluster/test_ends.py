@@ -10,10 +10,10 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import SYNTHETIC, WAYS, Run, finish, losses_so_far, start
+from tests.cluster.ways import SYNTHETIC, WAYS, Run, finish, start
 from tests.commands import ended
-from tests.launch.submit import wait_until
-from tests.train.workers import losses, read_json
+from tests.launch.submit import only_run, wait_until
+from tests.train.workers import losses, losses_by_step, read_json
 
 
 def test_the_user_stops_it(cluster, tmp_path):
@@ -65,8 +65,8 @@ def test_slurmd_alone_dies(job):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
     (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")
     slurmd.kill()
-    steps = len(losses_so_far(job.run_dir))
-    assert wait_until(lambda: len(losses_so_far(job.run_dir)) > steps + 20)
+    steps = len(losses_by_step(job.run_dir))
+    assert wait_until(lambda: len(losses_by_step(job.run_dir)) > steps + 20)
     job.ends()
 
 
@@ -82,7 +82,7 @@ def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     for name, process in started.items():
         code, out, err = finish(process)
         assert code == 0, name + out + err
-    found = [tuple(losses(ways.only_run(tmp_path / name))) for name in started]
+    found = [tuple(losses(only_run(tmp_path / name))) for name in started]
     assert all(len(one) == 30 for one in found)
     assert len(set(found)) == 4
 

@@ -8,20 +8,29 @@ import pytest
 
 from muster import run_files
 from tests.cluster import recoveries, ways
-from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, daemons_of
-from tests.cluster.ways import Run, Script, losses_so_far
+from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, Loop, daemons_of
+from tests.cluster.ways import Run, Script
 from tests.commands import cause_in
 from tests.launch.submit import submit
-from tests.train.workers import read_json
+from tests.train.workers import losses_by_step, read_json
 
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+# Of what breaks outside workers, a shell's loop says as much as what imports torch.
+STARTS = PROGRAMS | {"loop": Loop}
 # What a run meets, one after the other; when the last one hits it, it may not start again.
 CHOSEN = [
-    ("ssh", "trainer", "torchrun killed, link down, agent of node 0 killed, connection cut"),
-    pytest.param("ssh", "plain script", "worker raises, agent told to end", marks=SLOW),
-    ("sbatch", "trainer", "node lost, worker raises, worker killed"),
-    pytest.param("sbatch", "script", "agent killed, worker killed", marks=SLOW),
-    ("sbatch", "plain script", "worker stopped, worker exits"),
+    ("ssh", "loop", "agent killed, connection cut, link down, agent of node 0 killed"),
+    ("sbatch", "trainer", "node lost, worker killed"),
+    ("sbatch", "plain script", "torchrun killed, worker raises, worker stopped, worker exits"),
+]
+CHOSEN += [
+    pytest.param(*row, marks=SLOW)
+    for row in (
+        ("ssh", "trainer", "torchrun killed, link down, agent of node 0 killed, connection cut"),
+        ("ssh", "plain script", "worker raises, agent told to end"),
+        ("sbatch", "trainer", "node lost, worker raises, worker killed"),
+        ("sbatch", "script", "agent killed, worker killed"),
+    )
 ]
 
 
@@ -69,7 +78,7 @@ def last_words(text: str) -> str:
 @pytest.mark.parametrize(("way", "program", "faults"), [*CHOSEN, *ALL])
 def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
     *met, last = [FAULTS[name] for name in faults.split(", ")]
-    run = begin(way, PROGRAMS[program](), restarts=len(met))
+    run = begin(way, STARTS[program](), restarts=len(met))
     records = [recoveries.recover(run, fault) for fault in met]
     try:
         last.hit(run)
@@ -86,7 +95,7 @@ def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, 
     if program == "trainer":
         assert "worker raises" in faults or "Traceback" not in run.printed()
         assert_as_if_nothing_was_lost(run, tmp_path)
-    back = "first output" if program == "plain script" else "step [0-9]+ again"
+    back = "first output" if program in ("plain script", "loop") else "step [0-9]+ again"
     for record in records:
         parts = record["parts_s"]
         assert list(parts) == (OF_OURS if program == "trainer" else [*OF_EACH, "program"])
@@ -104,14 +113,12 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
         r"^attempt \d+ of \d+ at most: (\d) nodes go on from the last", run.printed(), re.M
     )
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
-    found: dict[int, float] = {}
-    for folder in attempts:
-        found |= losses_so_far(folder)
+    found = losses_by_step(*attempts)
     whole = ["--nodes", "2", "--max-steps", str(max(found)), "--logs-dir", str(logs)]
     words = PROGRAMS["trainer"]().words(logs)
     code, _, err = submit("--launcher", "local", *whole, *words, "--run-id", "whole")
     assert code == 0, err
-    assert found == pytest.approx(losses_so_far(logs / "whole"), abs=1e-5)
+    assert found == pytest.approx(losses_by_step(logs / "whole"), abs=1e-5)
 
 
 def of_a_script(run: Run) -> dict:

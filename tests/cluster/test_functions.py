@@ -1,4 +1,4 @@
-"""Functions from Python, on real Slurm and over real ssh: eight ranks."""
+"""Functions from Python: eight ranks on real Slurm, and results of nodes behind real ssh."""
 
 import json
 import sys
@@ -57,9 +57,8 @@ def run(project):
 
 
 @pytest.mark.usefixtures("warm_workers")
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_results_and_the_exception_of_eight_ranks(cluster, run, way):
-    run(cluster, way, 4)
+def test_results_and_the_exception_of_eight_ranks(cluster, run):
+    run(cluster, "slurm", 4)
 
 
 def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):

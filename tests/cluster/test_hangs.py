@@ -14,8 +14,8 @@ import pytest
 
 from muster.errors import NO_RETRY
 from tests.cluster import ways
-from tests.cluster.ways import JOBS, WAYS, Run, Script
-from tests.launch.submit import wait_until
+from tests.cluster.ways import WAYS, Run, Script
+from tests.launch.submit import JOBS, only_run, wait_until
 from tests.train.workers import read_json
 
 # What is said of rank 2, in each way to hang.
@@ -116,7 +116,7 @@ def test_a_hang_is_reported_without_a_question(cluster, project):
         r"group: it is in asleep, hangs\.py:\d+, for \d+ s, and sleeps; ranks 0, 1, 3 wait",
         err.splitlines()[-1],
     ), err
-    run = ways.only_run(project / "logs")
+    run = only_run(project / "logs")
     seen = read_json(run / "stacks" / "hang.json")
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
 

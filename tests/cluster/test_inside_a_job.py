@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import DOCTOR, SHORT, Run, in_held_job, steps_of
-from tests.launch.submit import SUBMIT, wait_until
+from tests.cluster.ways import SHORT, Run, in_held_job, steps_of
+from tests.launch.submit import DOCTOR, SUBMIT, wait_until
 from tests.train.workers import losses, read_json
 
 pytestmark = pytest.mark.slow

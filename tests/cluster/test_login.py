@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster.laptops import HOME, LOCAL
-from tests.cluster.testbeds import REPOSITORY
+from muster.checkout import CHECKOUT
+from tests.cluster.laptops import HOME, LOCAL, Laptop
 from tests.launch.submit import wait_until
 from tests.written import write
 
@@ -137,30 +137,41 @@ def test_a_passphrase_is_asked_for_once(laptop):
     assert (laptop.home / "asked").read_text() == "\n"
 
 
-@pytest.mark.slow
-def test_settings_of_a_cluster_and_functions_of_python(laptop):
-    (laptop.project / "muster.toml").write_text(
-        f"""[clusters.hpc]
+SETTINGS = f"""[clusters.hpc]
 login = "root@node0"
 login_config = "../ssh_config"
-login_dir = "{laptop.remote}"
+login_dir = "{{remote}}"
 login_python = "{sys.executable}"
 launcher = "slurm"
 nodes = 2
 workers = "manual"
 prologue = "setup.sh"
 """
-    )
-    (laptop.project / "setup.sh").write_text("export OF_THE_PROLOGUE=yes\n")
-    (laptop.project / "t.py").write_text("import os; print(os.environ['OF_THE_PROLOGUE'])\n")
-    run = laptop.known("run", "--on", "hpc", "--", "t.py")
+
+
+@pytest.fixture
+def hpc(laptop: Laptop) -> Laptop:
+    """One whose project names a cluster."""
+    text = SETTINGS.format(remote=laptop.remote)
+    write(laptop.project, {"muster.toml": text, "setup.sh": "export OF_THE_PROLOGUE=yes\n"})
+    return laptop
+
+
+@pytest.mark.slow
+def test_settings_of_a_cluster_are_those_of_muster_toml(hpc):
+    (hpc.project / "t.py").write_text("import os; print(os.environ['OF_THE_PROLOGUE'])\n")
+    run = hpc.known("run", "--on", "hpc", "--", "t.py")
     assert run.returncode == 0 and run.stdout.count("yes") == 2, run.stderr
-    shown = laptop.known("config", "--on", "hpc")
+    shown = hpc.known("config", "--on", "hpc")
     assert f"login: root@node0  ({HOME}/project/muster.toml:2)" in shown.stdout, shown.stderr
-    direct = [sys.executable, str(REPOSITORY / "launch/submit.py"), "--on", "hpc", "--", "t.py"]
-    assert "--on hpc is reached through root@node0" in laptop.call(*direct).stderr
-    (laptop.project / "script.py").write_text(CALLS)
-    done = laptop.call(sys.executable, "script.py")
+    direct = [sys.executable, str(CHECKOUT / "launch/submit.py"), "--on", "hpc", "--", "t.py"]
+    assert "--on hpc is reached through root@node0" in hpc.call(*direct).stderr
+
+
+@pytest.mark.slow
+def test_functions_run_on_a_cluster_of_muster_toml(hpc):
+    (hpc.project / "script.py").write_text(CALLS)
+    done = hpc.call(sys.executable, "script.py")
     assert done.returncode == 0, done.stderr
     results, failed, later = (json.loads(line) for line in done.stdout.splitlines()[-3:])
     assert results == [[7, "0", "s3cret"], [7, "1", "s3cret"]]

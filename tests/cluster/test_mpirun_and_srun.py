@@ -11,9 +11,9 @@ import pytest
 
 from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import cancel_all
+from tests.pages import WHOLE_LOOP
 from tests.preload import interpreter
 from tests.required import need
-from tests.test_library_page import WHOLE_LOOP
 from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import read_json, records
 

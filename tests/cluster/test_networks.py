@@ -19,9 +19,8 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import Fault
-from tests.cluster.test_ways import by_hand
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import MANUAL, SHORT
+from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.commands import ended
 from tests.train.workers import read_json
 
@@ -79,7 +78,7 @@ def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
 ):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")
-    run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=Sleeps(), nodes=3)
+    run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=SaysNothing(), nodes=3)
     down = time.time()
     cluster.exec(f"node{node}", "ip", "link", "set", "exp0", "down")
     run.ends()
@@ -114,7 +113,7 @@ def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
     run.ends()
 
 
-class Sleeps(ways.Trainer):
+class SaysNothing(ways.Trainer):
     """A program that says nothing to other nodes."""
 
     output = "*/workers/rank_0000[0-2].out"

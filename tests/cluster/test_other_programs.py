@@ -8,6 +8,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import WAYS
 from tests.commands import cause_in
+from tests.launch.submit import only_run
 from tests.train.workers import read_json
 
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
@@ -77,7 +78,7 @@ def run(cluster, project: Path, name: str, way: str, *more: str) -> tuple[int, s
 def test_all_processes_of_another_program_meet(cluster, project, name, way):
     code, printed = run(cluster, project, name, way)
     assert code == 0, printed
-    run_dir = ways.only_run(project / "logs")
+    run_dir = only_run(project / "logs")
     ranks = sorted(read_json(path)["rank"] for path in run_dir.glob("exits/*.json"))
     assert ranks == list(range(8))
     met = PROGRAM[name].met
@@ -89,7 +90,7 @@ def test_all_processes_of_another_program_meet(cluster, project, name, way):
 def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
     code, printed = run(cluster, project, name, way, "--fail", "5")
     assert code != 0
-    message = read_json(ways.only_run(project / "logs") / "exit.json")["message"]
+    message = read_json(only_run(project / "logs") / "exit.json")["message"]
     assert FAILS in message.splitlines()[-1], printed
     # what rank 5 has printed with its name before it is not said again
     assert "error: rank 5 on node2" in printed or f"node2.5| {FAILS}" in printed

@@ -8,8 +8,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
-from tests.launch.programs.test_placeholders import COS598D, RUN_GLUE
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import JOBS, only_run, wait_until
 from tests.written import executable
 
 WHERE = """#!/bin/sh
@@ -40,7 +39,7 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    snapshot = ways.only_run(where / "logs") / "snapshot"
+    snapshot = only_run(where / "logs") / "snapshot"
     assert f"0 2 attempt 0 {snapshot} as submitted" in out
     assert re.search(r"snapshot: \d+ files, [0-9.]+ (bytes|kB)", err), err
 
@@ -65,18 +64,10 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    run_dir = ways.only_run(where / "logs")
+    run_dir = only_run(where / "logs")
     for number, folder in enumerate([run_dir / "attempts" / "0", run_dir]):
         printed = (folder / "workers" / "rank_00001.out").read_text()
         assert printed == f"1 2 attempt {number} {run_dir}/snapshot as submitted\n"
-
-
-@pytest.mark.slow
-def test_a_script_that_takes_its_rank_by_flags_meets_itself_over_ssh(cluster, project):
-    (project / "run_glue.py").write_text(RUN_GLUE)
-    out, _ = ways.succeed(cluster, ways.ssh(cluster, 4, "--", "run_glue.py", *COS598D), project)
-    for rank in range(4):
-        assert re.search(rf"^node{rank}\.{rank}\| None {rank} 6$", out, re.MULTILINE), out
 
 
 @pytest.mark.slow
@@ -87,7 +78,7 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     assert re.search(rf"node1\.1\| 1 2 attempt 0 \S+{sent}", out), out
     left = apart.ssh("node1", "ls -A ~/muster/logs").stdout.split()
     assert {".snapshot-sent", "sent"} <= {*left}
-    argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "clean", "--remove"]
+    argv = [sys.executable, JOBS, "clean", "--remove"]
     nodes = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
     out, _ = ways.succeed(apart, [*argv, *nodes], where)
     assert re.search(r"node1: \S+/muster/logs/sent\n\s+the run's files on this node\n", out), out
@@ -105,13 +96,10 @@ def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     assert f"python: {python}, of the project; --python names another\n" in err
 
 
-# The table of docs/own-programs.md: which start hands on the variables of the shell.
+# Those starts of the table of docs/own-programs.md that do not hand on the variables of the shell.
 OF_THE_SHELL = {
-    "local": (ways.local, "shell"),
-    "ssh": (ways.ssh, ""),
-    "slurm": (ways.slurm, "shell"),
-    "sbatch": (WAYS["sbatch"], "shell"),
-    "sbatch --export": (ways.sbatch("multinode.sh", "--export=PASSED_ON"), ""),
+    "ssh": ways.ssh,
+    "sbatch --export": ways.sbatch("multinode.sh", "--export=PASSED_ON"),
 }
 
 
@@ -122,8 +110,8 @@ def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
 ):
     monkeypatch.setenv("OF_THE_SHELL", "shell")
     monkeypatch.setenv("PASSED_ON", "passed")
-    begin, seen = OF_THE_SHELL[way]
+    begin = OF_THE_SHELL[way]
     words = [*MANUAL, "--env", "PASSED_ON", "--", "sh", "-c", "echo $OF_THE_SHELL,$PASSED_ON"]
     ways.succeed(cluster, begin(cluster, 1, *words), project)
-    output = ways.only_run(project / "logs") / "workers/rank_00000.out"
-    assert output.read_text() == f"{seen},passed\n"
+    output = only_run(project / "logs") / "workers/rank_00000.out"
+    assert output.read_text() == ",passed\n"

@@ -3,17 +3,15 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from muster import run_files
 from tests.cluster import ways
-from tests.cluster.test_slurm_answers import ENDLESS
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import MANUAL
-from tests.launch.submit import SUBMIT, wait_until
+from tests.cluster.ways import ENDLESS, MANUAL
+from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.train.workers import read_json
 
 pytestmark = pytest.mark.slow
@@ -35,11 +33,6 @@ def busy(cluster) -> Iterator[Callable[..., None]]:
 
     yield occupy
     ways.cancel_all(cluster)
-
-
-@pytest.fixture
-def jobs(cluster, tmp_path) -> Callable[..., str]:
-    return partial(ways.jobs, cluster, "--logs-dir", str(tmp_path))
 
 
 def words(folder: Path, *flags: str) -> list[str]:
@@ -68,7 +61,7 @@ def test_the_partition_that_is_free_gets_the_run_and_the_other_job_is_withdrawn(
     program = [*MANUAL, "--no-snapshot", "--", "sh", "-c", 'echo $RANK >> "$0"', str(ranks)]
     flags = ["--wait", "--nodes", "2", *TWO, *program]
     out, _ = ways.succeed(cluster, words(tmp_path, *flags))
-    run_dir = ways.only_run(tmp_path)
+    run_dir = only_run(tmp_path)
     job_id = read_json(run_files.JOB.path(run_dir))["job_id"]
     assert sorted(ranks.read_text().split()) == ["0", "1"]
     assert f"job {job_id}: done\n" in out
@@ -80,7 +73,7 @@ def test_with_one_account_slurm_itself_chooses_the_partition(cluster, tmp_path, 
     busy(*cluster.hosts[:2])
     program = [*MANUAL, "--no-snapshot", "--", "true"]
     ways.succeed(cluster, words(tmp_path, "--wait", *ONE_ACCOUNT, *program))
-    run_dir = ways.only_run(tmp_path)
+    run_dir = only_run(tmp_path)
     job = read_json(run_files.JOB.path(run_dir))
     assert "job_ids" not in job and queued(cluster)[job["job_id"]][1:] == ("main", "x")
     assert not run_files.FIRST_JOB.path(run_dir).exists()
@@ -90,14 +83,14 @@ def test_all_of_its_jobs_are_known_while_they_wait_and_are_cancelled(cluster, tm
     busy(*cluster.hosts)
     out, _ = ways.succeed(cluster, words(tmp_path, *TWO, *ENDLESS))
     (numbers,) = re.findall(r"^job (\d+) or (\d+); run folder: ", out, re.MULTILINE)
-    run_dir = ways.only_run(tmp_path)
+    run_dir = only_run(tmp_path)
     waiting = f"pending (job {' or '.join(numbers)}; "
     assert [more[1:] for more in of_run(cluster, run_dir).values()] == [
         ("short", "x"), ("main", "y"),
     ]  # fmt: skip
     for number in numbers:
         assert f"{run_dir.name}: {waiting}" in jobs("status", number)
-    wait = [sys.executable, ways.JOBS, "--logs-dir", str(tmp_path), "wait", numbers[1], "--for=1s"]
+    wait = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "wait", numbers[1], "--for=1s"]
     code, _, err = ways.call(cluster, wait)
     assert code == 124 and f"goes on: {waiting}" in err
     assert jobs("cancel", numbers[1]).endswith(": stopped\n")
@@ -112,7 +105,7 @@ def test_a_job_that_starts_second_has_done_nothing_and_a_requeued_first_goes_on(
     held = ["--slurm", "hold", *queues, *ENDLESS]
     try:
         ways.succeed(cluster, words(tmp_path, *held))
-        run_dir = ways.only_run(tmp_path)
+        run_dir = only_run(tmp_path)
         numbers = [*of_run(cluster, run_dir)]
         cluster.run("scontrol", "release", ",".join(numbers))
         claim = run_files.FIRST_JOB.path(run_dir)
@@ -132,13 +125,3 @@ def test_a_job_that_starts_second_has_done_nothing_and_a_requeued_first_goes_on(
         assert jobs("cancel", other).endswith(": stopped\n")
     finally:
         ways.cancel_all(cluster)
-
-
-def test_a_job_that_is_refused_leaves_no_other_in_the_queue(cluster, tmp_path):
-    flags = ["--partition", "main,nope", "--account", "x,y", "--slurm", "hold", *ENDLESS]
-    code, _, err = ways.call(cluster, words(tmp_path / "a", "--no-preflight", *flags))
-    assert code == 1 and "error: Slurm does not take the job: sbatch: error: Batch job" in err
-    assert cluster.run("squeue", "--noheader").stdout == ""
-    code, out, err = ways.call(cluster, words(tmp_path / "b", *flags))
-    assert code == 2 and "error: --partition nope --account y: Slurm would not take this job" in err
-    assert out == "" and not (tmp_path / "b").exists()

@@ -5,46 +5,18 @@ The program is a shell's loop: it starts at once, and knows nothing of the other
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
 from muster import run_files
 from tests.cluster import recoveries, ways
-from tests.cluster.recoveries import FAULTS, cut_connection, leave_nothing, link
-from tests.cluster.ways import MANUAL, Run, Script, in_held_job, steps_of
+from tests.cluster.recoveries import FAULTS, Loop, cut_connection, leave_nothing, link
+from tests.cluster.ways import Run, in_held_job, steps_of
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
 pytestmark = pytest.mark.slow
-
-
-class Loop(Script):
-    """A program that needs nothing but a shell."""
-
-    output_bytes = 0
-
-    def words(self, folder: Path) -> list[str]:
-        return [*MANUAL, "--", "/bin/sh", "-c", "while :; do echo step; sleep 0.2; done"]
-
-
-class WarmLoop(Loop):
-    """The same in Python, forked from a process that has imported what it needs."""
-
-    def words(self, folder: Path) -> list[str]:
-        return ["--workers", "preload", "--preload", "json", "--", "train.py"]
-
-    def place(self, folder: Path) -> Path:
-        project = super().place(folder)
-        lines = (
-            "import time",
-            "while True:",
-            "    print('step', flush=True)",
-            "    time.sleep(0.2)",
-        )
-        (project / "train.py").write_text("\n".join(lines))
-        return project
 
 
 @pytest.fixture
@@ -114,23 +86,6 @@ def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(
     if way == "sbatch":
         steps = steps_of(run.cluster, ways.running_job(run.cluster))
         assert steps.count("muster") == 2  # the second has ended with its agent
-
-
-@pytest.mark.parametrize("way", ["ssh", pytest.param("sbatch", marks=pytest.mark.matrix)])
-def test_workers_are_forked_again_from_the_process_that_has_imported(begin, way):
-    flags = ("--nodes", "4", "--max-restarts", "2")
-    run = begin(recoveries.WAYS[way], *flags, program=WarmLoop())
-    first = starters(run)
-    restarted(run, FAULTS["worker killed"].hit)
-    assert starters(run) == first
-    restarted(run, FAULTS["agent killed"].hit)
-    again = starters(run)
-    assert [at for at in range(4) if first[at] != again[at]] == [2]
-
-
-def starters(run: Run) -> list[int]:
-    """What has forked the worker of each node."""
-    return [run.worker(node).ppid() for node in range(4)]
 
 
 def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held, tmp_path):

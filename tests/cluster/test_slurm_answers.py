@@ -8,17 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
 from launch.deadlines import LEADER_LOST_WHEN_SILENT_S
 from launch.virtual_cluster import daemons, slurm_daemons
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY, Cluster
-from tests.cluster.ways import MANUAL, Run, Trainer
+from tests.cluster.testbeds import Cluster
+from tests.cluster.ways import ENDLESS, Run, Sleeps
 from tests.launch.submit import SUBMIT, wait_until
 
 # As `testbed up` does; a testbed that is made anew would have forgotten the job.
@@ -27,16 +26,6 @@ from launch.virtual_cluster import daemons, slurm_daemons
 slurm_daemons.start_controller()
 daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
 """
-ENDLESS = [*MANUAL, "--no-snapshot", "--", "sleep", "10000"]
-
-
-class Sleeps(Trainer):
-    """Workers that print nothing: it has begun when its agents have."""
-
-    output, output_bytes = "*/agents/node_?????.json", 10
-
-    def words(self, folder: Path) -> list[str]:
-        return ENDLESS
 
 
 @pytest.fixture
@@ -51,11 +40,6 @@ def run(cluster, tmp_path) -> Iterator[Callable[..., Run]]:
     for one in made:
         ways.cancel_all(one.cluster)
         one.end()
-
-
-@pytest.fixture
-def jobs(cluster, tmp_path) -> Callable[..., str]:
-    return partial(ways.jobs, cluster, "--logs-dir", str(tmp_path))
 
 
 def is_queued(cluster: Cluster) -> bool:
@@ -77,7 +61,7 @@ def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
         assert wait_until(lambda: "unknown" in one.printed())
         assert not one.is_over()
     finally:
-        subprocess.run([sys.executable, "-c", START_CONTROLLER], cwd=REPOSITORY, check=True)
+        subprocess.run([sys.executable, "-c", START_CONTROLLER], cwd=CHECKOUT, check=True)
     assert jobs("cancel").endswith(": stopped\n")
     assert not is_queued(cluster)
     assert one.end()[0] > 0 and "completed" not in one.printed(), one.printed()

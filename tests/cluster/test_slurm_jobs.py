@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from muster.run_files import SUBMITIT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import JOBS, SHORT, WAYS, Run, losses_so_far
-from tests.launch.submit import SUBMIT, wait_until
-from tests.train.workers import losses, read_json
+from tests.cluster.ways import SHORT, WAYS, Run
+from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
+from tests.train.workers import losses, losses_by_step, read_json
 
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
+WILD_MODEL = ["--task", "rte", "--model", WILD]
 
 
 def submit(cluster, *flags) -> tuple[int, str, str]:
@@ -21,7 +22,7 @@ def submit(cluster, *flags) -> tuple[int, str, str]:
 
 
 def pwned() -> list[Path]:
-    places = (REPOSITORY, Path.home(), Path("/"))
+    places = (CHECKOUT, Path.home(), Path("/"))
     return [place / "pwned" for place in places if (place / "pwned").exists()]
 
 
@@ -41,16 +42,20 @@ def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(clus
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
-    wild = ["--task", "rte", "--model", WILD]
-    script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *wild)
+def test_text_stays_text_on_the_way_through_sbatch(cluster, tmp_path):
+    script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert ways.call(cluster, script)[0] == 2 and WILD in (tmp_path / "job.out").read_text()
-    code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *wild)
+    assert pwned() == []
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
+    code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert code == 2 and WILD in err
     folder = tmp_path / 'it\'s a "$(touch pwned)" 100% folder'
     code, out, err = submit(cluster, "--logs-dir", str(folder))
     assert code == 0, out + err
-    run_dir = ways.only_run(folder)
+    run_dir = only_run(folder)
     assert len(losses(run_dir)) == 4 and pwned() == []
     assert len([*SUBMITIT.path(run_dir).glob("*.out")]) == 1
     assert [*tmp_path.glob("it*")] == [folder]
@@ -72,10 +77,10 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
         first = run.run_dir / "attempts" / "0"
         assert wait_until((first / "workers").exists)  # which is put aside last
         stopped = read_json(first / "stopped.json")
-        assert stopped["why"] == "notice" and max(losses_so_far(first)) == stopped["step"]
-        assert wait_until(lambda: len(losses_so_far(run.run_dir)) > 20)
-        assert min(losses_so_far(run.run_dir)) == stopped["step"] + 1
-        assert ways.only_run(tmp_path) == run.run_dir
+        assert stopped["why"] == "notice" and max(losses_by_step(first)) == stopped["step"]
+        assert wait_until(lambda: len(losses_by_step(run.run_dir)) > 20)
+        assert min(losses_by_step(run.run_dir)) == stopped["step"] + 1
+        assert only_run(tmp_path) == run.run_dir
         cluster.run(*notice)  # it has been requeued as often as it may
         assert run.end()[0] == 75
     finally:

@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.writing import read_json
-from tests.cluster.testbeds import REPOSITORY
 from tests.commands import begin, finish
-from tests.launch.test_walk import entered, traced
+from tests.launch.walked import entered, traced
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ MOST_IN_JOB = 36
 
 def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):
     (tmp_path / "t.py").write_text("print('here')\n")
-    command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
+    command = [sys.executable, str(CHECKOUT / "muster" / "command.py"), "run", "--run-id", "walk"]
     flags = ["--launcher", "slurm", "--wait", "--nodes", "2", "--workers", "manual"]
     env = {**cluster.env, **traced(tmp_path)}
     process = begin(*command, *flags, "--", "t.py", cwd=tmp_path, env=env)

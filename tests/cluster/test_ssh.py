@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import SHORT
 from tests.commands import cause_in, ended
-from tests.launch.submit import unnamed, wait_until
+from tests.launch.submit import only_run, unnamed, wait_until
 from tests.train.workers import free_port, losses, records
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -97,7 +97,7 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
     code, out, err = ssh(cluster, ",".join(cluster.hosts), *flags)
     assert code == 0, err
     assert "network: node0 10.10.1.1 (exp0), node1 10.10.1.2 (exp0)" in out
-    steps = [one for one in records(ways.only_run(tmp_path), 0) if one["kind"] == "step"]
+    steps = [one for one in records(only_run(tmp_path), 0) if one["kind"] == "step"]
     payload = sum(one["payload_bytes"] for one in steps)
     more = {place: count - before[place] for place, count in sent().items()}
     for node in cluster.hosts:

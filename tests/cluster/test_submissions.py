@@ -14,11 +14,10 @@ import pytest
 
 from muster import run_files
 from tests.cluster import ways
-from tests.cluster.test_slurm_answers import ENDLESS, Sleeps
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import JOBS, MANUAL, Run
+from tests.cluster.ways import ENDLESS, MANUAL, Run, Sleeps
 from tests.commands import finish
-from tests.launch.submit import wait_until
+from tests.launch.submit import JOBS, only_run, wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 
@@ -51,7 +50,7 @@ class Waited:
         words = ["--logs-dir", str(folder), *flags, *ENDLESS]
         self._process = ways.start(cluster, ways.slurm(cluster, 1, *words))
         assert wait_until(lambda: bool(self._record().get("job_id")))
-        self.run_dir = ways.only_run(folder)
+        self.run_dir = only_run(folder)
         self.job_id = self._record()["job_id"]
 
     def _record(self) -> dict[str, Any]:
@@ -60,15 +59,6 @@ class Waited:
 
     def end(self) -> tuple[int, str, str]:
         return finish(self._process, timeout_s=600)
-
-
-def test_a_job_that_is_cancelled_while_it_is_pending_was_stopped(cluster, tmp_path):
-    waited = Waited(cluster, tmp_path, "--slurm", "hold")
-    cluster.run("scancel", waited.job_id)
-    code, _, err = waited.end()
-    assert code == 143 and "cancelled before it began" in err
-    ended = end_as_all_say(cluster, waited.run_dir, 143)
-    assert (ended["cause"], ended["message"]) == ("signal", "cancelled before it began")
 
 
 def test_a_job_that_fails_before_it_leads_the_run_shows_what_it_has_printed(cluster, tmp_path):
@@ -158,7 +148,7 @@ def test_a_program_that_ends_as_if_by_a_signal_has_failed(cluster, tmp_path):
     """Who waits for its job leaves what the job's leader has recorded."""
     words = [*MANUAL, "--no-snapshot", "--logs-dir", str(tmp_path), "--", "sh", "-c", "exit 143"]
     code, _, err = ways.call(cluster, ways.slurm(cluster, 1, *words))
-    run_dir = ways.only_run(tmp_path)
+    run_dir = only_run(tmp_path)
     recorded = read_json(run_files.EXIT.path(run_dir))
     assert (code, recorded["code"], recorded["cause"], recorded["rank"]) == (143, 143, "program", 0)
     assert recorded["message"] in err and "stopped by SIGTERM" not in err

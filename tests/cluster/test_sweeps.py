@@ -1,18 +1,19 @@
 """A sweep over ssh has hosts for each run, on Slurm it is one job array; both go on when called."""
 
 import csv
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY
+from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
-from tests.launch.submit import wait_until
-from tests.launch.sweeps import DOC, EXAMPLES, SWEEP, cells, folder_of
+from tests.launch.submit import JOBS, SWEEP, wait_until
+from tests.launch.sweeps import EXAMPLES, SHOWN_PROGRAM, cells, folder_of
+from tests.written import write
 
 pytestmark = pytest.mark.slow
 
@@ -46,13 +47,14 @@ def sweep(cluster, project: Path, *flags: str) -> tuple[int, str, str]:
     return ways.call(cluster, [*argv, "--", "train.py", "--betas", "0.9,0.999"], project)
 
 
+def new_project(folder: Path) -> Path:
+    files = {"train.py": PROGRAM, "text": "with a bug"}
+    return write(folder / "100% of %x", files)  # which is no pattern of sbatch
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
-    root = tmp_path / "100% of %x"  # which is no pattern of sbatch
-    root.mkdir()
-    (root / "train.py").write_text(PROGRAM)
-    (root / "text").write_text("with a bug")
-    return root
+    return new_project(tmp_path)
 
 
 def rows(project: Path) -> dict[str, dict[str, str]]:
@@ -84,46 +86,76 @@ def test_over_ssh_each_run_has_hosts_of_its_own(cluster, project):
     assert {row["place"] for row in done} == {"node0,node1", "node2,node3"}
 
 
-def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, project):
-    flags = ["--launcher", "slurm", "--at-once", "2"]
-    code, out, err = sweep(cluster, project, *flags, "--detach")
-    assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
-    code, out, err = sweep(cluster, project, *flags)  # which submits nothing more
-    try:
-        assert len([*(folder_of(project) / "submissions").iterdir()]) == 1
-        assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
-        first = rows(project)
-        states = {name: row["state"] for name, row in first.items()}
-        assert states.pop("train-lr-3e-4_seed-2") == "failed", err
-        assert set(states.values()) == {"done"} and most_at_once([*first.values()]) == 2
-        (array,) = {row["place"].partition("_")[0] for row in first.values()}
-        places = {f"{array}_{index}" for index in range(4)}
-        assert {row["place"] for row in first.values()} == places
+class OnSlurm:
+    """A sweep on Slurm: submitted, waited for, and called again after its program was repaired."""
 
+    def __init__(self, cluster: Cluster, project: Path) -> None:
+        self.cluster, self.project = cluster, project
+        flags = ["--launcher", "slurm", "--at-once", "2"]
+        self.detached = sweep(cluster, project, *flags, "--detach")
+        self.waited = sweep(cluster, project, *flags)
+        self.submissions, self.first = self._submissions(), rows(project)
         (project / "text").write_text("repaired")
-        code, out, err = sweep(cluster, project, *flags)
-        assert code == 0, out + err
+        self.again = sweep(cluster, project, *flags)
+        self.all_submissions, self.second = self._submissions(), rows(project)
+
+    def _submissions(self) -> list[Path]:
+        return sorted((folder_of(self.project) / "submissions").iterdir())
+
+
+@pytest.fixture(scope="module")
+def on_slurm(_testbed, tmp_path_factory) -> OnSlurm:
+    cluster = _testbed("usual", "--nodes", "4")
+    try:
+        return OnSlurm(cluster, new_project(tmp_path_factory.mktemp("on_slurm")))
     finally:
         ways.cancel_all(cluster)
-    second = rows(project)
-    changed = {name for name, row in second.items() if row != first[name]}
-    assert changed == {"train-lr-3e-4_seed-2"}
-    assert second["train-lr-3e-4_seed-2"]["place"].isdecimal()  # one run is a plain job
-    assert float(second["train-lr-3e-4_seed-2"]["loss"]) == 6e-4
-    submissions = sorted((folder_of(project) / "submissions").iterdir())
+
+
+FAILED = "train-lr-3e-4_seed-2"
+
+
+def test_sweep_on_slurm_is_one_array(on_slurm):
+    code, out, err = on_slurm.detached
+    assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
+    code, out, err = on_slurm.waited
+    assert len(on_slurm.submissions) == 1  # the second call submits nothing more
+    assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
+    states = {name: row["state"] for name, row in on_slurm.first.items()}
+    assert states.pop(FAILED) == "failed", err
+    assert set(states.values()) == {"done"} and most_at_once([*on_slurm.first.values()]) == 2
+    (array,) = {row["place"].partition("_")[0] for row in on_slurm.first.values()}
+    places = {f"{array}_{index}" for index in range(4)}
+    assert {row["place"] for row in on_slurm.first.values()} == places
+
+
+def test_second_call_on_slurm_runs_what_failed(on_slurm):
+    code, out, err = on_slurm.again
+    assert code == 0, out + err
+    first, second = on_slurm.first, on_slurm.second
+    assert {name for name, row in second.items() if row != first[name]} == {FAILED}
+    assert second[FAILED]["place"].isdecimal()  # one run is a plain job
+    assert float(second[FAILED]["loss"]) == 6e-4
+    assert [one["state"] for one in cells(on_slurm.project).values()] == ["done"] * 4
+
+
+def test_each_submission_of_a_sweep_has_a_snapshot_of_its_own(on_slurm):
+    submissions = on_slurm.all_submissions
     assert [len([*path.glob("submitit/*_0_log.out")]) for path in submissions] == [4, 1]
     snapshots = [(path / "snapshot" / "text").read_text() for path in submissions]
     assert snapshots == ["with a bug", "repaired"]
-    environment = ways.environment(cluster)
-    listed = call(sys.executable, ways.JOBS, "list", env=environment, cwd=project).stdout
+
+
+def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
+    environment = ways.environment(on_slurm.cluster)
+    listed = call(sys.executable, JOBS, "list", env=environment, cwd=on_slurm.project).stdout
     assert listed.count("train-lr-") >= 4, listed
-    assert [one["state"] for one in cells(project).values()] == ["done"] * 4
 
 
 def test_it_takes_a_program_in_a_script_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     argv = [*ways.SBATCH, "--array=1,18", f"--output={tmp_path / '%a.out'}"]
-    argv += [str(REPOSITORY / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
+    argv += [str(CHECKOUT / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
     code, _, err = ways.call(cluster, argv, tmp_path)
     outputs = [(tmp_path / f"{point}.out").read_text() for point in (1, 18)]
     assert code == 2 and "error: array index 18, but the grid has 18 points: " in outputs[1], err
@@ -158,8 +190,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
     "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
 )
 def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
-    script = re.search(r"```python\n(.*?)```", DOC, re.S)
-    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     config = ["--ssh-config", str(cluster.ssh_config)] if "ssh" in words else []
     out, _ = ways.succeed(cluster, [sys.executable, SWEEP, *config, *words], tmp_path)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbeds import REPOSITORY, TESTBED
+from muster.checkout import CHECKOUT
+from tests.cluster.testbeds import TESTBED
 from tests.commands import call
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -73,7 +74,7 @@ def test_with_a_control_network_the_name_is_on_the_slow_side(apart):
 
 @pytest.mark.slow
 def test_a_private_home_is_bare_metal(apart, tmp_path):
-    checkout, home = REPOSITORY, pwd.getpwuid(0).pw_dir
+    checkout, home = CHECKOUT, pwd.getpwuid(0).pw_dir
     (tmp_path / "shared").touch()
     assert apart.ssh("node0", f"pwd; touch ~/mine; ls {tmp_path}/shared").returncode == 2
     assert apart.ssh("node0", "ls").stdout.split() == ["mine", "muster"]

@@ -2,7 +2,6 @@
 
 import itertools
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 
 from configs import plugins
 from tests.cluster import ways
-from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import MANUAL, SHORT, finish, start
-from tests.launch.submit import run_well
-from tests.preload import interpreter
+from tests.cluster.ways import MANUAL, SHORT, by_hand
+from tests.launch.submit import only_run, run_well
 from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -50,24 +47,7 @@ def run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
     if way is None:
         return by_hand(cluster, nodes, folder, *more)
     ways.succeed(cluster, way(cluster, nodes, *SHORT, "--logs-dir", str(folder), *more))
-    return losses(ways.only_run(folder))
-
-
-def by_hand(
-    cluster, nodes: int, folder: Path, *more: str, address: str = "10.10.1.1"
-) -> list[float]:
-    """One command on each node, as the courses have it; `address`: of rank 0."""
-    where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
-    flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
-    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
-    workers = [
-        start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
-        for rank in range(nodes)
-    ]
-    for one in workers:
-        code, _, err = finish(one)
-        assert code == 0, err
-    return losses(folder / "by-hand")
+    return losses(only_run(folder))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +59,7 @@ def local(tmp_path_factory):
         folder = tmp_path_factory.mktemp("local")
         nodes = ["--nodes", str(NODES.get(sync, 2)), "--sync", sync]
         run_well("--launcher", "local", *nodes, *SHORT, "--logs-dir", str(folder))
-        return losses(ways.only_run(folder))
+        return losses(only_run(folder))
 
     return losses_of
 

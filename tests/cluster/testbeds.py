@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 
-REPOSITORY = Path(__file__).parents[2]
-TESTBED = str(REPOSITORY / "launch" / "testbed.py")
+TESTBED = str(CHECKOUT / "launch" / "testbed.py")
 STATE = Path("/run/muster-testbed")
 
 

@@ -12,17 +12,15 @@ import psutil
 
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
-from muster import records, run_files
+from muster.checkout import CHECKOUT
 from tests import commands
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import TESTBED, Cluster
 from tests.commands import finish
-from tests.launch.submit import SUBMIT, wait_until
+from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
 from tests.preload import interpreter
-from tests.train.workers import read_json
+from tests.train.workers import losses, read_json
 
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
-SSH = str(REPOSITORY / "launch" / "ssh.sh")
+SSH = str(CHECKOUT / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # Of a job: on its first node it says why the run failed, when all of the run is gone.
 LEADER = "run_module.py launch.leading.batch_job"
@@ -33,22 +31,23 @@ SYNTHETIC = ["--task", "synthetic", "--evaluate", "never", "--threads", "1"]
 SHORT = [*SYNTHETIC, "--max-steps", "4"]
 # Of a user's program that is no Python, as one that has to begin at once.
 MANUAL = ["--workers", "manual"]
+ENDLESS = [*MANUAL, "--no-snapshot", "--", "sleep", "10000"]
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
     return {**os.environ, **cluster.env, **PYTHON}
 
 
-def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
+def start(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> subprocess.Popen:
     return commands.begin(*argv, cwd=cwd, env={**cluster.env, **PYTHON})
 
 
-def call(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[int, str, str]:
+def call(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[int, str, str]:
     """A command to its end: its exit code, and what it has printed."""
     return finish(start(cluster, argv, cwd), timeout_s=600)
 
 
-def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[str, str]:
+def succeed(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[str, str]:
     """What a command has printed, which ends well."""
     code, out, err = call(cluster, argv, cwd)
     assert code == 0, (code, out, err)
@@ -57,19 +56,6 @@ def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[
 
 def jobs(cluster: Cluster, *words: str) -> str:
     return cluster.run(sys.executable, JOBS, *words).stdout
-
-
-def only_run(logs: Path) -> Path:
-    """The folder of the one run."""
-    (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
-    return run_dir
-
-
-def losses_so_far(run_dir: Path) -> dict[int, float]:
-    """Of each step, of a run that may still be writing."""
-    path = run_files.METRICS.path(run_dir, rank=0)
-    steps = records.json_objects(path.read_bytes()) if path.exists() else []
-    return {one["step"]: one["loss"] for one in steps if one["kind"] == "step"}
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -96,9 +82,26 @@ def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         folder = flags[flags.index("--logs-dir") + 1] if "--logs-dir" in flags else "."
         own = [*options, "--nodes", str(nodes), f"--output={folder}/job.out"]
-        return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
+        return [*SBATCH, *own, str(CHECKOUT / "slurm" / script), *flags]
 
     return way
+
+
+def by_hand(
+    cluster: Cluster, nodes: int, folder: Path, *more: str, address: str = "10.10.1.1"
+) -> list[float]:
+    """One command on each node, as the courses have it; `address`: of rank 0."""
+    where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
+    flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
+    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
+    workers = [
+        start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
+        for rank in range(nodes)
+    ]
+    for one in workers:
+        code, _, err = finish(one)
+        assert code == 0, err
+    return losses(folder / "by-hand")
 
 
 WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
@@ -110,7 +113,7 @@ class Trainer:
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
     step = b'"kind": "step"'  # in what it has put out when a step is done
-    checkout = REPOSITORY
+    checkout = CHECKOUT
 
     def __init__(self, *own: str) -> None:
         self._own = own
@@ -146,6 +149,15 @@ class SavingScript(Script):
 
     file = "saves.py"
     output, output_bytes, step = Trainer.output, Trainer.output_bytes, Trainer.step
+
+
+class Sleeps(Trainer):
+    """Workers that print nothing: it has begun when its agents have."""
+
+    output, output_bytes = "*/agents/node_?????.json", 10
+
+    def words(self, folder: Path) -> list[str]:
+        return ENDLESS
 
 
 class Run:

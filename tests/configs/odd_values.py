@@ -21,3 +21,8 @@ VALUES: st.SearchStrategy[Any] = SCALARS | st.recursive(
 def settings(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     """Values of some of these names, and of others."""
     return st.dictionaries(st.sampled_from(names) | st.text(max_size=6), VALUES, max_size=4)
+
+
+def written(parts: list[str]) -> st.SearchStrategy[str]:
+    """A file that somebody wrote: these parts in any order, and others."""
+    return st.lists(st.sampled_from(parts) | st.text(max_size=3), max_size=12).map("".join)

@@ -1,10 +1,11 @@
+"""Flags, files and defaults make one configuration; what is wrong is named, all of it at once."""
+
 import re
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import strategies as st
 
 from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, NodeCount
@@ -12,12 +13,8 @@ from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.configs import odd_values
+from tests.configs.made import train_config
 from tests.fuzzing import fuzzed
-
-
-def train_config(*argv: str) -> TrainConfig:
-    (config,) = cli.parse([TrainConfig], argv, prog="train", description="")
-    return config
 
 
 def problems(*argv: str, classes: tuple[type, ...] = (TrainConfig,)) -> list[str]:
@@ -286,7 +283,7 @@ PARTS = [
     "%",
     "'",
 ]
-WRITTEN = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=12).map("".join)
+WRITTEN = odd_values.written(PARTS)
 
 
 @fuzzed(DUMPED | WRITTEN, examples=25)

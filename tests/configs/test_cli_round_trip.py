@@ -12,7 +12,7 @@ from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, NodeCount
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.configs.test_cli import train_config
+from tests.configs.made import train_config
 
 
 def text_like(alphabet: str = string.printable) -> st.SearchStrategy[str]:

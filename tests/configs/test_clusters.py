@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import strategies as st
 
 from configs import cli, clusters
 from launch.programs import command_line
@@ -238,7 +237,7 @@ PARTS = [
     "1979-05-27",
     "0x",
 ]
-WRITTEN = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=12).map("".join)
+WRITTEN = odd_values.written(PARTS)
 
 
 @fuzzed(TABLE | WRITTEN)

@@ -12,11 +12,11 @@ from configs.settings.launch import WorkersPerNode
 from configs.settings.remote import DEFAULT_TIME, SbatchOption
 from configs.settings.train import ByHand, TrainConfig
 from launch.programs.command_line import CLASSES, DEFAULTS, setting_names
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter
 
-COMMAND = str(REPOSITORY / "muster" / "command.py")
+COMMAND = str(CHECKOUT / "muster" / "command.py")
 
 
 def lines_of(text: str) -> dict[str, str]:
@@ -31,7 +31,7 @@ def page(*classes, prog="muster run", shown=None):
 
 
 def shown(*words: str) -> str:
-    done = call(interpreter(for_workers=False), *words, cwd=REPOSITORY, env={"COLUMNS": "80"})
+    done = call(interpreter(for_workers=False), *words, cwd=CHECKOUT, env={"COLUMNS": "80"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -142,12 +142,12 @@ def test_settings_are_shown_as_flags_take_them():
             ["study", "nosuch.yaml"],
             "study nosuch.yaml: No such file or directory; Muster's own are",
         ),
-        (["study", "quick"], f"did you mean {REPOSITORY}/configs/studies/quick.yaml?"),
+        (["study", "quick"], f"did you mean {CHECKOUT}/configs/studies/quick.yaml?"),
         (["testbed"], "name one of these actions, as in muster testbed up"),
     ],
     ids=str,
 )
 def test_a_wrong_word_is_refused_in_one_line_that_says_what_to_type(words, error):
-    done = call(sys.executable, COMMAND, *words, cwd=REPOSITORY)
+    done = call(sys.executable, COMMAND, *words, cwd=CHECKOUT)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and last.startswith("error: ") and error in last

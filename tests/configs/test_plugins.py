@@ -1,3 +1,5 @@
+"""A file in a plug-in's folder is a value of its flag."""
+
 import pytest
 
 from configs import plugins

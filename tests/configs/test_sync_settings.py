@@ -5,7 +5,7 @@ import pytest
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.configs.test_cli import train_config
+from tests.configs.made import train_config
 
 WAYS = plugins.names("train.sync.compression")
 

@@ -1,3 +1,5 @@
+"""Each wrong setting of the trainer is refused in one line, with what to give."""
+
 import dataclasses
 
 import pytest

@@ -23,8 +23,9 @@ from textwrap import TextWrapper
 from rich.console import Console
 from rich.text import Text
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAM = REPOSITORY / "tests/figures/waiting_rank.py"
+from muster.checkout import CHECKOUT
+
+PROGRAM = CHECKOUT / "tests/figures/waiting_rank.py"
 COMMAND = shlex.split("muster run --launcher local --nodes 4 --on-hang stop -- train.py")
 ENDED_FOR_A_HANG = 93
 # Letters of a line in the picture, and what continues one.
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.figures.recording", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "docs/figures/run.svg")
+    parser.add_argument("--output", type=Path, default=CHECKOUT / "docs/figures/run.svg")
     parser.add_argument(
         "--exit-code", type=int, default=ENDED_FOR_A_HANG, help="which the command ends with"
     )
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def drawn(command: str, printed: str) -> str:
     """The file."""
-    lines = [f"$ {command}", *printed.replace(f"{REPOSITORY}/", "").splitlines()]
+    lines = [f"$ {command}", *printed.replace(f"{CHECKOUT}/", "").splitlines()]
     console = Console(width=LINES.width, record=True, file=io.StringIO())
     for line in lines:
         console.print(Text("\n".join(LINES.wrap(line))))

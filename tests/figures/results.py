@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DOCS = REPOSITORY / "docs"
+from muster.checkout import CHECKOUT
+
+DOCS = CHECKOUT / "docs"
 # The figures that each page shows, as the report names their files.
 SHOWN = {
     "bsc": ["throughput"],
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _to_its_end(command: Sequence[str]) -> int:
     """Run a command to its end, also if Ctrl-C, which it gets as well, stops it."""
-    with subprocess.Popen(command, cwd=REPOSITORY) as process:
+    with subprocess.Popen(command, cwd=CHECKOUT) as process:
         while True:
             try:
                 return process.wait()

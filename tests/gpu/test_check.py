@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from configs import plugins
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.benchmarks.places import Steps
 from tests.commands import call
@@ -33,7 +34,6 @@ from tests.gpu.rows import (
     judge,
     rows_for,
 )
-from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def test_it_starts_without_an_installation_and_without_what_no_row_needs(tmp_pat
     words = ["--device", "cpu", "--model", "tiny", "--only", "no such row"]
     done = call(
         sys.executable, "-m", "tests.gpu.check", *words,
-        cwd=REPOSITORY, env={"PYTHONPATH": str(tmp_path)},
+        cwd=CHECKOUT, env={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "--only no such row: unknown; known: single; accelerate; " in done.stderr

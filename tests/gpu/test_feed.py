@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from configs.settings.train import TrainConfig
-from tests.train.retained import Lines
+from tests.train.retained import Lines, run
 from train.loop.trainer import Trainer
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -23,18 +23,7 @@ def trained(config: TrainConfig, folder, task=None, resume=None) -> Trainer:
     """Dropout is on, and each epoch is evaluated."""
     config = replace(config, resume=None if resume is None else str(resume))
     device = torch.device("cuda", torch.cuda.current_device())
-    sinks = Sinks(folder, 0)
-    trainer = Trainer(
-        config, Ranks(), device, task or synthetic.build(config), Lines(), sinks,
-        folder=folder / "checkpoints", writes=True,
-    )  # fmt: skip
-    try:
-        trainer.resume()
-        trainer.fit()
-    finally:
-        trainer.manager.close()
-        sinks.close()
-    return trainer
+    return run(config, folder, task=task, device=device)[0]
 
 
 def numbers(trainer: Trainer) -> tuple[list, list]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from muster.checkout import CHECKOUT
 from tests.commands import call, cause_in
-from tests.launch.submit import REPOSITORY, start, wait_until
+from tests.launch.submit import start, wait_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -65,7 +66,7 @@ class Run:
         return path.read_text() if path.exists() else ""
 
     def jobs(self, verb: str) -> str:
-        jobs = call(sys.executable, REPOSITORY / "launch/jobs.py", verb, self.path.name,
+        jobs = call(sys.executable, CHECKOUT / "launch/jobs.py", verb, self.path.name,
                     cwd=self.folder)  # fmt: skip
         return jobs.stdout + jobs.stderr
 
@@ -135,7 +136,7 @@ def script(text: str, *words: object) -> str:
     begin += "torch.cuda.set_device(0)\n"
     begin += 'dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)\n'
     begin += 'ones = torch.ones(3, device="cuda")\n'
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     done = call(sys.executable, "-c", begin + text, *words, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from launch.nodes.this_machine import gpu_count
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, submit
+from tests.launch.submit import submit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PROGRAM = """
@@ -31,7 +32,7 @@ def test_one_worker_for_each_gpu(tmp_path):
 
 
 def test_doctor_has_nothing_to_mend(tmp_path):
-    doctor = REPOSITORY / "launch" / "doctor.py"
+    doctor = CHECKOUT / "launch" / "doctor.py"
     env = {"COLUMNS": "250"}
     done = call(sys.executable, doctor, "--launcher", "local", "--quick", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.launch.submit import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.written import executable, write
 
 # It takes its words as apptainer does, notes them, and becomes the command, outside.
@@ -73,7 +73,7 @@ def apptainer(folder: Path) -> Path:
     return folder
 
 
-def image(folder: Path, places: Iterable[str | Path] = (REPOSITORY,)) -> Path:
+def image(folder: Path, places: Iterable[str | Path] = (CHECKOUT,)) -> Path:
     """An image without a Python, in which the folders `MOUNTS` and `places` can be mounted."""
     write(folder, dict.fromkeys(FILES, ""))
     for name in (*OF_ENGINE, *(str(place).lstrip("/") for place in (*MOUNTS, *places))):

@@ -16,9 +16,10 @@ from launch.leading.leader import conclude
 from launch.nodes.channel import start_each
 from launch.spec import Facts, LaunchSpec, Program
 from launch.starters.base import commands_of
+from muster.checkout import CHECKOUT
 from tests.commands import begin, ended
 from tests.launch.pretended import FACTS
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 
 # For so many seconds something stands, with these deadlines and with those of the table.
 BRIEFLY = (9.0, {"AGENT_LOST_WHEN_SILENT_S": 5.0, "AGENT_STANDS_NAMED_AFTER_S": 4.0})
@@ -42,7 +43,7 @@ def lead(seconds: str, folder: str) -> None:
     limits = {"hang_after_s": HANG_S, "on_hang": "stop", "join_s": 300.0}
     spec = LaunchSpec("run", Path(folder), program, workers="manual", **limits)
     (node,) = FACTS.nodes
-    here = {"python": sys.executable, "repository": str(REPOSITORY), "address": "127.0.0.1"}
+    here = {"python": sys.executable, "repository": str(CHECKOUT), "address": "127.0.0.1"}
     two = tuple(replace(node, name=name, **here) for name in ("node0", "node1"))
     facts = Facts(two, "127.0.0.1")
     argv = (sys.executable, "-c", AGENT, seconds)
@@ -58,7 +59,7 @@ def lead(seconds: str, folder: str) -> None:
 def led(folder: Path, **seconds: float) -> Iterator[subprocess.Popen[str]]:
     """The leader, once all workers run; `seconds` replace those of the table."""
     argv = (sys.executable, "-c", LEADER, json.dumps(seconds), folder)
-    with ended(begin(*argv, cwd=REPOSITORY)) as leader:
+    with ended(begin(*argv, cwd=CHECKOUT)) as leader:
         outputs = [folder / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
         assert wait_until(lambda: all(map(Path.exists, outputs)))
         yield leader

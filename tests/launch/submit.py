@@ -1,6 +1,8 @@
 """Run `launch/submit.py` as a user does, and look at which processes it leaves."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,11 +14,18 @@ import psutil
 
 from launch.agent.processes import process_tree
 from muster import run_files
+from muster.checkout import CHECKOUT
 from tests import commands
 from tests.preload import below, interpreter, skip_if_quick
 
-REPOSITORY = Path(__file__).parents[2]
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+SUBMIT = str(CHECKOUT / "launch" / "submit.py")
+JOBS = str(CHECKOUT / "launch" / "jobs.py")
+DOCTOR = str(CHECKOUT / "launch" / "doctor.py")
+STUDY = str(CHECKOUT / "launch" / "study.py")
+SWEEP = str(CHECKOUT / "launch" / "sweep.py")
+# Flags of runs of the trainer that end soon, and of such that do not end.
+QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
+ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 
 def start(
@@ -39,6 +48,20 @@ def run_well(*flags: str, **how: Any) -> str:
     code, out, err = submit(*flags, **how)
     assert code == 0, out + err
     return out
+
+
+def only_run(logs: Path) -> Path:
+    """The folder of the one run."""
+    (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
+    return run_dir
+
+
+def recovered(out: str, run_dir: Path, what: str) -> list[str]:
+    """The parts that a restart is said to have taken, which are on record."""
+    (shown,) = re.findall(f"^attempt 2: {what} after [0-9.]+ s: (.*)$", out, re.MULTILINE)
+    parts = json.loads((run_dir / "recovery.json").read_text())["parts_s"]
+    assert shown.split()[::2] == list(parts) and min(parts.values()) >= 0
+    return list(parts)
 
 
 def unnamed(run_dir: Path) -> list[str]:

@@ -1,16 +1,14 @@
 """Sweeps of a small program, as a user starts them, and what they leave."""
 
 import json
-import re
-import shlex
 import subprocess
 from pathlib import Path
 
 from tests import commands
-from tests.launch.submit import REPOSITORY
+from tests.launch.submit import SWEEP
+from tests.pages import DOCS, commands_of, python_of
 from tests.preload import interpreter
 
-SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 LOCAL = ["--launcher", "local", "--workers", "manual"]
 # No word of Muster in it but for the folders; it counts how often each combination was begun.
 PROGRAM = """
@@ -35,13 +33,9 @@ print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "n
 print("the end")
 """
 # What docs/sweeps.md shows; those on a cluster run in tests/cluster/test_sweeps.py.
-DOC = (REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
-EXAMPLES = [
-    shlex.split(line)[2:]
-    for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
-    for line in block.splitlines()
-    if line.startswith("muster sweep")
-]
+PAGE = DOCS / "sweeps.md"
+EXAMPLES = [words[2:] for words in commands_of(PAGE) if words[:2] == ["muster", "sweep"]]
+(SHOWN_PROGRAM,) = python_of(PAGE)
 
 
 def new_project(folder: Path) -> Path:

@@ -73,9 +73,9 @@ from launch.nodes import node_data
 from launch.spec import LaunchSpec
 from launch.ssh import connect, openssh
 from muster import login_job, remote_job
+from muster.checkout import CHECKOUT
 from muster.worker import inspection as worker
 from muster.worker import node_workers
-from tests.launch.submit import REPOSITORY
 
 TABLE = {name: value for name, value in vars(deadlines).items() if name.endswith("_S")}
 # They must stand alone: one is sent as text, the other runs without our folders.
@@ -84,7 +84,7 @@ ALONE = ("launch/nodes/node_data.py", "launch/nodes/node_facts.py", "launch/ssh/
 (TELL_S,) = map(
     float,
     re.findall(
-        r"^TELL_S = (\S+)", (REPOSITORY / "train/distributed/lost_peers.py").read_text(), re.M
+        r"^TELL_S = (\S+)", (CHECKOUT / "train/distributed/lost_peers.py").read_text(), re.M
     ),
 )
 HELD_S = 60.0  # another program, a disk or a process may stand so long, and no healthy run ends
@@ -229,8 +229,8 @@ def test_who_waits_waits_longer_than_who_is_waited_for(shorter_s, longer_s, why)
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    for path in sorted((REPOSITORY / "launch").rglob("*.py")):
-        name = path.relative_to(REPOSITORY).as_posix()
+    for path in sorted((CHECKOUT / "launch").rglob("*.py")):
+        name = path.relative_to(CHECKOUT).as_posix()
         if name not in ALONE:
             yield name, path.read_text()
 

@@ -7,11 +7,9 @@ import sys
 import pytest
 
 import launch.doctor
-from tests.commands import call
-from tests.launch.submit import REPOSITORY, alive
+from tests.commands import call, refused
+from tests.launch.submit import DOCTOR, alive
 from tests.preload import interpreter
-
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 
 
 def doctor(*flags):
@@ -79,5 +77,4 @@ def test_what_the_run_would_refuse_is_refused(monkeypatch):
         (["--quick", "--partition", "gpu"], "--partition has no effect with --launcher local"),
         (["--dry-run"], "leave out --dry-run"),
     ]:
-        code, _, err = doctor(*words)
-        assert code == 2 and message in err
+        assert message in refused(launch.doctor.main, "--launcher", "local", *words)

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,16 @@ import pytest
 from launch.ends import OUT_OF_MEMORY, WORDS
 from launch.runs import waiting
 from muster import errors, json_output
+from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
-from tests.launch.runs.test_restart import recovered
-from tests.launch.submit import REPOSITORY, alive, wait_until
-from tests.launch.test_jobs import JOBS, jobs, leader, run_folder
-from tests.launch.test_submit import ENDLESS
+from tests.launch.run_folders import jobs, leader, run_folder
+from tests.launch.submit import ENDLESS, JOBS, alive, recovered, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
-PAGE = (REPOSITORY / "docs" / "automation.md").read_text(encoding="utf-8")
-PROGRAM = REPOSITORY / "docs" / "try_again.py"
+PAGE = (CHECKOUT / "docs" / "automation.md").read_text(encoding="utf-8")
+PROGRAM = CHECKOUT / "docs" / "try_again.py"
 LOCAL = ["--launcher", "local", "--workers", "manual"]
 # Its first attempt loses a worker, its second ends well.
 FRAIL = """
@@ -35,18 +35,18 @@ if os.environ["MUSTER_ATTEMPT"] == "0" and os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
-# It needs a GiB for each sample of a batch, and has four.
+# It needs 64 MiB for each sample of a batch, and has 28 of them.
 HUNGRY = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, -1))
-data = bytearray(int(sys.argv[-1]) * 2**30)
+resource.setrlimit(resource.RLIMIT_AS, (28 * 2**26, -1))
+data = bytearray(int(sys.argv[-1]) * 2**26)
 """
 
 
 def muster(*words, cwd="/", python=sys.executable) -> tuple[int, list[dict], str]:
     """Exit code, documents and stderr of a command."""
     first, *more = COMMANDS[words[0]]
-    done = call(python, REPOSITORY / first, *more, *words[1:], cwd=cwd, timeout_s=600)
+    done = call(python, CHECKOUT / first, *more, *words[1:], cwd=cwd, timeout_s=600)
     return done.returncode, documents(done.stdout), done.stderr
 
 
@@ -103,7 +103,8 @@ def test_each_way_to_look_at_runs_prints_documents_alone(logs):
 ])  # fmt: skip
 def test_what_is_refused_is_a_document_and_a_message(words, logs):
     where = ["--logs-dir", logs] if words[0] == "jobs" else []
-    code, (found,), err = muster(words[0], *where, "--json", *words[1:])
+    python = interpreter(for_workers=False)
+    code, (found,), err = muster(words[0], *where, "--json", *words[1:], python=python)
     assert code == 2 and err.endswith(f"error: {found['message'].splitlines()[-1]}\n")
     assert (found["kind"], found["cause"], found["exit_code"]) == ("error", "refused", 2)
 
@@ -164,22 +165,37 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert alive(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory) -> Iterator[Path]:
+    """The folder of a run of two workers that goes on until it is cancelled."""
     skip_if_quick()
-    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", tmp_path]
+    logs = tmp_path_factory.mktemp("endless")
+    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", logs]
     code, found, err = muster("run", *flags, python=sys.executable)
     assert code == 0 and kinds(found) == ["submitted"], err
-    where, run = ["--logs-dir", tmp_path], found[0]["run_id"]
-    assert f"muster jobs cancel {run}" in err
-    assert wait_until((tmp_path / run / "metrics" / "rank_00000.jsonl").exists)
-    code, out, _ = jobs(tmp_path, "status")
-    assert code == 0 and out.startswith(f"{run}: running (led by process")
+    run_dir = logs / found[0]["run_id"]
+    assert f"muster jobs cancel {run_dir.name}" in err
+    assert wait_until((run_dir / "metrics" / "rank_00000.jsonl").exists)
+    yield run_dir
+    jobs(logs, "cancel")
+    assert wait_until(lambda: alive(logs) == [])
+
+
+@pytest.mark.slow
+def test_output_of_a_detached_run_is_shown_by_rank(endless):
+    logs = endless.parent
+    code, out, _ = jobs(logs, "status")
+    assert code == 0 and out.startswith(f"{endless.name}: running (led by process")
     assert "node1: 127.0.0.1 on lo, rank 1" in out
-    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
-    assert jobs(tmp_path, "logs", "--rank", "1")[:2] == (0, "")
-    code, _, err = jobs(tmp_path, "logs", "--rank", "99")
+    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(logs, "logs")[1])
+    assert jobs(logs, "logs", "--rank", "1")[:2] == (0, "")
+    code, _, err = jobs(logs, "logs", "--rank", "99")
     assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
+
+
+@pytest.mark.slow
+def test_who_waits_may_stop_waiting_and_the_run_goes_on(endless):
+    where, run = ["--logs-dir", endless.parent], endless.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
@@ -190,15 +206,20 @@ def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     assert code == 130 and "goes on; to end it" in err
     assert documents(out)[-1]["cause"] == "signal"
     assert muster("jobs", *where, "status", run, "--json")[1][0]["word"] == "running"
+
+
+@pytest.mark.slow
+def test_a_detached_run_is_cancelled(endless):
+    """The last test with this run: it is over then."""
+    logs, where, run = endless.parent, ["--logs-dir", endless.parent], endless.name
     code, found, _ = muster("jobs", *where, "cancel", run, "--json")
     end = found[0]["end"]
     assert code == 0 and found[0]["word"] == "stopped" and end["cause"] in ("stopped", "signal")
     code, found, _ = muster("jobs", *where, "wait", run, "--json")
     assert code == end["exit_code"] and found[-1]["kind"] == "ended"
     assert found[-1].items() >= end.items()
-    assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
-    assert jobs(tmp_path, "logs", "-f")[0] == 0
-    assert wait_until(lambda: alive(tmp_path) == [])
+    assert "is over already: stopped" in jobs(logs, "cancel")[1]
+    assert jobs(logs, "logs", "-f")[0] == 0
 
 
 def test_between_two_attempts_a_run_has_not_ended(tmp_path):
@@ -215,7 +236,7 @@ def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
     done = call(sys.executable, PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     size = int(re.findall(r"done with batches of (\d+): ", done.stdout)[0])
-    assert size in (1, 2)
+    assert size in (8, 16)
     ends = [json.loads(one.read_text()) for one in tmp_path.glob("logs/*/exit.json")]
     assert sorted(one["cause"] for one in ends) == ["done", *[OUT_OF_MEMORY] * (len(ends) - 1)]
     assert len(ends) == 8 - size.bit_length()

@@ -6,16 +6,14 @@ import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from hypothesis import strategies as st
 
@@ -23,31 +21,14 @@ from launch import jobs as commands
 from launch.runs import run_record, run_state
 from launch.runs.watching.run_document import RunEvents
 from muster import json_output
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
-from tests.commands import begin, call, ended
+from tests.commands import begin, call, ended, refused
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
-from tests.launch.submit import REPOSITORY
+from tests.launch.run_folders import jobs, leader, run_folder
+from tests.launch.submit import JOBS
 from tests.written import write
-
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-
-
-def jobs(logs, *words: str) -> tuple[int, str, str]:
-    done = call(sys.executable, JOBS, "--logs-dir", logs, *words, cwd="/")
-    return done.returncode, done.stdout, done.stderr
-
-
-def run_folder(logs, name, job=None, end=None):
-    time.sleep(0.01)  # the last one is the newest
-    files = {"config.yaml": "", "job.json": job, "exit.json": end}
-    return write(logs / name, {file: it for file, it in files.items() if it is not None})
-
-
-def leader(**more):
-    me = psutil.Process()
-    plain = {"launcher": "local", "job_id": str(me.pid), "pid": me.pid}
-    return plain | {"host": socket.gethostname(), "started_unix_s": me.create_time()} | more
 
 
 def test_each_state_is_one_word(tmp_path):
@@ -117,7 +98,7 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
     for words, message in [
         (["status", "2026"], "'2026' fits several runs: 20260102-two, 20260101-one"),
         (["status", "nope"], "no run is called 'nope'; the latest: 20260102-two, 20260101-one"),
-        (["stat"], "launch/jobs.py: unknown 'stat'; did you mean python "),
+        (["stat"], "command: unknown 'stat'; did you mean python "),
         (
             ["dance"],
             "unknown 'dance'; known: list, nodes, status, wait, logs, stacks, cancel, clean, fetch",
@@ -127,8 +108,7 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
         (["stacks", "20260101", "--native"], "there is no --native any more; --full names each r"),
         (["--logs-dir", str(tmp_path / "none"), "status"], "no runs in"),
     ]:
-        code, _, err = jobs(tmp_path, *words)
-        assert code == 2 and message in err, err
+        assert message in refused(commands.main, "--logs-dir", tmp_path, *words)
     assert jobs(tmp_path / "none", "list")[0] == 0
     assert re.search(
         r"^ +fetch +copy a run's files here", jobs(tmp_path, "--help")[1], re.MULTILINE
@@ -161,51 +141,90 @@ def led_by(process):
     return {"pid": process.pid, **run_record.process_start(process.pid)}
 
 
-def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(tmp_path):
-    """Of several runs, and of another project's, none is ended: they are listed."""
-    ours, theirs, links = tmp_path / "ours", tmp_path / "theirs", tmp_path / "muster" / "runs"
-    links.mkdir(parents=True)
-    (ours / "logs").mkdir(parents=True)
+OVER = {"exit.json": {"code": 0, "message": ""}}
+NAME_IT = "name the one to end: muster jobs cancel RUN"
 
-    def run(project, name, **more):
-        folder = run_folder(project / "logs", name, leader(**more))
-        (links / f"{name}-0").symlink_to(folder)
+
+class Project:
+    """A folder in which runs are started, and the index of the user's runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.logs = folder, folder / "logs"
+        self._state = folder.parent
+        self.logs.mkdir(parents=True)
+        (self._state / "muster" / "runs").mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, **more) -> Path:
+        folder = run_folder(self.logs, name, leader(**more))
+        (self._state / "muster" / "runs" / f"{name}-0").symlink_to(folder)
         return folder
 
-    def cancelled() -> str:
+    def cancel(self) -> str:
         """The code and the only line of a command that names no run."""
-        done = call(sys.executable, JOBS, "cancel", cwd=ours, env={"XDG_STATE_HOME": str(tmp_path)})
+        env = {"XDG_STATE_HOME": str(self._state)}
+        done = call(sys.executable, JOBS, "cancel", cwd=self.folder, env=env)
         (line,) = (done.stdout + done.stderr).splitlines()
         return f"{done.returncode} {line}"
 
-    sleep = ["sleep", "1000"]
-    over = {"exit.json": {"code": 0, "message": ""}}
-    with subprocess.Popen(sleep) as first, subprocess.Popen(sleep) as second:
-        try:
-            name_it = "name the one to end: muster jobs cancel RUN"
-            other = run(theirs, "other", **led_by(first))
-            none = f"2 error: no run in {ours}/logs is active; elsewhere are: other; {name_it}"
-            assert cancelled() == none
-            run(ours, "a", **led_by(second))
-            run(ours, "b", host="another-machine")  # it can be ended there alone
-            newest = run(ours, "c", **led_by(first))
-            assert cancelled() == f"2 error: 2 runs are active: c, a; {name_it}"
-            assert first.poll() is second.poll() is None
-            write(newest, over)
-            ended = threading.Thread(
-                target=lambda: (
-                    second.wait() and run_record.end(ours / "logs" / "a", 143, "stopped by SIGTERM")
-                )
-            )
-            ended.start()
-            assert cancelled() == "0 a: stopped"
-            ended.join()
-            assert second.returncode == -signal.SIGTERM and first.poll() is None
-            write(other, over)
-            assert cancelled() == "0 c is over already: done"
-        finally:
-            first.kill()
-            second.kill()
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    return Project(tmp_path / "ours")
+
+
+@pytest.fixture
+def other(tmp_path) -> Project:
+    return Project(tmp_path / "theirs")
+
+
+@pytest.fixture
+def first() -> Iterator[subprocess.Popen]:
+    """A process that a run may name as its leader."""
+    with ended(subprocess.Popen(["sleep", "1000"])) as process:
+        yield process
+
+
+@pytest.fixture
+def second() -> Iterator[subprocess.Popen]:
+    with ended(subprocess.Popen(["sleep", "1000"])) as process:
+        yield process
+
+
+def test_cancel_without_a_name_lists_the_runs_of_another_project(project, other, first):
+    other.run("other", **led_by(first))
+    none = f"2 error: no run in {project.logs} is active; elsewhere are: other; {NAME_IT}"
+    assert project.cancel() == none
+    assert first.poll() is None
+
+
+def test_cancel_without_a_name_lists_several_active_runs(project, first, second):
+    project.run("a", **led_by(second))
+    project.run("b", host="another-machine")  # it can be ended there alone
+    project.run("c", **led_by(first))
+    assert project.cancel() == f"2 error: 2 runs are active: c, a; {NAME_IT}"
+    assert first.poll() is second.poll() is None
+
+
+def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(
+    project, other, first, second
+):
+    other.run("other", **led_by(first))
+    run = project.run("a", **led_by(second))
+    project.run("b", host="another-machine")
+    write(project.run("c", **led_by(first)), OVER)
+    ends = threading.Thread(
+        target=lambda: second.wait() and run_record.end(run, 143, "stopped by SIGTERM")
+    )
+    ends.start()
+    assert project.cancel() == "0 a: stopped"
+    ends.join()
+    assert second.returncode == -signal.SIGTERM and first.poll() is None
+
+
+def test_cancel_without_a_name_says_that_the_latest_run_is_over(project):
+    project.run("b", host="another-machine")
+    write(project.run("c"), OVER)
+    assert project.cancel() == "0 c is over already: done"
 
 
 @pytest.mark.needs("root")  # which alone may give files away
@@ -336,6 +355,6 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     assert set(names) <= {line.split()[0] for line in out.splitlines() if line.strip()}
     every = "import sys; from launch import jobs; from pathlib import Path\n"
     every += "for one in sorted(Path(sys.argv[1]).iterdir()): jobs._status(one)"
-    done = call(sys.executable, "-c", every, tmp_path, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", every, tmp_path, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run folder: ") == len(names)

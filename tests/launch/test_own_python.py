@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster import checkout, run_files
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.installations import REPOSITORY
 from tests.written import executable
 
 SCRIPT = "launch/own_python.sh"
@@ -21,7 +21,7 @@ def python_of(root: Path, **env: str) -> tuple[int, str, str]:
     """What the script in `root` prints, where PATH has `root/bin` beside the needed tools."""
     target = root / SCRIPT
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(REPOSITORY / SCRIPT, target)
+    shutil.copy(CHECKOUT / SCRIPT, target)
     tools = root / "tools"
     tools.mkdir(exist_ok=True)
     for name in ("bash", "dirname", "readlink"):
@@ -102,8 +102,8 @@ def test_a_clone_with_the_name_of_an_installations_folder_is_none(tmp_path, plac
     package = tmp_path / place / "_checkout" / "muster"
     for folder in (package, package.parents[1] if is_installed else package):
         (folder / "worker").mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / "muster/checkout.py", folder)
-        shutil.copy(REPOSITORY / "muster/worker/process.py", folder / "worker")
+        shutil.copy(CHECKOUT / "muster/checkout.py", folder)
+        shutil.copy(CHECKOUT / "muster/worker/process.py", folder / "worker")
     values = runpy.run_path(str(package / "worker" / "process.py"))
     assert (values["CHECKOUT"], values["IS_INSTALLED"]) == (package.parent, is_installed)
 
@@ -117,6 +117,6 @@ def test_a_named_python_is_that_of_nodes(monkeypatch, named, taken):
 
 def test_an_installation_has_its_runs_where_it_is_called(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_files.own_logs() == REPOSITORY / "logs"
+    assert run_files.own_logs() == CHECKOUT / "logs"
     monkeypatch.setattr(checkout, "IS_INSTALLED", True)
     assert run_files.own_logs() == Path.cwd() / "logs"

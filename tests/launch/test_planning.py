@@ -4,7 +4,6 @@ import itertools
 import json
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,31 +13,12 @@ from configs.settings.launch import (
     LaunchConfig,
     NodeCount,
     PortRange,
-    WorkersPerNode,
 )
-from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
-from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
-from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from launch.spec import PLACEHOLDER, assignments_of
 from muster.errors import MusterError, UsageError
-from tests.configs.made import made
-
-PROGRAM = Program.module("train.worker", "--task=synthetic", "--run-id=my-run")
-SPEC = LaunchSpec("my-run", Path("/logs/my-run"), PROGRAM, env={"MUSTER_TTY": "80"})
-
-
-def node(name: str, nproc: int, address: str) -> NodeFacts:
-    workers = WorkersPerNode(nproc)
-    spec = NodeSpec(name, workers)
-    return NodeFacts(spec, name, "/venv/bin/python", "/repo dir", workers, address)
-
-
-FACTS = Facts((node("node0", 2, "10.10.1.1"), node("node1", 1, "10.10.1.2")), "10.10.1.1", 29123)
-
-
-def local(**config) -> Local:
-    return Local(Settings(made(LaunchConfig, **config), SshConfig(), SlurmConfig()))
+from tests.launch.planned import FACTS, PROGRAM, SPEC, local
 
 
 def test_one_torchrun_per_node_with_the_workers_that_node_has():

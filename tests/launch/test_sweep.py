@@ -14,7 +14,7 @@ import pytest
 
 from launch.studies import cell_runs
 from tests import commands
-from tests.launch.submit import REPOSITORY, alive, wait_until
+from tests.launch.submit import JOBS, alive, wait_until
 from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
 from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
@@ -25,40 +25,72 @@ def project(tmp_path) -> Path:
     return new_project(tmp_path)
 
 
-def test_every_combination_is_run_once_and_what_failed_again(project):
-    words = [*LOCAL, "--at-once", "2", "--over", "lr=1e-4,3e-4", "--over", "seed=1,3"]
-    words += ["--", "train.py", "--betas", "0.9,0.999"]
-    code, out, err = sweep(project, *words)
-    assert code == 1, out + err
-    points = [(lr, seed) for lr in ("1e-4", "3e-4") for seed in "13"]
-    assert begun(project) == [f"{lr} {seed} 0.9,0.999" for lr, seed in points]
-    states = {name: one["state"] for name, one in cells(project).items()}
-    names = [f"train-lr-{lr}_seed-{seed}" for lr, seed in points]
-    assert states == dict(zip(names, ["done", "failed"] * 2, strict=True))
-    table = out[out.index(": 2 of 4 done") :].splitlines()
+POINTS = [(lr, seed) for lr in ("1e-4", "3e-4") for seed in "13"]
+NAMES = [f"train-lr-{lr}_seed-{seed}" for lr, seed in POINTS]
+WORDS = [*LOCAL, "--at-once", "2", "--over", "lr=1e-4,3e-4", "--over", "seed=1,3"]
+WORDS += ["--", "train.py", "--betas", "0.9,0.999"]
+
+
+class Swept:
+    """What a call of a sweep has printed, and what there is of it then."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = project
+        self.code, self.out, self.err = sweep(project, *WORDS)
+        self.begun, self.cells, self.folder = begun(project), cells(project), folder_of(project)
+        with (self.folder / "results.csv").open(newline="") as file:
+            self.rows = list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Swept:
+    """A sweep whose runs with the second seed have failed."""
+    return Swept(new_project(tmp_path_factory.mktemp("swept")))
+
+
+@pytest.fixture(scope="module")
+def again(swept) -> Swept:
+    """The same, called again after its program was repaired."""
+    (swept.project / "repaired").touch()
+    return Swept(swept.project)
+
+
+def test_every_combination_is_run_once(swept):
+    assert swept.code == 1, swept.out + swept.err
+    assert swept.begun == [f"{lr} {seed} 0.9,0.999" for lr, seed in POINTS]
+    states = {name: one["state"] for name, one in swept.cells.items()}
+    assert states == dict(zip(NAMES, ["done", "failed"] * 2, strict=True))
+
+
+def test_table_of_a_sweep_has_the_reason_of_a_failure(swept):
+    table = swept.out[swept.out.index(": 2 of 4 done") :].splitlines()
     assert table[3].split()[:3] == ["1e-4", "3", "failed"]
     assert table[3].endswith("ValueError: sample 17 is empty")
-    assert "train-lr-1e-4_seed-3 failed: ValueError: sample 17 is empty; see " in err
-    with (folder_of(project) / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["run"] for row in rows] == names
-    assert [(row["loss"], row["note"]) for row in rows[:2]] == [("0.0001", "a, b"), ("", "")]
+    assert "train-lr-1e-4_seed-3 failed: ValueError: sample 17 is empty; see " in swept.err
 
-    (project / "repaired").touch()
-    code, out, err = sweep(project, *words)
-    assert code == 0, out + err
-    assert len(begun(project)) == 6 and "seed-1: " not in out
-    found = cells(project)
-    assert found["train-lr-1e-4_seed-1"]["results"]["begun"] == 1
-    assert found["train-lr-1e-4_seed-3"]["results"]["begun"] == 2  # with the same checkpoints
 
-    listed = commands.call(sys.executable, REPOSITORY / "launch" / "jobs.py", "list", cwd=project)
+def test_results_of_a_sweep_are_a_csv_file(swept):
+    assert [row["run"] for row in swept.rows] == NAMES
+    assert [(row["loss"], row["note"]) for row in swept.rows[:2]] == [("0.0001", "a, b"), ("", "")]
+
+
+def test_second_call_runs_what_failed(again):
+    assert again.code == 0, again.out + again.err
+    assert len(again.begun) == 6 and "seed-1: " not in again.out
+    assert again.cells["train-lr-1e-4_seed-1"]["results"]["begun"] == 1
+    assert again.cells["train-lr-1e-4_seed-3"]["results"]["begun"] == 2  # with its checkpoints
+
+
+def test_runs_of_a_sweep_are_listed_and_reported(again):
+    listed = commands.call(sys.executable, JOBS, "list", cwd=again.project)
     assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
-    entries = read_subject([folder_of(project)]).entries  # what a report is made from
-    assert {entry.run.name for entry in entries} == set(states)
+    entries = read_subject([again.folder]).entries  # what a report is made from
+    assert {entry.run.name for entry in entries} == set(NAMES)
 
-    code, out, err = sweep(project, *words, "--more")  # another command is another sweep
-    assert len(list((project / "logs" / "sweeps").iterdir())) == 2
+
+def test_another_command_is_another_sweep(again):
+    sweep(again.project, *WORDS, "--more")
+    assert len(list((again.project / "logs" / "sweeps").iterdir())) == 2
 
 
 SHOWS = """

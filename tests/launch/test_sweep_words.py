@@ -2,11 +2,24 @@
 
 import re
 import shlex
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
-from tests.launch.sweeps import DOC, EXAMPLES, LOCAL, cells, folder_of, new_project, sweep
+from launch import sweep as command
+from tests import commands
+from tests.launch.sweeps import (
+    EXAMPLES,
+    LOCAL,
+    PAGE,
+    SHOWN_PROGRAM,
+    cells,
+    folder_of,
+    new_project,
+    sweep,
+)
+from tests.pages import fences, text_of
 from tests.preload import interpreter
 
 
@@ -17,9 +30,10 @@ def project(tmp_path) -> Path:
 
 def refused(project: Path, *words: str) -> str:
     """What is said; nothing was started or made."""
-    code, _, err = sweep(project, *words, python=interpreter(for_workers=False))
-    assert code == 2 and not (project / "logs").exists(), err
-    return err
+    with chdir(project):
+        said = commands.refused(command.main, *words)
+    assert not (project / "logs").exists(), said
+    return said
 
 
 TWO = ["--over", "lr=1,2", "--at-once", "2"]  # of the trainer that comes with Muster
@@ -55,6 +69,12 @@ def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words
     assert message in found, found
 
 
+def test_a_refusal_is_the_end_of_the_command(project):
+    python = interpreter(for_workers=False)
+    code, out, err = sweep(project, "--launcher", "local", "--", "train.py", python=python)
+    assert (code, out) == (2, "") and err.startswith("error: a sweep needs --over NAME=")
+
+
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
 def test_a_dry_run_prints_the_commands_and_makes_nothing(project, flag):
     words = ["--launcher", "local", "--over", "lr=1,2", flag, "--", "train.py", "--x", "a b"]
@@ -79,8 +99,7 @@ def test_a_value_stands_where_the_program_names_it(project):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
 def test_every_example_of_the_documentation_runs(tmp_path, words):
-    script = re.search(r"```python\n(.*?)```", DOC, re.S)
-    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
     if "--launcher" in words:  # here as far as it goes without a cluster
         python = interpreter(for_workers=False)
@@ -94,7 +113,7 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
         names = {f"synthetic-sync-{sync}_seed-{n}" for sync in ("ddp", "all_reduce") for n in "12"}
         assert set(cells(tmp_path)) == names
         assert all(one["results"] for one in cells(tmp_path).values())
-    shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
+    shown = fences(PAGE, "text")[0].splitlines()
     if words == EXAMPLES[0]:
         without_times = [
             [re.sub(r"\b\d+\.\d(?!\d)", "", line).split() for line in table[-7:-1]]
@@ -106,7 +125,7 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
 def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
     code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
     assert code == 0, err
-    table = DOC.partition("## Names and folders")[2].partition("\n## ")[0]
+    table = text_of(PAGE).partition("## Names and folders")[2].partition("\n## ")[0]
     cells_of_names = re.findall(r"^\| (`.*?) \|", table, re.M)
     named = {name.rstrip("/") for cell in cells_of_names for name in re.findall("`(.*?)`", cell)}
     found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}

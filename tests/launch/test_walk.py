@@ -3,20 +3,21 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.writing import read_json
 from tests.commands import begin, ended, finish
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
+from tests.launch.walked import entered, traced
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 36
 OF_RESTART = 24  # in the leader
 OF_STACKS = 20
-MUSTER = str(REPOSITORY / "muster" / "command.py")
+MUSTER = str(CHECKOUT / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
 WORDS += ("--hang-after-s", "0")  # agents look at workers' progress after 10 s: on a slow machine
 # Each rank says that it has begun; in the first attempt it waits, in the second it ends.
@@ -28,22 +29,10 @@ while not pathlib.Path(f"go.{attempt}").exists():
 """
 
 
-def traced(folder: Path) -> dict[str, str]:
-    """The environment in which a launcher, a leader and agents write down what they enter."""
-    (folder / "notes").mkdir()
-    tracer = str(REPOSITORY / "tests" / "launch" / "walked")
-    return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
-
-
 @pytest.fixture
 def env(tmp_path) -> dict[str, str]:
     """With that, and with runs of its own: others may have the same name."""
     return {**traced(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-
-
-def entered(folder: Path, *pids: int) -> list[str]:
-    """Our files that these processes have entered."""
-    return sorted({line for pid in pids for line in (folder / "notes" / str(pid)).open()})
 
 
 def listed(files: list[str]) -> str:

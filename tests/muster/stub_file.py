@@ -12,13 +12,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import muster
 from muster import orderly_stop
+from muster.checkout import CHECKOUT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-STUB = REPOSITORY / "muster" / "__init__.pyi"
+STUB = CHECKOUT / "muster" / "__init__.pyi"
 IMPORTS = """
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -97,7 +96,7 @@ def _imports(code: str) -> Iterator[str]:
 
 def _source(path: str) -> dict[str, ast.stmt]:
     """The classes and functions of a file, by name."""
-    tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
+    tree = ast.parse((CHECKOUT / path).read_text(encoding="utf-8"))
     kinds = (ast.ClassDef, ast.FunctionDef)
     return {node.name: node for node in tree.body if isinstance(node, kinds)}
 
@@ -156,7 +155,7 @@ def formatted() -> str:
     """The text of the stub, as ruff formats it."""
     command = [sys.executable, "-m", "ruff", "format", f"--stdin-filename={STUB}", "-"]
     done = subprocess.run(
-        command, input=text(), capture_output=True, text=True, check=True, cwd=REPOSITORY
+        command, input=text(), capture_output=True, text=True, check=True, cwd=CHECKOUT
     )
     return done.stdout
 

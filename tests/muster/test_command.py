@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from muster.command import hide, main, reveal, variable
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 
 HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
 
@@ -47,7 +47,7 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
     (tmp_path / "muster" / "logins").mkdir(parents=True)
     (tmp_path / "muster" / "logins" / "cut").write_text("{")
     command = [sys.executable, "-c", "from muster.command import main; main()", "jobs", "fetch"]
-    done = call(*command, *words, cwd=REPOSITORY, env={"XDG_STATE_HOME": str(tmp_path)})
+    done = call(*command, *words, cwd=CHECKOUT, env={"XDG_STATE_HOME": str(tmp_path)})
     assert (done.returncode, text in done.stdout + done.stderr) == (code, True), done
 
 

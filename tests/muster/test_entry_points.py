@@ -9,15 +9,13 @@ from configs import plugins
 from launch.nodes import node_facts
 from muster import entry_points
 from muster.errors import UsageError
+from tests import written
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     def install(name: str, text: str) -> None:
-        about = tmp_path / name / f"{name}-1.0.dist-info"
-        about.mkdir(parents=True)
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text(f"[muster.tasks]\n{text}")
+        written.package(tmp_path / name, name, f"[muster.tasks]\n{text}")
         monkeypatch.syspath_prepend(tmp_path / name)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / name))
 

@@ -5,9 +5,10 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,14 +26,16 @@ def double(number):
 """
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def new_project(folder: Path, patching: pytest.MonkeyPatch) -> Path:
     """A folder with a module of the user's own, and an index of runs of its own."""
     skip_if_quick()
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "helper.py").write_text(HELPER)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "project"
+    patching.setenv("XDG_STATE_HOME", str(folder / "state"))
+    return write(folder / "project", {"helper.py": HELPER})
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    return new_project(tmp_path, monkeypatch)
 
 
 def run(project: Path, text: str) -> Any:
@@ -43,8 +46,7 @@ def run(project: Path, text: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_results_of_every_rank(project):
-    text = f"""
+WORKS = f"""
 import json, os, helper, muster
 
 def work(number, more=0):
@@ -56,25 +58,58 @@ if __name__ == "__main__":
     lines = sorted(job.logs(follow=True))
     print(json.dumps([str(job.run_dir), job.results(), lines, job.status().word]))
 """
-    folder, results, lines, state = run(project, text)
-    assert results == [[7, rank, "s3cret", str(project)] for rank in range(4)] and state == "done"
-    assert [line.partition("| ")[2] for line in lines] == [f"rank {n} works" for n in range(4)]
-    run_dir = Path(folder)
-    again = muster.job(run_dir.name[:-2])
-    with pytest.raises(muster.UsageError, match=rf"rank: number is 4; {run_dir.name} has 0 to 3"):
+
+
+class Worked(NamedTuple):
+    """What a script has printed whose function four ranks have called."""
+
+    run_dir: Path
+    results: list
+    lines: list[str]
+    state: str
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory) -> Iterator[Worked]:
+    with pytest.MonkeyPatch.context() as patching:
+        project = new_project(tmp_path_factory.mktemp("worked"), patching)
+        folder, *printed = run(project, WORKS)
+        yield Worked(Path(folder), *printed)
+
+
+def test_results_of_every_rank(worked):
+    project = worked.run_dir.parent.parent
+    assert project.name == "project" and worked.run_dir.parent == project / "logs"
+    assert worked.results == [[7, rank, "s3cret", str(project)] for rank in range(4)]
+    printed = [line.partition("| ")[2] for line in worked.lines]
+    assert printed == [f"rank {n} works" for n in range(4)] and worked.state == "done"
+    assert alive(worked.run_dir) == []
+
+
+def test_rank_that_a_run_has_not_is_refused(worked):
+    name = worked.run_dir.name
+    again = muster.job(name[:-2])
+    with pytest.raises(muster.UsageError, match=rf"rank: number is 4; {name} has 0 to 3"):
         again.rank(4)
-    with pytest.raises(muster.UsageError, match=f"logs: {run_dir.name}: exit code 2"):
+    with pytest.raises(muster.UsageError, match=f"logs: {name}: exit code 2"):
         list(again.logs(rank=4))
-    assert run_dir.parent == project / "logs"
-    private = [*FUNCTION.find(run_dir), *RESULT.find(run_dir)]
+
+
+def test_files_of_a_function_are_private(worked):
+    private = [*FUNCTION.find(worked.run_dir), *RESULT.find(worked.run_dir)]
     assert len(private) == 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
-    assert "s3cret" not in LAUNCH.path(run_dir).read_text()
-    assert alive(run_dir) == []
-    RESULT.path(run_dir, rank=3).chmod(0o640)
+    assert "s3cret" not in LAUNCH.path(worked.run_dir).read_text()
+
+
+def test_result_that_others_may_have_written_is_not_unpickled(worked):
+    """The last test with these results."""
+    again = muster.job(worked.run_dir.name)
+    RESULT.path(worked.run_dir, rank=3).chmod(0o640)
     with pytest.raises(PermissionError, match=r"not unpickled, since others may have written it"):
         again.results()
-    assert again.rank(2) == (7, 2, "s3cret", str(project))  # no other one is read
+    own = (7, 2, "s3cret", str(worked.run_dir.parent.parent))
+    assert again.rank(2) == own  # no other one is read
 
 
 def test_one_exception_from_the_first_that_failed(project):

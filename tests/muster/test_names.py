@@ -8,15 +8,15 @@ import sys
 from types import ModuleType
 
 import muster
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.muster.stub_file import REPOSITORY
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\nimport muster, pydoc\n"
 
 
 def test_completion_lists_all_names_and_loads_nothing():
     code = "import muster, sys; print(*dir(muster)); sys.exit('torch' in sys.modules)"
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT)
     assert (done.returncode, {*muster.__all__} - {*done.stdout.split()}) == (0, set())
 
 
@@ -27,14 +27,14 @@ def test_completion_works_where_a_test_has_put_something_else_in_torchs_place(mo
 
 def test_help_shows_what_a_python_without_torch_has():
     code = f"{WITHOUT_TORCH}print(*dir(muster))\nprint(pydoc.plain(pydoc.render_doc(muster)))"
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     names, _, shown = done.stdout.partition("\n")
     assert "launch" in names.split() and "sync" not in names.split()
     assert "sync, sync_ddp          gradients become the mean" in shown
 
 
-def version(*words: str, cwd: object = REPOSITORY) -> str:
+def version(*words: str, cwd: object = CHECKOUT) -> str:
     done = call(sys.executable, *words, "--version", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -42,14 +42,14 @@ def version(*words: str, cwd: object = REPOSITORY) -> str:
 
 def test_the_version_names_commit_and_python():
     printed = version("-m", "muster.command")
-    begin = rf"muster {re.escape(muster.__version__)} \({re.escape(str(REPOSITORY))}"
+    begin = rf"muster {re.escape(muster.__version__)} \({re.escape(str(CHECKOUT))}"
     assert re.match(rf"{begin}(, commit [0-9a-f]+(-dirty)?)?\), Python ", printed), printed
     assert f"Python {platform.python_version()} ({sys.executable})" in printed
 
 
 def test_a_copy_in_another_repository_does_not_name_its_commit(tmp_path):
     copy = tmp_path / "packages"
-    shutil.copytree(REPOSITORY / "muster", copy / "muster")
+    shutil.copytree(CHECKOUT / "muster", copy / "muster")
     (tmp_path / "mine.py").touch()
     for words in (["init", "-q"], ["add", "mine.py"], ["commit", "-q", "-m", "mine"]):
         own = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
@@ -58,7 +58,7 @@ def test_a_copy_in_another_repository_does_not_name_its_commit(tmp_path):
 
 
 def test_every_file_has_the_same_version():
-    cited = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    cited = (CHECKOUT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {muster.__version__}\n" in cited
-    setup = (REPOSITORY / "setup.cfg").read_text(encoding="utf-8")
+    setup = (CHECKOUT / "setup.cfg").read_text(encoding="utf-8")
     assert "\nversion = attr: muster.__version__\n" in setup

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from muster import writing
-from tests.launch.submit import REPOSITORY
+from muster.checkout import CHECKOUT
 
 HOLD = """
 from muster.writing import scratch_folder
@@ -33,7 +33,7 @@ def test_the_folder_of_a_killed_process_is_left_over(tmp_path):
         [sys.executable, "-c", HOLD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=REPOSITORY,
+        cwd=CHECKOUT,
         text=True,
     )
     with process:

@@ -1,3 +1,5 @@
+"""The known name that was meant by a wrong one is found."""
+
 import pytest
 
 from muster.similar_names import closest

@@ -4,9 +4,8 @@ What comes of a case are its losses and final parameters; every rank checks that
 same bits.
 """
 
-import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ import muster
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from tests.train.on_ranks import flat, trainer_of
+from tests.train.retained import assert_same_bits, params_of
 from train.loop import build
 from train.loop.evaluation import lengths_of
 from train.loop.step import build_schedule, to_device
@@ -162,16 +162,6 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     return losses, model.module
 
 
-def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
-    """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
-    digest = hashlib.sha256()
-    for tensor in (*params_of(trainer), *trainer.state.model.buffers(), *_states(trainer)):
-        digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
-    own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
-    digests = ranks.all_gather(own)
-    assert (digests == own).all(), f"{what}: ranks differ: {digests.tolist()}"
-
-
 def assert_communicates_once(case: Case, history: History, model: nn.Module, ranks: Ranks) -> None:
     """Each step hands every gradient to the collectives once, however many micro-batches it has."""
     if case.task == "patchy":
@@ -192,11 +182,6 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module, ran
     assert least <= min(found) <= max(found) <= most, f"{case.name}: {found}: {least} to {most}"
 
 
-def params_of(trainer: Trainer) -> list[torch.Tensor]:
-    """The whole values of all parameters, on every rank."""
-    return [values for _, values in trainer.grad_sync.values(trainer.state.model)]
-
-
 def result(losses: list[float], params: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"losses": torch.tensor(losses, dtype=torch.float64), "params": flat(list(params))}
 
@@ -209,12 +194,6 @@ def numbers_of(history: History) -> dict[str, torch.Tensor]:
         "counts": torch.tensor(counts, dtype=torch.float64),
         "norms": torch.tensor(norms, dtype=torch.float64),
     }
-
-
-def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
-    states = trainer.grad_sync.optimizer_state(trainer.state.model, trainer.state.optimizer)
-    for _, state in states:
-        yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
 
 
 def small_limits() -> None:

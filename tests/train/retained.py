@@ -3,24 +3,28 @@
 Beside it, what two such trainings are compared by.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from configs.settings.train import TrainConfig
 from train.checkpoints import storage
 from train.loop.trainer import Trainer
-from train.records.sinks import Console, Sinks
+from train.records.sinks import Console, History, Sinks
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 from train.tasks.base import Task
 
+CPU = torch.device("cpu")
 # 2048 samples: 8 steps an epoch; dropout is on
 CONFIG = TrainConfig(
     task="synthetic", sync="single", lr=0.01, epochs=2, batch_size=256, device="cpu", warmup_steps=3
 )
+CUT = 11  # after so many steps a training is cut, to be resumed
 
 
 class Lines(Console):
@@ -34,20 +38,49 @@ class Lines(Console):
         self.lines.append(text)
 
 
+class Uncommon(synthetic.Synthetic):
+    """Tied weights, a frozen part, or adapters, and a trained part beside them."""
+
+    def __init__(self, config: TrainConfig, kind: str) -> None:
+        super().__init__(config)
+        self.kind = kind
+
+    def build_model(self) -> nn.Module:
+        plain = super().build_model()
+        if self.kind == "tied":
+            return nn.Sequential(plain, last := nn.Linear(2, 2), nn.ReLU(), tied(last))
+        if self.kind == "frozen":
+            plain[0].requires_grad_(requires_grad=False)
+            return plain
+        from peft import LoraConfig, get_peft_model
+
+        adapted = get_peft_model(plain, LoraConfig(r=2, target_modules=["0"]))
+        plain[5].requires_grad_(requires_grad=True)  # which is no part of PEFT's adapters
+        return adapted
+
+
+def tied(layer: nn.Linear) -> nn.Linear:
+    """Another layer with the weight of `layer`, and a bias of its own."""
+    other = nn.Linear(2, 2)
+    other.weight = layer.weight
+    return other
+
+
 def run(
     config: TrainConfig,
     run_dir: Path,
     at_step: Callable[[int], object] | None = None,
     task: Task | None = None,
     ranks: Ranks | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Trainer, list[str]]:
     """Train to the end, and what was said; `at_step` is called after each step with its number."""
     ranks, console = ranks or Ranks(), Lines()
     sinks = Sinks(run_dir, ranks.rank)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     task = task or synthetic.build(config)
-    cpu, writes = torch.device("cpu"), ranks.rank == 0
-    trainer = Trainer(config, ranks, cpu, task, console, sinks, folder=folder, writes=writes)
+    writes = ranks.rank == 0
+    trainer = Trainer(config, ranks, device, task, console, sinks, folder=folder, writes=writes)
     if at_step is not None:
         add = trainer.history.add
         trainer.history.add = lambda record: (add(record), at_step(record.step))
@@ -82,6 +115,42 @@ def bits(trainer: Trainer) -> list[bytes]:
     return [part[key] for part in parts for key in sorted(part)]
 
 
+def losses(history: History) -> list[float]:
+    return [record.loss for record in history.steps]
+
+
 def steps(folder: Path) -> list[int]:
     """Of which there are checkpoints, the newest first."""
     return [one.step for one in storage.list_checkpoints(folder)]
+
+
+def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
+    """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
+    digest = hashlib.sha256()
+    for tensor in (*params_of(trainer), *trainer.state.model.buffers(), *_states(trainer)):
+        digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
+    own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
+    digests = ranks.all_gather(own)
+    assert (digests == own).all(), f"{what}: ranks differ: {digests.tolist()}"
+
+
+def params_of(trainer: Trainer) -> list[torch.Tensor]:
+    """The whole values of all parameters, on every rank."""
+    return [values for _, values in trainer.grad_sync.values(trainer.state.model)]
+
+
+def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
+    states = trainer.grad_sync.optimizer_state(trainer.state.model, trainer.state.optimizer)
+    for _, state in states:
+        yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
+
+
+def assert_resumes(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
+    """A whole run; one that is cut and resumed has its losses and its bits, on all ranks."""
+    whole = train(ranks, config, disk / "whole")
+    assert_same_bits(ranks, whole, what)
+    train(ranks, replace(config, max_steps=CUT, checkpoint_every=str(CUT)), disk / "cut")
+    resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+    assert losses(resumed.history) == losses(whole.history)[CUT:], f"{what}: not the same losses"
+    assert bits(resumed) == bits(whole), f"{what}: not the same bits"
+    return whole

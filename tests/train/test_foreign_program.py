@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.workers import REPOSITORY, finish, start
+from muster.checkout import CHECKOUT
+from tests.train.workers import finish, start
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ def test_sync_and_what_goes_with_it_can_be_loaded_into_any_program(tmp_path):
     (tmp_path / "train.py").write_text('MINE = "mine"\n')
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "__init__.py").write_text('MINE = "mine"\n')
-    words = [str(tmp_path), str(REPOSITORY)]
+    words = [str(tmp_path), str(CHECKOUT)]
     workers = [
         start(["program.py", str(rank), *words], None, tmp_path, sys.executable)
         for rank in range(2)

@@ -6,9 +6,8 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
-from tests.train.distributed.test_world import TORCHRUN
 from tests.train.tasks.vision.files import write_cifar
-from tests.train.workers import finish, free_port, start
+from tests.train.workers import TORCHRUN, finish, free_port, start
 from train import main
 
 

@@ -1,20 +1,19 @@
 """The course's command lines mean what they say, and run from any folder."""
 
-import itertools
 import json
 import sys
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
-from tests.train.distributed.test_world import TORCHRUN
+from tests.train.command_lines import translated
 from tests.train.tasks.text.made import make
-from tests.train.workers import finish, free_port, start
+from tests.train.workers import TORCHRUN, finish, free_port, start
 from train import run_glue
 
 # As the assignment gives it, but for the folders.
@@ -36,10 +35,7 @@ def translate(*argv, env=None):
     return Meant(config, world, args.output_dir, run_glue.batch_size(args, world))
 
 
-def refusal(*argv):
-    with pytest.raises(UsageError) as error:
-        translate(*argv)
-    return str(error.value)
+refusal = partial(translated.refusal, translate)
 
 
 def test_the_given_command_on_one_machine():
@@ -134,12 +130,8 @@ THEIRS = (*run_glue.FLAGS.same, *run_glue.FLAGS.also, *run_glue.FLAGS.refused)
 THEIRS += (*run_glue.FLAGS.not_needed, "--max_steps", "--total_batch_size", "--num_train_epochs")
 
 
-@fuzzed(
-    st.lists(st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5)
-)
-def test_any_words_are_a_run_or_are_refused(pairs):
-    of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
-    words = list(itertools.chain.from_iterable(of_each))
+@fuzzed(translated.any_words(THEIRS, VALUES))
+def test_any_words_are_a_run_or_are_refused(words):
     try:
         run = translate(*LEAST, "--do_train", *words)
     except UsageError as error:

@@ -9,7 +9,8 @@ from configs.plugins import load
 from configs.settings.train import TrainConfig
 from tests.train.alone import settings
 from tests.train.on_ranks import flat, trainer_of
-from tests.train.tasks import test_bert, test_ner
+from tests.train.tasks import conll
+from tests.train.tasks.pretraining import made
 from tests.train.tasks.text.made import small
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
@@ -58,13 +59,13 @@ def found(tmp_path_factory):
     for name in CASES:
         (folder / name).mkdir()
     for name in ("train", "dev"):
-        (folder / "ner" / f"{name}.txt").write_text(test_ner.TRAIN * 15)
-    (folder / "text" / "train.txt").write_text(test_bert.text(30).replace("w3 w3 w3 w3", "w3"))
-    (folder / "text" / "valid.txt").write_text(test_bert.text(5))
-    test_bert.shard(folder / "shards" / "0.h5", 30)
-    test_bert.shard(folder / "shards" / "test.h5", 7)
-    words = dict.fromkeys([*test_bert.VOCABULARY, *test_ner.WORDS[5:]])
-    small(folder, words, {**test_bert.MODEL, "vocab_size": 60})
+        (folder / "ner" / f"{name}.txt").write_text(conll.TRAIN * 15)
+    (folder / "text" / "train.txt").write_text(made.text(30).replace("w3 w3 w3 w3", "w3"))
+    (folder / "text" / "valid.txt").write_text(made.text(5))
+    made.one_token_shard(folder / "shards" / "0.h5", 30)
+    made.one_token_shard(folder / "shards" / "test.h5", 7)
+    words = dict.fromkeys([*made.VOCABULARY, *conll.WORDS[5:]])
+    small(folder, words, {**made.MODEL, "vocab_size": 60})
     return {ranks: results_of(work, ranks, folder, str(folder))[0] for ranks in SPLITS}
 
 

@@ -11,10 +11,19 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from muster import run_files
+from muster.checkout import CHECKOUT
+from muster.records import json_objects
 from tests.commands import begin, call
 from tests.preload import interpreter, skip_if_quick
 
-REPOSITORY = Path(__file__).parents[2]
+# What torchrun gives the second worker of the second node.
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "my-run", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}  # fmt: skip
 
 
 def free_port() -> int:
@@ -39,7 +48,7 @@ def start_by_hand(
 def start(
     python_args: Sequence[str],
     env: dict[str, str] | None = None,
-    cwd: str | Path = REPOSITORY,
+    cwd: str | Path = CHECKOUT,
     python: str | None = None,
 ) -> subprocess.Popen[str]:
     skip_if_quick()
@@ -51,7 +60,7 @@ def run_program(
 ) -> list[tuple[int, str, str]]:
     """How a user's own program ends on each rank, started by hand; `muster` is on its path."""
     (folder / "program.py").write_text(text)
-    env |= {"PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    env |= {"PYTHONPATH": str(CHECKOUT), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     env["MASTER_PORT"] = str(free_port())
     every = [{**env, "RANK": str(rank)} for rank in range(ranks)]
     return finish([start(["program.py"], one, folder, python) for one in every])
@@ -101,6 +110,16 @@ def losses(run_dir: Path) -> list[float]:
     return [one["loss"] for one in records(run_dir, 0, "step")]
 
 
+def losses_by_step(*folders: Path) -> dict[int, float]:
+    """Of several attempts, in their order: a step that was done twice counts the second time.
+
+    The last one may still be writing.
+    """
+    paths = [run_files.METRICS.path(folder, rank=0) for folder in folders]
+    found = (one for path in paths if path.exists() for one in json_objects(path.read_bytes()))
+    return {one["step"]: one["loss"] for one in found if one["kind"] == "step"}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(path.read_text())
     return value
@@ -122,7 +141,7 @@ def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -
     """Run `script` as each worker of one group on this machine; all of them must end well."""
     torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, f"--nproc-per-node={ranks}", script, *words]
-    env = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    env = {"PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1"}
     done = call(*command, env=env, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -136,7 +155,7 @@ def results_of(
     """
     import torch  # (not all who start workers have it)
 
-    file = Path(work.__code__.co_filename).relative_to(REPOSITORY).with_suffix("")
+    file = Path(work.__code__.co_filename).resolve().relative_to(CHECKOUT).with_suffix("")
     given = [".".join(file.parts), work.__name__, str(folder), *words]
     run_on_ranks(str(Path(__file__).with_name("on_ranks.py")), ranks, *given, timeout_s=timeout_s)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(ranks)]

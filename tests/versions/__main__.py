@@ -4,9 +4,9 @@
 
 Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
 on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
-Rows of torch_names.txt are written anew, what docs/library.md says is printed. As root, ssh and
-Slurm are the testbed's; else only the tests are run. What is compared are numbers: losses with
-those of DDP, of one process, and of the torch that the toolkit itself has.
+What docs/library.md says is printed. As root, ssh and Slurm are the testbed's; else only the tests
+are run. What is compared are numbers: losses with those of DDP, of one process, and of the torch
+that the toolkit itself has.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from muster.checkout import CHECKOUT
 from tests.train.workers import read_json, run_on_ranks
-from tests.versions.names import REPOSITORY, Table
 
 PROGRAM = Path(__file__).with_name("program.py")
 # What the library's tests import beside torch.
 PACKAGES = (
-    "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis vermin"
-    " PyYAML python-dotenv tqdm"
+    "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis PyYAML"
+    " python-dotenv tqdm"
 ).split()
 # Those of what a user's program loads; not those that train with the toolkit's own trainer.
 TESTS = """
@@ -78,8 +78,6 @@ def tried(torch: str, python: str, folder: Path) -> tuple[list[str], list[str]]:
     if (own := made(base, torch, folder)) is None:
         return [], [f"no torch {torch} for Python {python}"]
     version = output(own, "-c", "import platform; print(platform.python_version())")
-    lacking = set(output(own, "-m", "tests.versions.names").split())
-    Table.read().with_version(torch, lacking).write()
     passed, problems = tested(own)
     runs = launched(own, folder) if os.geteuid() == 0 else {}
     reference = by_own_torch(folder) if runs else {}
@@ -111,12 +109,12 @@ def made(python: str, torch: str, folder: Path) -> str | None:
         return None
     # As in every process that Muster starts, `import muster` finds this checkout.
     packages = output(own, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    Path(packages, "muster.pth").write_text(f"{REPOSITORY / 'muster' / 'on_path'}\n", "utf-8")
+    Path(packages, "muster.pth").write_text(f"{CHECKOUT / 'muster' / 'on_path'}\n", "utf-8")
     return own
 
 
 def output(python: str, *words: str) -> str:
-    done = subprocess.run([python, *words], cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
+    done = subprocess.run([python, *words], cwd=CHECKOUT, text=True, stdout=subprocess.PIPE)
     done.check_returncode()
     return done.stdout.strip()
 
@@ -125,7 +123,7 @@ def tested(python: str) -> tuple[str, list[str]]:
     """How many tests passed, and whether some did not."""
     words = ["-q", "-rfE", "-p", "no:cacheprovider", "-k", "not accelerate"]
     pytest = [python, "-m", "pytest", *TESTS, *words]
-    done = subprocess.run(pytest, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
+    done = subprocess.run(pytest, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE)
     if done.returncode:
         print(done.stdout[-8000:], file=sys.stderr)
     passed = re.search(r"(\d+) passed", done.stdout)
@@ -134,7 +132,7 @@ def tested(python: str) -> tuple[str, list[str]]:
 
 def launched(python: str, folder: Path) -> dict[str, dict[str, Any]]:
     """What the program finds under each launcher."""
-    box = [str(REPOSITORY / "tests" / "cluster" / "boxed.sh"), sys.executable]
+    box = [str(CHECKOUT / "tests" / "cluster" / "boxed.sh"), sys.executable]
     found = output(*box, "-m", "tests.versions.launchers", python, str(folder))
     runs: dict[str, dict[str, Any]] = json.loads(found.splitlines()[-1])
     return runs

@@ -17,9 +17,10 @@ from launch.agent.processes.workers import Workload
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
+from muster.checkout import CHECKOUT
 from tests.commands import call, ended
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, run_well, start, submit
+from tests.launch.submit import run_well, start, submit
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -161,7 +162,7 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
     os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
     command = [sys.executable, "-m", "launch.agent"]
     with os.fdopen(reads, "rb") as stdin:
-        agent = subprocess.Popen(command, cwd=REPOSITORY, stdin=stdin, stdout=subprocess.PIPE)
+        agent = subprocess.Popen(command, cwd=CHECKOUT, stdin=stdin, stdout=subprocess.PIPE)
     with ended(agent):
         assert agent.stdout is not None
         with os.fdopen(writes, "wb"):  # open until its part has ended
@@ -175,14 +176,14 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     """It is started on every node, and each import delays the run."""
     words = "import sys, launch.agent.agent, launch.agent.led_run; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
-    assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
+    assert call(sys.executable, "-c", words, cwd=CHECKOUT).stdout == "set()\n"
 
 
 def test_what_inspects_workers_is_loaded_whole_at_once():
     """An agent loads it ten seconds after its workers have begun: a failure then waits for none."""
     words = "import sys; from launch.agent.inspection import node_inspection; "
     words += "print('concurrent.futures.thread' in sys.modules)"
-    assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "True\n"
+    assert call(sys.executable, "-c", words, cwd=CHECKOUT).stdout == "True\n"
 
 
 @pytest.mark.needs("prlimit")

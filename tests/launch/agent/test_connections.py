@@ -264,7 +264,7 @@ def agents():
         yield make
 
 
-@pytest.mark.parametrize("start", range(21))  # wherever in the range the search begins
+@pytest.mark.parametrize("start", [0, 10, 20])  # where in the range the search begins
 def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypatch):
     monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
     with socket.create_server((HERE, 0)) as other:

@@ -20,17 +20,17 @@ from launch.agent.processes.container import (
     outermost,
 )
 from launch.spec import NodeCommand, Program
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.ownership import user_name
 from tests.commands import call, ended
 from tests.launch import images
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, alive, run_well, start, submit, wait_until
+from tests.launch.submit import JOBS, alive, run_well, start, submit, wait_until
 from tests.train.workers import read_json
 from tests.written import executable
 
 TAIL = shutil.which("tail")
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
 LOCAL = ["--launcher", "local", "--run-id", "run"]
 MANUAL = [*LOCAL, "--workers", "manual"]
 MOUNTS = ("/home/me/project", "/data:/mnt/data")
@@ -210,13 +210,22 @@ def project(tmp_path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))])
+@pytest.fixture
 def engine(request, tmp_path, monkeypatch) -> str:
     """The engine that is found first. Debian has no apptainer: a stand-in takes its place."""
-    if request.param == "apptainer":
+    name: str = getattr(request, "param", "apptainer")
+    if name == "apptainer":
         images.apptainer(tmp_path / "bin")
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    return request.param
+    return name
+
+
+# What else runs in charliecloud's containers is in tests/cluster/test_containers.py.
+in_both = pytest.mark.parametrize(
+    "engine",
+    ["apptainer", pytest.param("ch-run", marks=pytest.mark.needs("ch-run"))],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -225,6 +234,7 @@ def inside(engine, tmp_path) -> list[str]:
     return images.flags(images.image(tmp_path / "image"))
 
 
+@in_both
 def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_path, engine):
     flags = [*MANUAL, "--nodes", "2", "--env", "TOKEN=secret words", *inside]
     run_well(*flags, "--", "shows.py", "0", cwd=project)
@@ -236,7 +246,7 @@ def test_programs_run_inside_with_what_they_have_outside(project, inside, tmp_pa
         assert len(calls) == 4  # each node asks the image, and starts a worker
         for words in (f" --bind {call}" for call in calls):
             assert "secret" not in words
-            assert f" --bind {REPOSITORY} " in words and f" --pwd {project} " in words
+            assert f" --bind {CHECKOUT} " in words and f" --pwd {project} " in words
             assert f" {tmp_path}/image {sys.executable} " in words
 
 
@@ -312,6 +322,7 @@ def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
 
 
 @pytest.mark.slow
+@in_both
 def test_stacks_show_where_a_worker_inside_is(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
@@ -324,6 +335,7 @@ def test_stacks_show_where_a_worker_inside_is(project, inside):
 
 
 @pytest.mark.slow
+@in_both
 def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)

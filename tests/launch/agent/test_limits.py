@@ -8,8 +8,8 @@ import pytest
 
 from launch.agent.inherited import raise_limits
 from launch.nodes.resources import limits, too_low
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.written import write
 
 MB = 1 << 20
@@ -46,7 +46,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE), *resource.getrlimit(resource.
 
 
 def test_soft_limits_are_raised_to_hard_ones():
-    done = call(sys.executable, "-c", RAISES, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", RAISES, cwd=CHECKOUT)
     assert done.stdout == "900 900 800 800\n", done.stderr
 
 

@@ -12,8 +12,9 @@ import pytest
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import spawn
 from launch.spec import NodeCommand
+from muster.checkout import CHECKOUT
 from tests.commands import begin
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 
 SLEEP = "import time; print('here', flush=True); time.sleep(10_000)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -129,7 +130,7 @@ def test_what_an_agent_starts_dies_with_it():
         "print(child.pid, flush=True)\n"
         "print('ended with', child.wait(), flush=True)\n"
     )
-    with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
+    with begin(sys.executable, "-c", code, cwd=CHECKOUT) as agent:
         child = psutil.Process(int(agent.stdout.readline()))
         assert agent.stdout.readline() == "here\n"  # it is what it was to become
         agent.kill()

@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 
 from launch.nodes.resources import Cores, parts_of, usable_cores
+from tests.launch.scripts import SHOWS_CORES
 from tests.launch.submit import run_well
 
-SHOWS = """
-import json, os
-print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
-"""
 LOCAL = ["--launcher", "local"]
 
 
 def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
     """Threads and CPUs of each rank, and what was printed."""
-    (folder / "shows.py").write_text(SHOWS)
+    (folder / "shows.py").write_text(SHOWS_CORES)
     out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder)
     paths = sorted(folder.glob("logs/*/workers/*.out"))
     found = [json.loads(path.read_text()) for path in paths]
@@ -43,10 +40,9 @@ def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, her
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["torchrun", "accelerate", "preload"])
-def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
+def test_a_worker_alone_has_all_cores(tmp_path, here):
     """torchrun gives it no number of threads at all."""
-    threads, cpus, out = run(tmp_path, "--workers", workers)
+    threads, cpus, out = run(tmp_path, "--workers", "torchrun")
     assert threads == [str(here.threads(1))] and cpus == [sorted(os.sched_getaffinity(0))]
     assert f"\ncores: {here.words(1)}\n" in out
 

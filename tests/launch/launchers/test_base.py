@@ -7,9 +7,9 @@ import pytest
 from configs.settings.launch import LaunchConfig
 from launch.launchers.base import launcher_name, launcher_of
 from launch.programs.command_line import CommandLine
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.written import executable
 
 ANSWERS = [
@@ -41,7 +41,7 @@ def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
         "print([name for name in sys.modules if name.startswith('launch.launchers.')])\n"
     )
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY, env=env)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT, env=env)
     last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
     assert last == "['launch.launchers.base', 'launch.launchers.local']", done.stderr
 

@@ -8,8 +8,8 @@ from launch.leading import batch_job
 from launch.slurm import run_job
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.written import write
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
@@ -17,7 +17,7 @@ JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
 def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
     argv = ["launch.leading.batch_job", "new", "--task", "synthetic", "--logs-dir", logs, *flags]
-    done = call(sys.executable, "-m", *argv, cwd=REPOSITORY, env={**JOB, **env})
+    done = call(sys.executable, "-m", *argv, cwd=CHECKOUT, env={**JOB, **env})
     return done.returncode, done.stdout, done.stderr
 
 

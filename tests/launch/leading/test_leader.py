@@ -23,11 +23,12 @@ from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
 from launch.runs.run_state import LeaderWatcher, Submission
 from launch.spec import LaunchSpec
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.commands import cause_in, ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 from tests.written import write
 
 
@@ -85,7 +86,7 @@ def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
 def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
     """It would have nobody else to lead it."""
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
-    with ended(subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)) as process:
+    with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
         assert wait_until((tmp_path / "exits").exists)
         process.send_signal(signal.SIGTSTP)
         assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
@@ -149,7 +150,7 @@ def test_failures_that_are_alike_are_counted(spec):
 @pytest.mark.parametrize("number", [signal.SIGQUIT])
 def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path, number):
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
-    with ended(subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)) as process:
+    with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
         assert wait_until((tmp_path / "exits").exists)
         process.send_signal(number)
         assert process.wait(timeout=300) == 128 + number

@@ -1,17 +1,19 @@
 """No setting that was given is ignored: what has no use in a run is refused, whatever its value."""
 
+import re
 import socket
 
 import pytest
 
 from configs import cli
 from configs.settings.launch import RunConfig
+from launch import submit
 from launch.launchers.base import checked_launcher, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
 from muster.errors import UsageError
-from tests.launch.submit import submit
+from tests.commands import refused
 
 OWN = ["--launcher", "local"]
 PROGRAM = ["--", "train.py", "--lr", "1"]
@@ -23,16 +25,52 @@ def refusal(*argv: str) -> list[str]:
     return str(refused.value).splitlines()
 
 
-# Each has the default of our trainer: it is not that of another program.
-DEFAULTS = [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
+TRAINERS = (
+    r"is a setting of the trainer that comes with Muster.*goes after it: -- train\.py \.\.\.$"
+)
+OF_A_PROGRAM = [
+    ["--env", "X=1"],
+    ["--prologue", __file__],
+    ["--wrap", "nice"],
+    ["--container", "x.sif"],
+    ["--snapshot"],
+]
+UNUSED = [
+    ("local", ["--partition", "gpu"]),
+    ("local", ["--slurm", "mail-type=END"]),
+    ("local", ["--ssh-config", "none"]),
+    ("local", ["--network", "10.0.0.0/8"]),
+    ("local", ["--include", "*.pt"]),
+    ("ssh", ["--hosts", "node0", "-p", "gpu"]),
+    ("slurm", ["--user", "me"]),
+]
+USELESS = [
+    # Each has the default of our trainer: it is not that of another program.
+    ([*OWN, "--lr", "1e-3", *PROGRAM], f"^--lr {TRAINERS}"),
+    ([*OWN, "--sync=ddp", *PROGRAM], f"^--sync {TRAINERS}"),
+    ([*OWN, "--length_balance", *PROGRAM], f"^--length-balance {TRAINERS}"),
+    ([*OWN, "--no-length-balance", *PROGRAM], f"^--length-balance {TRAINERS}"),
+    ([*OWN, "--operations", "all", *PROGRAM], f"^--operations {TRAINERS}"),
+    ([*OWN, "--operations", "all"], "^--operations is for --program bench_collectives$"),
+    (
+        [*OWN, "--program", "worker", *PROGRAM],
+        r"^--program worker and train\.py are two programs; give one of them$",
+    ),
+    *(
+        ([*OWN, *words], rf"^{words[0]} is for a program of your own.*-- train\.py")
+        for words in OF_A_PROGRAM
+    ),
+    *(
+        (["--launcher", name, *words, *PROGRAM], f"has no effect with --launcher {name}")
+        for name, words in UNUSED
+    ),
+]
 
 
-@pytest.mark.parametrize("words", [*DEFAULTS, ["--operations", "all"]])
-def test_a_setting_of_the_trainer_is_refused_beside_another_program(words):
-    (line,) = refusal(*OWN, *words, *PROGRAM)
-    flag = words[0].partition("=")[0].replace("_", "-").replace("--no-", "--")
-    assert line.startswith(f"{flag} is a setting of the trainer that comes with Muster")
-    assert line.endswith("goes after it: -- train.py ...")
+@pytest.mark.parametrize(("words", "message"), USELESS)
+def test_setting_without_a_use_is_refused(words, message):
+    (line,) = refusal(*words)
+    assert re.search(message, line), line
 
 
 def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
@@ -52,26 +90,6 @@ def test_what_holds_for_any_run_may_be_given(tmp_path):
     assert line.train is None and line.bench is None
 
 
-def test_there_are_not_two_programs():
-    (line,) = refusal(*OWN, "--program", "worker", *PROGRAM)
-    assert line == "--program worker and train.py are two programs; give one of them"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--env", "X=1"],
-        ["--prologue", __file__],
-        ["--wrap", "nice"],
-        ["--container", "x.sif"],
-        ["--snapshot"],
-    ],
-)
-def test_a_setting_of_another_program_is_refused_without_one(words):
-    (line,) = refusal(*OWN, *words)
-    assert line.startswith(f"{words[0]} is for a program of your own") and "-- train.py" in line
-
-
 def test_what_nodes_must_have_is_what_their_workers_need(tmp_path, monkeypatch):
     def asked(*words: str) -> WorkersPython:
         return CommandLine.of([*OWN, *words]).workers_python
@@ -88,8 +106,6 @@ def test_what_nodes_must_have_is_what_their_workers_need(tmp_path, monkeypatch):
 
 
 def test_settings_of_the_bench_are_for_the_bench():
-    (problem,) = refusal(*OWN, "--operations", "all")
-    assert problem == "--operations is for --program bench_collectives"
     line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
     assert line.bench.operations == "gather"
 
@@ -114,24 +130,6 @@ def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
     assert cli.for_bench(words) == [
         "--launcher=local", "--nodes=2", "--threads=1", "--slurm=a=b", "--quiet=true"
     ]  # fmt: skip
-
-
-USELESS = [
-    ("local", ["--partition", "gpu"]),
-    ("local", ["--slurm", "mail-type=END"]),
-    ("local", ["--ssh-config", "none"]),
-    ("local", ["--network", "10.0.0.0/8"]),
-    ("local", ["--include", "*.pt"]),
-    ("ssh", ["-p", "gpu"]),
-    ("slurm", ["--user", "me"]),
-]
-
-
-@pytest.mark.parametrize(("launcher", "words"), USELESS)
-def test_what_the_launcher_has_no_use_for_is_refused(launcher, words):
-    hosts = ["--hosts", "node0"] if launcher == "ssh" else []
-    (line,) = refusal("--launcher", launcher, *hosts, *words, *PROGRAM)
-    assert f"has no effect with --launcher {launcher}" in line
 
 
 def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
@@ -209,20 +207,22 @@ def test_a_variable_that_is_not_set_here_is_named_with_all_else(monkeypatch):
         assert line.startswith(start)
 
 
-def test_at_most_no_node_is_refused():
-    (line,) = all_lines(*OWN, "--nodes", "1:0", "--", "true")
-    assert line == "--nodes 1:0: the first number must be the smaller one"
+WRONG = [
+    ([*OWN, "--nodes", "1:0"], "--nodes 1:0: the first number must be the smaller one"),
+    (
+        [*OWN, "--wrap", "env 'x"],
+        "--wrap env 'x: No closing quotation; it is split into words as a shell does it",
+    ),
+    # of which no other setting is wrong
+    (["--launcher", "slrum", "--user", "me"], "--launcher: unknown 'slrum'"),
+    (["--hostfile", "h", "--user", "me"], "unknown flag --hostfile"),
+]
 
 
-def test_an_open_quote_in_wrap_is_refused():
-    (line,) = all_lines(*OWN, "--wrap", "env 'x", "--", "true")
-    assert line == "--wrap env 'x: No closing quotation; it is split into words as a shell does it"
-
-
-@pytest.mark.parametrize("words", [["--launcher", "slrum"], ["--hostfile", "h"]])
-def test_a_wrong_launcher_makes_no_other_setting_wrong(words):
-    (line,) = all_lines(*words, "--user", "me", "--", "true")
-    assert line.startswith(("--launcher: unknown 'slrum'", "unknown flag --hostfile"))
+@pytest.mark.parametrize(("words", "start"), WRONG)
+def test_wrong_setting_is_one_line(words, start):
+    (line,) = all_lines(*words, "--", "true")
+    assert line.startswith(start)
 
 
 def test_what_the_trainer_is_to_read_is_refused_where_it_is_known_not_to_exist(tmp_path):
@@ -264,18 +264,27 @@ def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
     )
 
 
+TASK = ["--task", "synthetic"]
 REFUSED = [
     (["--", "none.py"], "none.py: No such file or directory"),
     (["train.py"], "a program of your own follows after --: -- train.py"),
     (["--nodse", "2"], "did you mean --nodes?"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
+    ([*TASK, "--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
+    ([*TASK, "--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
+    ([*TASK, "--launcher", "pigeon"], "known: auto, local"),
+    ([*TASK, "--nproc-per-node", "gpu"], "shows no GPU"),
+    ([*TASK, "--node", "4"], "--node"),
+    ([*TASK, "--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
+    ([*TASK, "--split", "1,1", "--nodes", "1:2"], "--split 1,1 has one part for each worker; "),
+    ([*TASK, "--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_the_command_refuses_before_anything_is_made(tmp_path, words, message):
-    logs = ["--logs-dir", str(tmp_path / "logs")]
-    code, out, err = submit(*logs, *words, cwd=tmp_path)
-    assert (code, out) == (2, "") and message in err
+def test_the_command_refuses_before_anything_is_made(tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert message in refused(submit.main, "--logs-dir", tmp_path / "logs", *words)
     assert list(tmp_path.iterdir()) == []

@@ -5,55 +5,17 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call, cause_in
-from tests.launch.submit import REPOSITORY, SUBMIT, alive, run_well, start, submit, wait_until
-from tests.preload import skip_if_quick
+from tests.launch.scripts import ready_workers
+from tests.launch.submit import JOBS, SUBMIT, alive, only_run, run_well, start, submit, wait_until
+from tests.preload import interpreter, skip_if_quick
 from tests.written import executable
 
 LOCAL = ["--launcher", "local"]
-# No word of Muster in it.
-DDP = """
-import argparse, sys, time
-import configs
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float)
-parser.add_argument("--fail", type=int)
-parser.add_argument("--steps", type=int, default=3)
-args = parser.parse_args()
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(4, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-for step in range(args.steps):
-    if step == 1 and rank == args.fail:
-        raise ValueError("sample 17 is empty")
-    loss = model(torch.full((8, 4), float(rank))).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(f"rank {rank} of {dist.get_world_size()}: step {step}", flush=True)
-    if args.steps > 100: time.sleep(0.05)
-dist.destroy_process_group()
-"""
-
-
-def only_run(project: Path) -> Path:
-    (run_dir,) = (project / "logs").iterdir()
-    return run_dir
-
-
-def ready_workers(project: Path) -> list[Path]:
-    """Those that have printed something."""
-    found = project.glob("logs/*/workers/*.out")
-    return [path for path in found if path.stat().st_size > 0]
 
 
 def python_for(workers: str) -> str | None:
@@ -68,12 +30,11 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     out = run_well(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
     assert "rank 0 of 4: step 2" in out
-    run_dir = only_run(project)
+    run_dir = only_run(project / "logs")
     assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
     ranks = sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
     assert ranks == [0, 1, 2, 3]
-    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
-    done = call(*jobs, "status", run_dir.name, cwd="/")
+    done = call(sys.executable, JOBS, "status", run_dir.name, cwd="/")
     assert done.stdout.startswith(f"{run_dir.name}: done"), done.stderr
     assert alive(project) == []
 
@@ -85,11 +46,11 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     code, _, err = submit(*words, cwd=project, python=python_for(workers))
     assert code == 1
     assert cause_in(err) == "ValueError: sample 17 is empty"
-    run_id = only_run(project).name
+    run_id = only_run(project / "logs").name
     assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
 
     assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}; the others stopped", err)
-    end = json.loads((only_run(project) / "exit.json").read_text())
+    end = json.loads((only_run(project / "logs") / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
     assert f'File "{project}/train.py", line ' in end["message"]
     assert "preload.py" not in end["message"] and "worker_main.py" not in end["message"]
@@ -143,7 +104,9 @@ def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers)
     (project / "other.py").write_text(UNTOLD[how])
     flags = [*LOCAL, "--nodes", "2", "--workers", workers]
     run_well(*flags, "--", "other.py", cwd=project, python=python_for(workers))
-    records = [json.loads(path.read_text()) for path in only_run(project).glob("exits/*.json")]
+    records = [
+        json.loads(path.read_text()) for path in only_run(project / "logs").glob("exits/*.json")
+    ]
     assert [record["cause"] for record in records] == ["done", "done"]
 
 
@@ -161,7 +124,7 @@ def test_a_program_without_torch(project):
     flags = [*LOCAL, "--nodes", "3", "--workers", "manual"]
     out = run_well(*flags, "--", "./hello.sh", "a b", cwd=project)
     assert f"rank 0 of 3: a b {project}\n" in out
-    outputs = only_run(project).glob("workers/*.out")
+    outputs = only_run(project / "logs").glob("workers/*.out")
     assert len({path.read_text() for path in outputs}) == 3
 
 
@@ -186,7 +149,8 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
     (project / "stops.py").write_text(STOPS)
     flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--checkpoint-dir", "kept"]
     for attempt in range(2):
-        process = start(*flags, "--run-id", f"run{attempt}", "--", "stops.py", cwd=project)
+        words = [*flags, "--run-id", f"run{attempt}", "--", "stops.py"]
+        process = start(*words, cwd=project, python=interpreter())
         assert wait_until(lambda begun=2 * (attempt + 1): len(ready_workers(project)) == begun)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)

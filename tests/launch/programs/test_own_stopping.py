@@ -8,6 +8,7 @@ import pytest
 
 from tests.commands import ended
 from tests.launch.submit import alive, start, wait_until, worker
+from tests.preload import interpreter
 
 FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
 SAVE_S = 7.0  # longer than what waits for 5 s
@@ -52,7 +53,8 @@ def test_what_catches_sigterm_has_its_grace_and_no_more(tmp_path, words, more, n
     (tmp_path / "saves.py").write_text(SAVES)
     flags = [*FLAGS, "--logs-dir", "runs", *more]
     program = str(tmp_path / "saves.py")
-    with ended(start(*flags, "--", program, *words, cwd=tmp_path)) as process:
+    argv = [*flags, "--", program, *words]
+    with ended(start(*argv, cwd=tmp_path, python=interpreter())) as process:
         assert wait_until(lambda: ready(tmp_path) == 4)
         began = time.monotonic()
         (worker(process, 3) if number == signal.SIGKILL else process).send_signal(number)

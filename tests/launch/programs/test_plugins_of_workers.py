@@ -14,6 +14,7 @@ from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.studies.cells import from_grid
 from muster.errors import UsageError
+from tests.written import package
 
 ADDED = "[muster.tasks]\nchess = plays:build\n[muster.compressors]\nsign = sends:build\n"
 
@@ -24,10 +25,7 @@ def python(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("workers") / "env"
     venv.create(folder, symlinks=True, with_pip=False)
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    about = packages / "plays-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plays\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(ADDED)
+    package(packages, "plays", ADDED)
     return folder / "bin" / "python"
 
 
@@ -83,11 +81,8 @@ def test_a_node_says_what_its_packages_add(python):
 
 def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatch):
     """Later commands find a run's launcher by that name."""
-    about = tmp_path / "other-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     text = "[muster.launchers]\nmine = launch.launchers.local:build\nlocal = no_such_module:build\n"
-    (about / "entry_points.txt").write_text(text)
+    package(tmp_path, "other", text)
     monkeypatch.syspath_prepend(tmp_path)
     named = r"^--launcher mine: its class is in launch\.launchers\.local"
     with pytest.raises(UsageError, match=named):

@@ -11,8 +11,8 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import cause_in
-from tests.launch.programs.test_own_programs import DDP, only_run, ready_workers
-from tests.launch.submit import alive, run_well, start, submit, wait_until, worker
+from tests.launch.scripts import DDP, ready_workers
+from tests.launch.submit import alive, only_run, run_well, start, submit, wait_until, worker
 
 LOCAL = ["--launcher", "local", "--workers", "preload"]
 SHAPE = ["--nodes", "2", "--nproc-per-node", "2"]
@@ -33,7 +33,7 @@ def run(project: Path, *words: str) -> str:
 
 
 def agent(project: Path, node: int) -> psutil.Process:
-    record = (only_run(project) / "agents" / f"node_{node:05d}.json").read_text()
+    record = (only_run(project / "logs") / "agents" / f"node_{node:05d}.json").read_text()
     return psutil.Process(json.loads(record)["pid"])
 
 

@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 from launch.programs import project_snapshot
 from muster.errors import UsageError
 from tests.commands import call
-from tests.required import need
+from tests.required import AS_ANY_USER, need
 from tests.written import write
-
-# Root reads all files, unless it gives up the right to.
-AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
-AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 
 def git(folder: Path, *words: str) -> None:

@@ -13,8 +13,7 @@ from launch.studies.cell_runs import command_of
 from launch.studies.cells import from_grid
 from muster.errors import UsageError
 from tests.commands import call, cause_in
-from tests.launch.programs.test_own_programs import only_run
-from tests.launch.submit import REPOSITORY, submit
+from tests.launch.submit import JOBS, only_run, submit
 from tests.written import executable, write
 
 LOCAL = ["--launcher", "local", "--nodes", "2", "--workers", "manual"]
@@ -168,7 +167,7 @@ def test_a_run_of_it_shows_the_traceback_and_records_the_script(tmp_path):
     code, _, err = submit(*LOCAL, "--", "python", "-u", "train.py", cwd=tmp_path)
     assert code == 1 and cause_in(err) == "ValueError: bad sample", err
     assert err.count("Traceback") == 1
-    run_dir = only_run(tmp_path)
+    run_dir = only_run(tmp_path / "logs")
     (first, *_) = json.loads((run_dir / "launch.json").read_text())["nodes"]
     assert first["argv"][-1] == "train.py" and run_dir.name.endswith("-train-2x1")
 
@@ -185,5 +184,5 @@ def test_a_run_of_a_shell_s_program_shows_what_the_failed_rank_printed(tmp_path)
     last.append("its output: muster jobs logs r --rank 1")
     assert code == 7 and err.splitlines()[-3:] == last
     assert cause_in(err).endswith(": bash: exit code 7")
-    status = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "status", "r", cwd=tmp_path)
+    status = call(sys.executable, JOBS, "status", "r", cwd=tmp_path)
     assert status.stdout.splitlines()[-3:] == last

@@ -17,9 +17,10 @@ from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.nodes.channel import Channel
 from launch.starters.base import WarmInterpreter
+from muster.checkout import CHECKOUT
 from tests.commands import call, cause_in
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, SUBMIT
+from tests.launch.submit import SUBMIT
 from tests.preload import skip_if_quick
 
 SMALL = """
@@ -90,7 +91,7 @@ def test_last_words_that_fit_nowhere_are_not_the_end_of_who_writes_them(writes):
     code = f"import sys; from pathlib import Path; {writes}; print('it goes on', flush=True)"
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=full
+            [sys.executable, "-c", code], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=full
         )
     assert done.stdout == b"it goes on\n"
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.runs.test_restart import losses
+from muster import run_files
 from tests.launch.submit import alive, run_well, start, wait_until, worker
 from tests.preload import below, children, interpreter
+from tests.train.workers import losses_by_step
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def victims(
 def whole(tmp_path_factory) -> dict[int, float]:
     folder = tmp_path_factory.mktemp("whole")
     run_well(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
-    return losses(folder / "whole")
+    return losses_by_step(folder / "whole")
 
 
 def finished(run_dir: Path) -> list[str]:
@@ -87,5 +88,6 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     if "attempt 2 of 4" in out:
         went_on = int(out.partition("going on from step ")[2].partition(" ")[0])
         assert went_on >= int(before[-1].removeprefix("step_"))
-    assert losses(run_dir) == whole
+    attempts = run_files.attempt_folders(run_dir).values()
+    assert losses_by_step(*attempts, run_dir) == whole
     assert alive(tmp_path) == []

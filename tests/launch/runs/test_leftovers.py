@@ -5,21 +5,18 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launch.runs import leftovers, run_record
 from muster.command import logins
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
+from tests.launch.run_folders import leader, remembered
+from tests.launch.submit import JOBS
 from tests.written import write
-
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +25,6 @@ def _own_folders(tmp_path, monkeypatch):
     for name in ("state", "tmp"):
         monkeypatch.setenv({"state": "XDG_STATE_HOME", "tmp": "TMPDIR"}[name], str(tmp_path / name))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-
-
-def remembered(run_dir: Path) -> Path:
-    run_dir.mkdir(parents=True)
-    run_record.remember(run_dir)
-    return run_dir
 
 
 def make_old(path: Path, days: int) -> None:
@@ -84,12 +75,6 @@ def test_where_a_run_is_on_a_login_node_is_known_for_a_month(tmp_path):
     write(logins(), {"new": {"session": ""}, "old": {"session": ""}})
     make_old(logins() / "old", days=31)
     assert here(tmp_path) == ["where a run is, of more than a month ago"]
-
-
-def leader(**more) -> dict:
-    me = psutil.Process()
-    plain = {"launcher": "local", "job_id": "", "pid": me.pid, "host": socket.gethostname()}
-    return plain | {"started_unix_s": me.create_time()} | more
 
 
 def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch):

@@ -12,10 +12,11 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.commands import call
 from tests.configs.made import made
-from tests.launch.submit import REPOSITORY
+from tests.launch.submit import JOBS
 from tests.written import write
 
 NODES = [
@@ -61,7 +62,7 @@ node_history.note(Path(sys.argv[1]), "ssh", NODES, "n1")
 def test_runs_that_end_at_the_same_moment_are_all_written_down(ended, tmp_path):
     ended(GONE.format("n1"))
     command = [sys.executable, "-c", ENDS_TOO, str(tmp_path / "run")]
-    for process in [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(3)]:
+    for process in [subprocess.Popen(command, cwd=CHECKOUT) for _ in range(3)]:
         assert process.wait() == 0
     assert len(node_history.failures()) == 4
 
@@ -111,7 +112,7 @@ def test_they_are_listed_and_forgotten(ended):
     ended(GONE.format("n2"), lost="n2")
 
     def jobs(*words):
-        done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "nodes", *words)
+        done = call(sys.executable, JOBS, "nodes", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,9 +1,5 @@
 """A run that loses a worker goes on from its checkpoint; one that gets nowhere is given up."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 
 from configs import cli
@@ -12,7 +8,7 @@ from launch.runs import restart
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED
-from tests.launch.submit import start, submit, wait_until, worker
+from tests.launch.submit import recovered, start, submit, wait_until, worker
 from tests.preload import interpreter
 from tests.written import write
 
@@ -20,26 +16,6 @@ FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--thread
 OF_OURS = ["imports", "rendezvous", "model", "checkpoint", "step"]
 # So long that it is not over before a look finds its first checkpoint.
 SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "15"]
-
-
-def losses(run_dir: Path) -> dict[int, float]:
-    """Of all attempts, in order: a step that was done twice counts the second time."""
-    found = {}
-    earlier = sorted(run_dir.glob("attempts/*"), key=lambda path: int(path.name))
-    for folder in [*earlier, run_dir]:
-        for line in (folder / "metrics" / "rank_00000.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            if record["kind"] == "step":
-                found[record["step"]] = record["loss"]
-    return found
-
-
-def recovered(out: str, run_dir: Path, what: str) -> list[str]:
-    """The parts that a restart is said to have taken, which are on record."""
-    (shown,) = re.findall(f"^attempt 2: {what} after [0-9.]+ s: (.*)$", out, re.MULTILINE)
-    parts = json.loads((run_dir / "recovery.json").read_text())["parts_s"]
-    assert shown.split()[::2] == list(parts) and min(parts.values()) >= 0
-    return list(parts)
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])

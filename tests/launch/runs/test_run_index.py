@@ -2,25 +2,18 @@
 
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 from launch.runs import run_record
 from tests.commands import call
-from tests.launch.programs.test_project_snapshot import AS_ANY_USER
+from tests.launch.run_folders import remembered
+from tests.required import AS_ANY_USER
 
 
 @pytest.fixture(autouse=True)
 def _index(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def remembered(folder: Path) -> Path:
-    """A run's folder, which is in the index."""
-    folder.mkdir(parents=True)
-    run_record.remember(folder)
-    return folder
 
 
 def test_a_run_whose_disk_was_away_is_found_again(tmp_path):

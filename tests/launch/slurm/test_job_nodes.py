@@ -20,9 +20,10 @@ from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes, _address_of_first
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.commands import begin, ended
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 from tests.written import executable, write
 
 # As srun does: a task for each node, which is told its place.
@@ -220,7 +221,7 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     """What srun has started ends by itself."""
     script = "from tests.launch.slurm.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
-    with ended(begin(sys.executable, "-c", script, tmp_path, cwd=REPOSITORY)) as leader:
+    with ended(begin(sys.executable, "-c", script, tmp_path, cwd=CHECKOUT)) as leader:
         assert wait_until(begun.exists)
         mine = psutil.Process(leader.pid).children(recursive=True)
         assert mine

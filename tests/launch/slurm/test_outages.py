@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 
 from launch.runs import run_state
-from muster.errors import STOPPED, MusterError
+from muster.checkout import CHECKOUT
+from muster.errors import MusterError
 from tests.commands import begin, call, finish
-from tests.launch.submit import REPOSITORY, SUBMIT
-from tests.launch.test_jobs import leader, run_folder
-
-JOB = {"launcher": "slurm", "job_id": "12", "cluster": "here", "host": "login", "pid": 1}
-JOB["started_unix_s"] = 1.0
-DONE_IN_ORDER = {"code": STOPPED, "message": "stopped cleanly after step 7"}
+from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
+from tests.launch.submit import SUBMIT
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -42,8 +39,7 @@ def test_who_waits_for_a_job_records_no_end_of_it_and_says_what_others_say(
     waited = json.loads(out.splitlines()[-1])
     assert waited["kind"] == "ended" and not (tmp_path / "run" / "exit.json").exists()
     assert json.loads((tmp_path / "run" / "job.json").read_text())["job_id"] == "12"
-    jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
-    status = json.loads(call(*jobs, "status", "run", "--json").stdout)
+    status = json.loads(jobs(tmp_path, "status", "run", "--json")[1])
     assert status["end"].items() <= waited.items()
 
 
@@ -91,12 +87,11 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
-    jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
-    done = call(*jobs, "status", "12")
-    assert done.stdout.startswith("run-b: running (job 12)"), done.stderr
+    _, out, err = jobs(tmp_path, "status", "12")
+    assert out.startswith("run-b: running (job 12)"), err
     (tmp_path / "run-c" / "config.yaml").touch()
-    done = call(*jobs, "status", "12")
-    assert done.returncode == 2 and "'12' fits several runs: run-c, run-b" in done.stderr
+    code, _, err = jobs(tmp_path, "status", "12")
+    assert code == 2 and "'12' fits several runs: run-c, run-b" in err
 
 
 def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm, tmp_path):
@@ -122,7 +117,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
         "if run_record.go_on_in_background(spec): time.sleep(10_000)\n"
     )
     run, lines = run_folder(tmp_path, "run"), []
-    assert call(sys.executable, "-c", code, run, cwd=REPOSITORY).returncode == 0
+    assert call(sys.executable, "-c", code, run, cwd=CHECKOUT).returncode == 0
     assert run_state.state_of(run).word == "running"
     run_state.cancel(run, lines.append)
     assert lines == ["run: stopped"] and run_state.state_of(run).over

@@ -24,12 +24,11 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from launch.studies import array_job
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.commands import call
 from tests.configs.made import made
-from tests.launch.slurm.test_outages import JOB
-from tests.launch.submit import REPOSITORY
-from tests.launch.test_jobs import run_folder
+from tests.launch.run_folders import JOB, run_folder
 from tests.written import write
 
 TWO = {"partition": "short,main", "account": "x,y"}
@@ -287,7 +286,7 @@ def test_a_job_that_was_not_the_first_ends_well_and_has_done_nothing(run):
     before = sorted(path.stat().st_mtime_ns for path in run.iterdir())
     argv = [sys.executable, "-m", "launch.leading.batch_job", "run", run]
     env = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1"}
-    done: subprocess.CompletedProcess[str] = call(*argv, cwd=REPOSITORY, env=env)
+    done: subprocess.CompletedProcess[str] = call(*argv, cwd=CHECKOUT, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "job 13 was the first to start, and leads the run; this one ends\n"
     assert sorted(path.stat().st_mtime_ns for path in run.iterdir()) == before

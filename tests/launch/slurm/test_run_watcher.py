@@ -15,11 +15,8 @@ from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import LaunchSpec
 from muster import json_output
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
-from tests.launch.slurm.test_outages import JOB
-from tests.launch.test_jobs import run_folder
+from tests.launch.run_folders import JOB, NPROC, of_ranks, run_folder
 from tests.written import write
-
-NPROC = {"slurm.json": {"nproc": [1, 1]}}
 
 
 def of_agents(*ends: End) -> dict:
@@ -31,14 +28,6 @@ def of_agents(*ends: End) -> dict:
         how = {"code": 1, "cause": "command", "message": end.text, "clock_offset_s": 0.0}
         files[f"agents/node_0000{index}.exit.json"] = {**place, **how, "ends": [end.to_json()]}
     return files
-
-
-def of_ranks(cause: str, message: str, code: int) -> dict:
-    """The records of two ranks that ended so."""
-    more = {"host": "here", "time_unix_s": 5.0, "code": code, "cause": cause, "traceback": ""}
-    return {
-        f"exits/rank_0000{rank}.json": {**more, "rank": rank, "message": message} for rank in (0, 1)
-    }
 
 
 SENT_A_SIGNAL = of_agents(*(End(Kind.SIGNAL, node, 4.0, signal=15) for node in ("node0", "node1")))

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.launch.submit import REPOSITORY, wait_until
+from muster.checkout import CHECKOUT
+from tests.launch.submit import wait_until
 from tests.written import executable
 
 # Each says what it was called with; scontrol as Slurm does, and in its own time.
@@ -20,7 +21,7 @@ esac""",
     "srun": 'echo "$PWD: $*" > step',
     "scontrol": f"""touch asked; [ ! -e slow ] || sleep 2
 case "$2" in
-job) echo "   Command={REPOSITORY}/slurm/multinode.sh --sync ddp" ;;
+job) echo "   Command={CHECKOUT}/slurm/multinode.sh --sync ddp" ;;
 hostnames) echo node0; echo node1 ;;
 esac""",
 }
@@ -40,7 +41,7 @@ def job(tmp_path):
     job_env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "MUSTER_PYTHON": str(tmp_path / "python")}
 
     def start(name: str, *words: str, **env: str) -> subprocess.Popen:
-        argv = ["bash", str(REPOSITORY / "slurm" / name), *words]
+        argv = ["bash", str(CHECKOUT / "slurm" / name), *words]
         return subprocess.Popen(argv, env=job_env | env, cwd=tmp_path, start_new_session=True)
 
     return start
@@ -50,15 +51,15 @@ def job(tmp_path):
 def test_a_script_becomes_the_leader_wherever_sbatch_was_called(job, tmp_path, script):
     assert job(script, "--lr", "a b").wait(timeout=300) == 0
     place, _, words = (tmp_path / "leader").read_text().strip().partition(": ")
-    assert place == str(REPOSITORY)
-    assert words.startswith(f"{REPOSITORY}/muster/run_module.py launch.leading.batch_job new")
+    assert place == str(CHECKOUT)
+    assert words.startswith(f"{CHECKOUT}/muster/run_module.py launch.leading.batch_job new")
     assert "--lr a b" in words
 
 
 def test_paths_for_an_installation_are_those_of_the_sbatch_call(job, tmp_path):
     root = tmp_path / "in stalled" / "muster" / "_checkout"
     (root / "launch").mkdir(parents=True)
-    shutil.copy(REPOSITORY / "launch" / "own_python.sh", root / "launch")
+    shutil.copy(CHECKOUT / "launch" / "own_python.sh", root / "launch")
     for script in LEADING:
         assert job(script, MUSTER_DIR=str(root)).wait(timeout=300) == 0
         found = (tmp_path / "leader").read_text()
@@ -102,8 +103,8 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     step = "srun --cpus-per-task=4 --kill-on-bad-exit=1 --unbuffered"
     assert job("multinode_manual.sh", "--sync", "ddp").wait(timeout=300) == 0
     python = tmp_path / "python"
-    module = f"{REPOSITORY}/muster/run_module.py train.worker"
-    worker = f"{REPOSITORY}: {step[5:]} {python} {module} --sync ddp"
+    module = f"{CHECKOUT}/muster/run_module.py train.worker"
+    worker = f"{CHECKOUT}: {step[5:]} {python} {module} --sync ddp"
     assert (tmp_path / "step").read_text().strip() == worker
     assert job("multinode_manual.sh", "--", "t.py", "--lr", "1").wait(timeout=300) == 0
     found = (tmp_path / "step").read_text().strip()

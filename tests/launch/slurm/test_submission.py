@@ -160,13 +160,18 @@ def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm, tmp_path):
         submitted(tmp_path / "run")
 
 
-def test_more_workers_than_gpus_are_refused():
-    config = made(LaunchConfig, launcher="slurm", nproc_per_node=4)
-    for asked, refused in (("2", True), ("a100:4", False), ("8", False)):
-        slurm = SlurmConfig(gpus_per_node=asked)
-        launcher = build(Settings(config, SshConfig(), slurm))
-        assert bool(list(launcher.problems())) == refused
-    launcher = build(Settings(config, SshConfig(), SlurmConfig()))
+FOUR_A_NODE = made(LaunchConfig, launcher="slurm", nproc_per_node=4)
+
+
+@pytest.mark.parametrize(("asked", "refused"), [("2", True), ("a100:4", False), ("8", False)])
+def test_more_workers_than_gpus_are_refused(asked, refused):
+    slurm = SlurmConfig(gpus_per_node=asked)
+    launcher = build(Settings(FOUR_A_NODE, SshConfig(), slurm))
+    assert bool(list(launcher.problems())) == refused
+
+
+def test_more_workers_than_the_gpus_of_a_held_job_are_refused():
+    launcher = build(Settings(FOUR_A_NODE, SshConfig(), SlurmConfig()))
     launcher._current = CurrentJob(job_id="12", name="12", num_nodes=2, gpus=2)
     (line,) = launcher.problems()
     assert "--nproc-per-node 4, but each node has 2 GPUs" in line
@@ -319,11 +324,15 @@ def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
     assert f"#SBATCH --output={output}\n" in script.read_text()
 
 
-def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(slurm, tmp_path):
-    with pytest.raises(UsageError, match="submitit reads %t in a path as a job's number; choose"):
-        submitted(tmp_path / "50%test" / "run")
-    with pytest.raises(UsageError, match="submitit reads %a in a path as a job's number; choose"):
-        submitted(tmp_path / "100%a" / "run", tmp_path / "100%a" / "other")
+@pytest.mark.parametrize(
+    ("runs", "pattern"), [(["50%test/run"], "%t"), (["100%a/run", "100%a/other"], "%a")]
+)
+def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(
+    slurm, tmp_path, runs, pattern
+):
+    message = f"submitit reads {pattern} in a path as a job's number; choose"
+    with pytest.raises(UsageError, match=message):
+        submitted(*(tmp_path / name for name in runs))
 
 
 KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)

@@ -10,9 +10,9 @@ import pytest
 import submitit
 
 from launch.slurm import submitit_jobs
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.written import executable, write
 
 # As submitit does in a job, before it calls the function; the checkout is another.
@@ -33,7 +33,7 @@ print(sys.argv[1:], *(signal.getsignal(getattr(signal, name)).name for name in n
 
 def test_the_leader_takes_submitit_s_place_and_no_notice_ends_it_before(tmp_path):
     write(tmp_path, {"muster/run_module.py": SHOWS})
-    done = call(sys.executable, "-c", IN_A_JOB, "/logs/a run", tmp_path, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", IN_A_JOB, "/logs/a run", tmp_path, cwd=CHECKOUT)
     words = ["launch.leading.batch_job", "run", "/logs/a run"]
     assert done.stdout == f"{words} SIG_IGN SIG_IGN SIG_DFL\n", done.stderr
 

@@ -9,10 +9,10 @@ import pytest
 from launch.ssh.login_node import installation as installed
 from launch.ssh.login_node.connection import Connection
 from launch.ssh.login_node.remote_command import RemoteCommand
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.commands import call
 from tests.launch.ssh.conftest import READS, TITLE
-from tests.launch.submit import REPOSITORY
 from tests.written import executable, write
 
 
@@ -60,7 +60,7 @@ def test_nobody_else_may_write_what_was_sent(installation, umask, tmp_path, chec
 def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(words, tmp_path):
     executable(tmp_path / "ssh", f"#!/bin/sh\ntouch {tmp_path}/called\nexit 255\n")
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
-    muster = [sys.executable, REPOSITORY / "muster" / "command.py"]
+    muster = [sys.executable, CHECKOUT / "muster" / "command.py"]
     done = call(*muster, *words, "--login", "node0", "--", "t.py", cwd=tmp_path, env=env)
     assert done.returncode == 2 and "use letters, digits, '.'" in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["ssh"]
@@ -71,7 +71,7 @@ def test_what_a_start_up_file_prints_is_no_part_of_an_answer(installation, tmp_p
     write(tmp_path / "homes" / "node0", {".bashrc": TITLE})
     checkout = Path(installation.checkout)
     checkout.parent.mkdir(parents=True)
-    checkout.symlink_to(REPOSITORY)
+    checkout.symlink_to(CHECKOUT)
     command = RemoteCommand(installation, installation.new_session("noisy"))
     command.start(["sh", "-c", "echo out; echo err >&2; exit 7"], {}, "/")
     assert command.follow(lambda _: None) == 7

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 from tests.written import write
 
-SCRIPT = str(REPOSITORY / "launch" / "ssh" / "login_node" / "session.sh")
+SCRIPT = str(CHECKOUT / "launch" / "ssh" / "login_node" / "session.sh")
 BEGUN = "import os, sys, time; print(os.environ['A'], os.getcwd(), flush=True); "
 WAITS = "time.sleep(10_000)"
 

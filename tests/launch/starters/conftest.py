@@ -22,7 +22,8 @@ from launch.spec import (
     assignments_of,
 )
 from launch.starters.base import WarmInterpreter, commands_of
-from tests.launch.submit import REPOSITORY, wait_until
+from muster.checkout import CHECKOUT
+from tests.launch.submit import wait_until
 
 TWO = WorkersPerNode(2)
 
@@ -46,7 +47,7 @@ class Node:
         program = Program(("t.py", *words), cwd=str(self.folder), python=sys.executable)
         spec = LaunchSpec("run", self.folder / "run", program, workers=self.starter)
         spec = replace(spec, preload=modules)
-        node = NodeFacts(NodeSpec("localhost", TWO), "node0", sys.executable, str(REPOSITORY), TWO)
+        node = NodeFacts(NodeSpec("localhost", TWO), "node0", sys.executable, str(CHECKOUT), TWO)
         facts = Facts((node,), "127.0.0.1")
         (assignment,) = assignments_of(spec, facts, commands_of(spec, facts))
         return assignment

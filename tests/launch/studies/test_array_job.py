@@ -6,9 +6,7 @@ from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.studies import array_job
 from launch.studies.cells import Cell, Sweep
-from tests.launch.slurm.test_outages import JOB
-from tests.launch.slurm.test_run_watcher import NPROC, of_ranks
-from tests.launch.test_jobs import run_folder
+from tests.launch.run_folders import JOB, NPROC, of_ranks, run_folder
 from tests.written import write
 
 

@@ -3,6 +3,8 @@
 import itertools
 import json
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +18,11 @@ from tests.configs import odd_values
 from tests.fuzzing import fuzzed
 
 SHIPPED = sorted((CHECKOUT / "configs" / "studies").glob("*.yaml"))
+
+
+@cache
+def shipped(path: Path) -> Sweep:
+    return study_file.read(path)
 
 
 @pytest.fixture
@@ -139,7 +146,7 @@ def test_what_no_run_could_be_is_refused_before_the_first(read, text, message):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_shipped_can_be_run(path):
-    study = study_file.read(path)
+    study = shipped(path)
     assert study.about and len(study.cells) >= 3
     assert study.x and study.series
     # flags may change any number: the report says those of the runs
@@ -148,7 +155,7 @@ def test_what_is_shipped_can_be_run(path):
 
 def test_bscs_own_grid_is_whole():
     """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
-    study = study_file.read(CHECKOUT / "configs" / "studies" / "bsc_cluster.yaml")
+    study = shipped(CHECKOUT / "configs" / "studies" / "bsc_cluster.yaml")
     found = set()
     for cell in study.cells:
         train, launch = cell.parsed.train, cell.parsed.launch

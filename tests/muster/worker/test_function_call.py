@@ -12,6 +12,7 @@ from muster.launching import write_call
 from muster.worker.function_call import read_private, write_private
 from tests import commands
 from tests.muster.worker import shims
+from tests.muster.worker.shims import Mute
 
 
 def call(folder: Path) -> tuple[int, dict]:
@@ -61,13 +62,6 @@ def test_another_python_is_named(tmp_path):
     code, record = call(tmp_path)
     assert code == 1
     assert "work was pickled by Python 3.8, and this is Python" in record["message"]
-
-
-class Mute(Exception):
-    """What a program's own exceptions may do."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
 
 
 def raise_mute() -> None:

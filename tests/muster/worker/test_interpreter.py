@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from muster.worker import interpreter
 from tests.commands import call
-from tests.launch.submit import REPOSITORY
 from tests.written import executable
 
 FIRST_LINES = [
@@ -20,7 +20,7 @@ FIRST_LINES = [
 def test_what_keeps_a_program_from_starting_is_named(line, why, tmp_path):
     program = str(executable(tmp_path / "run.sh", line))
     code = f"from muster.worker import worker_main; worker_main.run_command([{program!r}])"
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
+    done = call(sys.executable, "-c", code, cwd=CHECKOUT)
     assert done.returncode == 127 and f"error: {program}{why}" in done.stderr
 
 

@@ -12,10 +12,11 @@ from configs.settings.launch import WorkersPerNode
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.preload import skip_if_quick
 
-WORKER = Path(__file__).parents[3] / "muster" / "worker"
+WORKER = CHECKOUT / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
 # Lines of several workers do not mix.
 SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
@@ -72,11 +73,9 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"], ["app.pyz", "-x"]]
-)
-def test_each_rank_is_as_under_torchrun(project, words):
+def test_each_rank_is_as_under_torchrun(project):
     skip_if_quick()
+    words = ["train.py", "--lr", "1e-3", "--"]
     env = {"TMPDIR": str(project)}
     ours = printed(run(project, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
@@ -94,6 +93,16 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["-m", "train", "-h"], ["app.pyz", "-x"]])
+def test_a_module_and_a_zipapp_are_as_in_a_worker_that_is_not_forked(project, words):
+    own = printed(run(project, *words))[1]
+    argv = [sys.executable, WORKER / "worker_main.py", *words]
+    (other,) = printed(call(*argv, cwd=project, env=own["env"]))
+    for name in ("argv", "path", "name", "file", "main", "package", "cwd", "own"):
+        assert own[name] == other[name], name
+
+
 def test_each_forked_worker_replaces_placeholders_by_its_own_values(project):
     workers = printed(run(project, "--fill-in", "train.py", "{rank} of {world_size}"))
     assert [one["argv"] for one in workers] == [["train.py", f"{rank} of 2"] for rank in range(2)]
@@ -103,7 +112,7 @@ THREAD = "import threading, time\n"
 THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
 UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
-    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '30'])", "leaves a thread"),
+    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
 }
 
 

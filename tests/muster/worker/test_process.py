@@ -16,7 +16,7 @@ from launch.spec import RUN_MODULE, WORKER_MAIN, NodeCommand
 from muster.checkout import CHECKOUT
 from muster.worker import process
 from tests.commands import begin
-from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.submit import wait_until
 from tests.written import executable
 
 SOURCES = [
@@ -78,9 +78,9 @@ def own_scripts(tmp_path) -> list[tuple[str, ...]]:
     """Commands as of torchrun, of a worker, and of one whose Python is a script around another."""
     (tmp_path / "tool.py").write_text(SAYS_SO)
     around = executable(tmp_path / "python", f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
-    worker = (str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py"))
+    worker = (str(CHECKOUT / WORKER_MAIN), str(tmp_path / "tool.py"))
     return [
-        (sys.executable, str(REPOSITORY / RUN_MODULE), "tool"),
+        (sys.executable, str(CHECKOUT / RUN_MODULE), "tool"),
         (sys.executable, *worker),
         (str(around), *worker),
     ]
@@ -113,7 +113,7 @@ def test_they_end_with_their_agent(which, own_scripts, tmp_path):
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
     )
-    with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
+    with begin(sys.executable, "-c", code, cwd=CHECKOUT) as agent:
         child = psutil.Process(int(agent.stdout.readline()))
         assert agent.stdout.readline() == "here\n"
         below = child.children(recursive=True)
@@ -156,7 +156,7 @@ def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
     """As with `nohup ... &`: no agent has started torchrun there."""
     (tmp_path / "tool.py").write_text(LIVES)
     log = tmp_path / "log"
-    words = [sys.executable, str(REPOSITORY / RUN_MODULE), "tool"]
+    words = [sys.executable, str(CHECKOUT / RUN_MODULE), "tool"]
     line = f"{shlex.join(words)} > {shlex.quote(str(log))} 2>&1 & read -r _"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     env.pop(process.AGENT, None)

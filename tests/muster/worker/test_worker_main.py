@@ -56,23 +56,34 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train.py", "--lr", "1e-3", "-m", "--", "a b"],
-        ["./train.py"],
-        ["-m", "package.module", "--x"],
-        ["-m", "package", "-h"],
-        ["app", "--x"],
-        ["./app/"],
-        ["app.pyz", "--x"],
-    ],
-    ids=" ".join,
+SCRIPT = ("train.py", "--lr", "1e-3", "-m", "--", "a b")
+MODULE = ("-m", "package.module", "--x")
+FORMS = (
+    SCRIPT,
+    ("./train.py",),
+    MODULE,
+    ("-m", "package", "-h"),
+    ("app", "--x"),
+    ("./app/",),
+    ("app.pyz", "--x"),
 )
-def test_all_is_as_with_plain_python(project, words, env):
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        *((words, "plain") for words in FORMS),
+        *(
+            (words, where)
+            for words in (SCRIPT, MODULE)
+            for where in ENVIRONMENTS
+            if where != "plain"
+        ),
+    ],
+)
+def test_all_is_as_with_plain_python(project, words, where):
     (project / "inspection").mkdir()
-    env |= {"MUSTER_INSPECTION": str(project / "inspection")}
+    env = ENVIRONMENTS[where] | {"MUSTER_INSPECTION": str(project / "inspection")}
     with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
     assert with_us.returncode == 0, with_us.stderr
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from muster.errors import NO_RETRY, UsageError
 from muster.orderly_stop import StoppedCleanly
 from tests.commands import call
 from tests.train.retained import CONFIG, bits, run, steps
-from tests.train.workers import REPOSITORY, results_of
+from tests.train.workers import results_of
 from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.object_states import ObjectStates
@@ -356,7 +357,7 @@ def test_full_checkpoint_disk_fails_the_run_after_its_last_step(tmp_path):
     worker = [sys.executable, "-m", "train.worker", "--task", "synthetic", "--sync", "single"]
     worker += ["--epochs", "1", "--checkpoint-every", "epoch", "--checkpoint-dir", str(small)]
     worker += ["--logs-dir", str(tmp_path), "--run-id", "run"]
-    done = call("unshare", "--mount", "sh", "-c", script, "sh", str(small), *worker, cwd=REPOSITORY)
+    done = call("unshare", "--mount", "sh", "-c", script, "sh", str(small), *worker, cwd=CHECKOUT)
     assert done.returncode == NO_RETRY, done.stderr
     where = f"{small} on {socket.gethostname()}: the disk is full"
     assert f"error: the training is over, but step 32: no checkpoint in {where}" in done.stderr

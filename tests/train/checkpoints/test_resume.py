@@ -15,22 +15,16 @@ import torch
 import muster
 from configs import plugins
 from muster.errors import UsageError
-from tests.train.loop.test_export import Uncommon
-from tests.train.retained import CONFIG, bits, results, run, train
+from tests.train.retained import CONFIG, CUT, Uncommon, bits, losses, results, run, train
 from tests.train.workers import results_of
 from train.checkpoints import storage
 from train.tasks import synthetic
 
-CUT = 11
 NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
 # The others are changed by making a checkpoint; their own tests make the same ones twice.
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
 CYCLE = [*MODES, MODES[0]]  # of each mode's checkpoints, the one before it goes on, too
 SPLITS = {2: "3,1", 3: "3,0,2"}
-
-
-def losses(trainer):
-    return torch.tensor([record.loss for record in trainer.history.steps], dtype=torch.float64)
 
 
 def resume_in_every_mode(ranks, folder):
@@ -47,7 +41,9 @@ def resume_in_every_mode(ranks, folder):
         train(ranks, cut, disk / "cut")
         resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
         assert bits(resumed) == bits(whole), f"{mode}: not the same bits"
-        assert torch.equal(losses(resumed), losses(whole)[CUT:]), f"{mode}: not the same losses"
+        assert losses(resumed.history) == losses(whole.history)[CUT:], (
+            f"{mode}: not the same losses"
+        )
 
         plain = replace(config, dropout=0.0)  # which differs over numbers of ranks
         reference = Path(folder, f"{mode}.pt")
@@ -55,7 +51,7 @@ def resume_in_every_mode(ranks, folder):
             whole = train(ranks, plain, disk / "plain")
             train(ranks, replace(cut, dropout=0.0), disk / "plain-cut")
             if ranks.rank == 0:
-                torch.save(losses(whole), reference)
+                torch.save(losses(whole.history), reference)
             continue
         for made_by in (mode, CYCLE[CYCLE.index(mode) + 1]):
             (other,) = Path(folder).glob(
@@ -63,7 +59,8 @@ def resume_in_every_mode(ranks, folder):
             )
             resumed = train(ranks, plain, disk / made_by, other)
             wanted = torch.load(reference, weights_only=True)[CUT:]
-            gap = (losses(resumed) - wanted).abs().max().item()
+            pairs = zip(losses(resumed.history), wanted, strict=True)
+            gap = max(abs(loss - expected) for loss, expected in pairs)
             case = f"{mode}, from {made_by}'s checkpoint of other ranks"
             assert gap < 1e-6, f"{case}: losses differ by {gap}"
 
@@ -111,27 +108,51 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
-def test_resume_without_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=f"--resume {tmp_path}: no checkpoint in"):
-        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "run")
+class Counter:
+    """An object of a program, whose state is no model's."""
+
+    def state_dict(self):
+        return {"0.weight": 3}
+
+    def load_state_dict(self, state):
+        pass
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_size": 128}, "--batch-size is 128, but was 256 in the checkpoint; give 256, or"),
-        ({"seed": 1}, "--seed is 1, but was 42"),
-        ({"lr": 0.5}, "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
-        ({"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
-        ({"decay": "all"}, "--decay is all, but was matrices in the checkpoint; give matrices, or"),
-        ({"precision": "fp64"}, "in torch.float64; see --model and --precision"),
-    ],
-)
-def test_resume_with_other_settings_is_refused(tmp_path, change, message):
-    run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
+def cut_after_two(folder):
+    run(replace(CONFIG, max_steps=2, checkpoint_every="2"), folder)
+
+
+def of_a_program(**objects):
+    return lambda folder: muster.checkpoints(folder, **objects).save(3)
+
+
+LINEAR = torch.nn.Linear(2, 1)
+# What writes a folder, the settings with which a run is to go on from it, and what is said.
+REFUSED = [
+    (Path.mkdir, {}, "--resume {folder}: no checkpoint in"),
+    (cut_after_two, {"batch_size": 128},
+     "--batch-size is 128, but was 256 in the checkpoint; give 256, or"),
+    (cut_after_two, {"seed": 1}, "--seed is 1, but was 42"),
+    (cut_after_two, {"lr": 0.5},
+     "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
+    (cut_after_two, {"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
+    (cut_after_two, {"decay": "all"},
+     "--decay is all, but was matrices in the checkpoint; give matrices, or"),
+    (cut_after_two, {"precision": "fp64"}, "in torch.float64; see --model and --precision"),
+    (of_a_program(model=LINEAR), {}, "of another program: it holds model; here are hist"),
+    # with objects of its own that have the names of ours
+    (of_a_program(model=Counter()), {}, "of another program: it holds model; here are hist"),
+    (of_a_program(settings=Counter()), {}, "of another program: it holds settings; here are hist"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "change", "message"), REFUSED)
+def test_resume_that_does_not_fit_is_refused(tmp_path, written, change, message):
+    folder = tmp_path / "cut"
+    written(folder)
     with pytest.raises(UsageError) as error:
-        run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
-    assert message in str(error.value)
+        run(replace(CONFIG, resume=str(folder), **change), tmp_path / "again")
+    assert message.format(folder=folder) in str(error.value)
 
 
 def test_resume_names_changed_settings(tmp_path):
@@ -147,29 +168,6 @@ def test_resume_names_changed_settings(tmp_path):
         "going on with other settings than the checkpoint's: --dropout unset → 0.5, "
         "--weight-decay 0.1 → 0.0, --adam-beta1 0.9 → 0.8, --batch-size 256 → 64"
     )
-
-
-def test_checkpoint_of_another_program_is_refused(tmp_path):
-    muster.checkpoints(tmp_path, model=torch.nn.Linear(2, 1)).save(3)
-    with pytest.raises(UsageError, match="of another program: it holds model; here are hist"):
-        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
-
-
-class Counter:
-    """An object of a program, whose state is no model's."""
-
-    def state_dict(self):
-        return {"0.weight": 3}
-
-    def load_state_dict(self, state):
-        pass
-
-
-@pytest.mark.parametrize("name", ["model", "settings"])
-def test_checkpoint_of_a_program_with_an_object_of_the_same_name_is_refused(tmp_path, name):
-    muster.checkpoints(tmp_path, **{name: Counter()}).save(3)
-    with pytest.raises(UsageError, match=f"of another program: it holds {name}; here are hist"):
-        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 
 class Wider(synthetic.Synthetic):

@@ -1,7 +1,5 @@
 """A rank that resumes needs little more memory than one that trains."""
 
-import ctypes
-import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 from torch import nn
 
 import muster
-from tests.train.checkpoints.test_transfer import peak
+from tests.train.memory import settled_peak
 from tests.train.retained import CONFIG, run
 from tests.train.workers import results_of
 from train.tasks import synthetic
@@ -65,13 +63,6 @@ def _trained(folder, steps):
             optimizer.zero_grad()
         if checkpoints.step < steps:
             checkpoints.save(steps)
-
-
-def settled_peak():
-    """`peak`, after memory that earlier work has freed was given back to the system."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return peak()
 
 
 @pytest.fixture(scope="module")

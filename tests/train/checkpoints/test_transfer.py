@@ -1,11 +1,7 @@
 """What a rank holds in memory while it resumes, and how it gets a checkpoint it does not see."""
 
-import gc
 import json
 import shutil
-import threading
-import time
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +9,7 @@ import pytest
 from torch import nn
 
 from muster.errors import MusterError
+from tests.train.memory import peak
 from tests.train.retained import CONFIG, bits, run
 from tests.train.workers import results_of
 from train.checkpoints import storage, transfer
@@ -30,37 +27,6 @@ class Wide(synthetic.Synthetic):
     def build_model(self):
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
         return nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Linear(WIDTH, 2))
-
-
-def anonymous_bytes():
-    """This process's own memory, without the files that it has mapped."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("RssAnon:"))
-    return 1024 * int(line.split()[1])
-
-
-@contextmanager
-def peak():
-    """A list that gets the most memory that this process needs more within the context."""
-    gc.collect()
-    before = anonymous_bytes()
-    most = []
-    is_over = threading.Event()
-
-    def watch():
-        highest = before
-        while not is_over.is_set():
-            highest = max(highest, anonymous_bytes())
-            time.sleep(0.001)
-        most.append(highest - before)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield most
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def resumes_of(ranks, folder):

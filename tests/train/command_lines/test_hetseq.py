@@ -1,16 +1,16 @@
 """HetSeq's command lines mean what they say, start a node's workers, and meet as they say."""
 
-import itertools
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
 from tests.launch.submit import wait_until
+from tests.train.command_lines import translated
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.workers import finish, free_port, losses, read_json, start
 from train.command_lines import hetseq
@@ -31,10 +31,7 @@ def translate(*argv):
     return hetseq.translate(*hetseq.parse(argv))
 
 
-def refusal(*argv):
-    with pytest.raises(UsageError) as error:
-        translate(*argv)
-    return str(error.value)
+refusal = partial(translated.refusal, translate)
 
 
 def test_hetseqs_own_command_is_translated():
@@ -113,16 +110,10 @@ PARSER_FLAGS = ("--update-freq", "--max-update", "--adam-betas", "--restore-file
 THEIRS = (*hetseq.FLAGS.same, *hetseq.FLAGS.also, *hetseq.FLAGS.not_needed, *PARSER_FLAGS)
 
 
-@fuzzed(
-    st.lists(
-        st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5
-    ),
-    examples=12,
-)
-def test_random_hetseq_flags_are_taken_or_refused(pairs):
-    of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
+@fuzzed(translated.any_words(THEIRS, VALUES), examples=12)
+def test_random_hetseq_flags_are_taken_or_refused(words):
     try:
-        config = translate(*LEAST, *itertools.chain.from_iterable(of_each))
+        config = translate(*LEAST, *words)
     except UsageError as error:
         assert str(error)
     else:

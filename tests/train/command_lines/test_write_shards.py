@@ -3,7 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from tests.train.tasks.test_bert import VOCABULARY, text
+from tests.train.tasks.pretraining.made import VOCABULARY, text
 from tests.train.tasks.text.made import prepared, small
 from train.command_lines import write_shards
 

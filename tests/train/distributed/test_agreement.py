@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.launch.submit import wait_until
-from tests.train.workers import REPOSITORY, finish, free_port, read_json, start
+from tests.train.workers import finish, free_port, read_json, start
 from train.checkpoints import storage
 
 pytestmark = pytest.mark.slow
@@ -17,12 +18,12 @@ TRAIN = ["--task", "synthetic", "--sync", "all_reduce", "--lr", "0.01", "--threa
 
 def start_two(run_dir, *flags):
     """Two workers of one run, started by hand, that write to a slow disk."""
-    script = str(REPOSITORY / "tests" / "train" / "slow_disk_worker.py")
+    script = str(CHECKOUT / "tests" / "train" / "slow_disk_worker.py")
     place = ["--logs-dir", str(run_dir.parent), "--run-id", run_dir.name]
     port = str(free_port())
     where = ["--master-ip", "127.0.0.1", "--master-port", port, "--world-size", "2"]
     more = [*TRAIN, *place, *where, "--timeout-s", str(TIMEOUT_S), *flags]
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     return [start([script, str(SLOW_S), *more, "--rank", str(rank)], env) for rank in range(2)]
 
 

@@ -7,15 +7,9 @@ import pytest
 
 from muster.errors import text_of
 from muster.worker.lost_peer import CONSEQUENCE
+from tests.muster.worker.shims import Mute
 from train.distributed.exit_guard import ExitGuard, PeerFailed
 from train.distributed.world import World
-
-
-class Mute(Exception):
-    """What exceptions of a program's own may do."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
 
 
 @pytest.fixture

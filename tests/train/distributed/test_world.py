@@ -8,14 +8,9 @@ import pytest
 from configs import cli
 from configs.settings.train import ByHand
 from muster.errors import UsageError
+from tests.train.workers import TORCHRUN
 from train.distributed.world import World
 
-TORCHRUN = {
-    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "my-run", "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-}  # fmt: skip
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "55490",
     "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",

@@ -4,14 +4,15 @@ import re
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import submit
 from tests.preload import interpreter
-from tests.train.workers import REPOSITORY, read_json, records
+from tests.train.workers import read_json, records
 
 pytestmark = pytest.mark.slow
 
-PAGE = (REPOSITORY / "docs" / "library.md").read_text()
+PAGE = (CHECKOUT / "docs" / "library.md").read_text()
 
 
 def files():
@@ -27,7 +28,7 @@ def test_example_of_the_page_prints_its_score_on_any_ranks(tmp_path, monkeypatch
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "__init__.py").write_text("raise SystemExit('the wrong configs')\n")
     # muster alone is installed; the rest of the checkout is not on the path
-    (tmp_path / "muster").symlink_to(REPOSITORY / "muster")
+    (tmp_path / "muster").symlink_to(CHECKOUT / "muster")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (printed,) = re.findall(r"prints `(.*?)`", PAGE)
     for ranks in (1, 3):

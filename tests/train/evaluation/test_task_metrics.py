@@ -8,10 +8,11 @@ import torch
 
 from configs.settings.train import TrainConfig
 from launch.programs import own_program
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.launch.submit import submit
 from tests.train.evaluation.metric_worker import MODULES
-from tests.train.workers import REPOSITORY, records
+from tests.train.workers import records
 from train.evaluation.task_metrics import MetricChoice, Predictions, TaskMetrics, parse_metrics
 from train.sync.ranks import Ranks
 from train.tasks import bert, glue, ner, synthetic
@@ -38,9 +39,12 @@ def test_metrics_flag_is_parsed_and_wrong_forms_are_refused():
     ]
     (choice,) = parse_metrics("glue:mrpc:average=macro:labels=[1]:zero_division=0")
     assert choice == ("glue", "mrpc", {"average": "macro", "labels": [1], "zero_division": 0})
-    for wrong in ("f1,,accuracy", "f1:", "glue:mrpc:cola", ":mrpc"):
-        with pytest.raises(UsageError, match="is not NAME"):
-            parse_metrics(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["f1,,accuracy", "f1:", "glue:mrpc:cola", ":mrpc"])
+def test_metrics_flag_of_another_form_is_refused(wrong):
+    with pytest.raises(UsageError, match="is not NAME"):
+        parse_metrics(wrong)
 
 
 def test_results_that_are_no_numbers_are_left_out_and_named():
@@ -113,5 +117,5 @@ def test_metric_path_is_absolute_for_workers_elsewhere(tmp_path, monkeypatch):
 
     text = metrics("f1:average=macro, my_metric.py:x=1", own_program._absolute_if_path)
     assert text == f"f1:average=macro,{tmp_path}/my_metric.py:x=1"
-    assert metrics(f"{REPOSITORY}/a.py,f1", own_program._in_checkout) == "a.py,f1"
+    assert metrics(f"{CHECKOUT}/a.py,f1", own_program._in_checkout) == "a.py,f1"
     assert metrics(None, str) is None

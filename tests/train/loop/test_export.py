@@ -7,11 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import save_file, save_model
-from torch import nn
+from safetensors.torch import save, save_model
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train.retained import Uncommon
 from tests.train.workers import finish, results_of, start
 from train import score
 from train.loop import export
@@ -49,34 +49,6 @@ def test_exported_model_scores_the_same(tmp_path, task):
         again = AutoModelForSequenceClassification.from_pretrained(model)
         assert again.config.id2label == {0: "entailment", 1: "not_entailment"}
         assert len(AutoTokenizer.from_pretrained(model)) <= again.config.vocab_size
-
-
-class Uncommon(synthetic.Synthetic):
-    """Tied weights, a frozen part, or adapters, and a trained part beside them."""
-
-    def __init__(self, config: TrainConfig, kind: str) -> None:
-        super().__init__(config)
-        self.kind = kind
-
-    def build_model(self) -> nn.Module:
-        plain = super().build_model()
-        if self.kind == "tied":
-            return nn.Sequential(plain, last := nn.Linear(2, 2), nn.ReLU(), tied(last))
-        if self.kind == "frozen":
-            plain[0].requires_grad_(requires_grad=False)
-            return plain
-        from peft import LoraConfig, get_peft_model
-
-        adapted = get_peft_model(plain, LoraConfig(r=2, target_modules=["0"]))
-        plain[5].requires_grad_(requires_grad=True)  # which is no part of PEFT's adapters
-        return adapted
-
-
-def tied(layer: nn.Linear) -> nn.Linear:
-    """Another layer with the weight of `layer`, and a bias of its own."""
-    other = nn.Linear(2, 2)
-    other.weight = layer.weight
-    return other
 
 
 @pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
@@ -120,9 +92,19 @@ def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
         assert split == pytest.approx(whole, abs=1e-6)
 
 
-def test_score_without_a_model_is_refused():
-    with pytest.raises(UsageError, match="which model"):
-        score.main(["--task", "synthetic"])
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--task", "synthetic"], "which model"),
+        (
+            ["bert-base-cased", "--task", "rte", "--new-head"],
+            "--new-head would score a head that has learnt nothing",
+        ),
+    ],
+)
+def test_score_of_no_trained_model_is_refused(argv, message):
+    with pytest.raises(UsageError, match=message):
+        score.main(argv)
 
 
 def test_score_keeps_the_folder_of_its_model(tmp_path):
@@ -135,19 +117,25 @@ def test_score_keeps_the_folder_of_its_model(tmp_path):
     assert (model / "model.safetensors").exists()
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
-    model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
-    with pytest.raises(UsageError, match=r"has no model\.safetensors to score"):
-        export.load_weights(model, tmp_path)
-    save_file({"other": torch.ones(2)}, path)
-    with pytest.raises(UsageError, match=r"model\.safetensors: Error"):
-        export.load_weights(model, tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UsageError, match=r"model\.safetensors is damaged or cut off"):
-        export.load_weights(model, tmp_path)
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
-    with pytest.raises(UsageError, match=r"model\.safetensors is a Git LFS pointer.*lfs pull"):
-        export.load_weights(model, tmp_path)
+OTHER = save({"other": torch.ones(2)})
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"has no model\.safetensors to score"),
+        (OTHER, r"model\.safetensors: Error"),
+        (OTHER[:-1], r"model\.safetensors is damaged or cut off"),
+        (POINTER, r"model\.safetensors is a Git LFS pointer.*lfs pull"),
+    ],
+    ids=["none", "another", "cut off", "pointer"],
+)
+def test_weights_of_another_model_are_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        export.load_weights(torch.nn.Linear(2, 2), tmp_path)
 
 
 def test_score_accepts_a_run_folder(tmp_path):
@@ -164,8 +152,3 @@ def test_score_accepts_a_run_folder(tmp_path):
     (run / "config.yaml").touch()
     with pytest.raises(UsageError, match="run is a run without a saved model"):
         score.main([str(run), "--task", "rte"])
-
-
-def test_score_with_a_new_head_is_refused():
-    with pytest.raises(UsageError, match="--new-head would score a head that has learnt nothing"):
-        score.main(["bert-base-cased", "--task", "rte", "--new-head"])

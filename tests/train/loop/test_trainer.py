@@ -18,6 +18,7 @@ from tests.train import retained
 from tests.train.alone import train as run
 from tests.train.matrix_tasks import SmallBert
 from tests.train.on_ranks import trainer_of
+from tests.train.retained import losses
 from tests.train.workers import records
 from train.batches.plan import BatchPlan
 from train.loop import build
@@ -37,10 +38,6 @@ CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     task="synthetic", sync="single", lr=0.01, epochs=1, batch_size=256, device="cpu", dropout=0.0
 )
-
-
-def losses(history):
-    return [record.loss for record in history.steps]
 
 
 def test_max_steps_only_stops(tmp_path):

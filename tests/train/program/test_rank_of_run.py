@@ -3,7 +3,8 @@
 import pytest
 
 import muster
-from tests.train.workers import REPOSITORY, finish, run_program, start
+from muster.checkout import CHECKOUT
+from tests.train.workers import finish, run_program, start
 
 PROGRAM = """
 import os, torch, torch.distributed as dist, muster
@@ -63,7 +64,7 @@ def test_invalid_arguments_of_init_are_refused():
 
 def test_runs_started_in_one_second_have_separate_folders(tmp_path):
     (tmp_path / "program.py").write_text(SAME_SECOND)
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     both = [start(["program.py"], env, tmp_path) for _ in range(2)]
     names = [row[0] for row in printed(finish(both))]
     assert names == ["20260101-000000-program-1", "20260101-000000-program-1-2"]

@@ -210,13 +210,6 @@ def test_invalid_arguments_of_checkpoints_are_refused(tmp_path, options, problem
         muster.checkpoints(tmp_path, **options)
 
 
-def test_fractional_step_number_is_refused(tmp_path):
-    checkpoints = muster.checkpoints(tmp_path, every="1 steps", own=Own())
-    for call in (checkpoints.save, checkpoints.after_step):
-        with pytest.raises(muster.UsageError, match=r"step is 1\.5; it must be a whole number"):
-            call(1.5)
-
-
 def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp_path, capsys):
     folder = tmp_path / "saved"
     with (
@@ -236,13 +229,20 @@ def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp
     assert "warning: step 1: no checkpoint in" in capsys.readouterr().err
 
 
-def test_step_number_that_restarts_each_epoch_is_refused(tmp_path):
+@pytest.mark.parametrize("method", ["after_step", "save"])
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        (1.5, r"step is 1\.5; it must be a whole number"),
+        (1, "step is 1, after step 2; steps must not"),  # as where each epoch begins anew
+    ],
+)
+def test_step_number_that_is_no_next_one_is_refused(tmp_path, method, step, problem):
     with muster.checkpoints(tmp_path, every="1 steps", own=Own()) as checkpoints:
         checkpoints.after_step(1)
         checkpoints.after_step(2)
-        for call in (checkpoints.after_step, checkpoints.save):
-            with pytest.raises(muster.UsageError, match="step is 1, after step 2; steps must not"):
-                call(1)
+        with pytest.raises(muster.UsageError, match=problem):
+            getattr(checkpoints, method)(step)
         checkpoints.save(2)  # of the same step
 
 
@@ -285,10 +285,13 @@ def test_second_training_in_a_given_folder_is_warned(tmp_path, capsys):
             checkpoints.save(5)
 
 
-def test_checkpoints_without_a_folder_are_refused(monkeypatch, tmp_path):
+def test_checkpoints_without_a_folder_are_refused(monkeypatch):
     monkeypatch.delenv("MUSTER_CHECKPOINTS", raising=False)
     with pytest.raises(muster.UsageError, match="MUSTER_CHECKPOINTS is not set"):
         muster.checkpoints(own=Own())
+
+
+def test_checkpoints_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(muster.UsageError, match="file/below: Not a directory"):
         muster.checkpoints(tmp_path / "file" / "below", own=Own())

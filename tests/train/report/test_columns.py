@@ -67,7 +67,7 @@ def test_seed_in_series_is_no_repeat(tmp_path):
 def test_column_that_no_run_has_is_noted_with_what_is_known(tmp_path):
     subject = study_of(tmp_path, [{}, {"sync": "all_reduce"}], x="height", series=["sync"])
     (note,) = [one for one in provenance.notes(subject) if "height" in one]
-    assert note.startswith("study.json: no run has a column height; known: name, batch_of_each, ")
+    assert "batch_of_each" in note
     assert names(subject) == ["all_reduce", "ddp"]
 
 
@@ -75,8 +75,7 @@ def test_column_that_no_run_has_is_noted_with_what_is_known(tmp_path):
 def test_damaged_roles_are_noted_and_left_out(tmp_path, roles):
     subject = study_of(tmp_path, [{}, {"sync": "all_reduce"}], **roles)
     (name,) = roles
-    (note,) = [one for one in subject.notes if one.startswith(f"study.json: {name} is left out")]
-    assert note.endswith(" was expected")
+    assert [one.startswith(f"study.json: {name} ") for one in subject.notes] == [True]
     assert names(subject) == ["all_reduce", "ddp"]
 
 
@@ -108,7 +107,7 @@ def test_speedups_of_evaluations_are_over_the_reference_of_the_study(tmp_path):
 
 def test_reference_that_is_missing_is_noted(tmp_path):
     subject = study_of(tmp_path, [{}], reference={"sync": "single"})
-    assert "the study's reference, sync single, is none of the runs" in subject.notes
+    assert ["sync single" in note for note in subject.notes] == [True]
 
 
 def test_values_of_a_sweep_tell_runs_of_any_program_apart(tmp_path):

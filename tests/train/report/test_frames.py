@@ -1,15 +1,15 @@
 """A report's tables can be made of its records with pandas alone, as docs/report.md does."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.pages import DOCS
 from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
 from train.report.data import frames, tables
 from train.report.data.tables import records
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "report.md"
+PAGE = DOCS / "report.md"
 
 
 def test_the_example_of_the_page_prints_the_seconds_of_the_report(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import pytest
 from selenium import webdriver
 
 from tests.train.report.folders import evaluation, make_run
-from tests.train.report.test_report import full_study
+from tests.train.report.studies import full_study
 from train.report.data.subject import read_subject
 from train.report.pages import page, sections
 

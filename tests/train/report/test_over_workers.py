@@ -100,8 +100,8 @@ def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
         for workers, eval_s in ((1, 1.0), (2, 0.4))
     }
     (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
-    assert "No speed-up is shown" in warning.sentence
-    assert "2 workers would have an efficiency of 125% over it" in warning.details[0]
+    (detail,) = warning.details
+    assert "2 workers" in detail and "125%" in detail
 
 
 def test_print_has_no_type_below_seven_points():

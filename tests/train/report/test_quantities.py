@@ -44,7 +44,7 @@ def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
     assert row["speedup"] == pytest.approx(100) and "5000%" in row["doubt"]
     built = verdict.build(subject)
     assert "speedup" not in built.table or built.table["speedup"].isna().all()
-    assert any("No speed-up is shown" in warning.sentence for warning in built.warnings)
+    assert any("5000%" in detail for warning in built.warnings for detail in warning.details)
     parts = {part.name: part for part in sections.build(subject)}
     assert "speedup" not in parts and list(parts["throughput"].data) == ["speedup"]
 
@@ -58,8 +58,8 @@ def test_a_run_is_not_compared_with_itself():
 def test_a_base_whose_own_times_differ_widely_is_in_doubt():
     gains = frame([{"run": "b", "base": "a", "speedup": 1.5, "efficiency": 0.75}])
     uneven = {"run": "a", "mean_s": 1.0, "spread_s": 0.9}
-    assert list(quantities.with_doubts(gains, [uneven])["doubt"]) == ["its own times differ widely"]
-    assert list(quantities.with_doubts(gains)["doubt"]) == [None]
+    assert all(quantities.with_doubts(gains, [uneven])["doubt"])
+    assert not any(quantities.with_doubts(gains)["doubt"])
 
 
 @pytest.mark.parametrize(("name", "value"), [("step_s", -0.1), ("sync_s", 9.0), ("samples", -1)])
@@ -68,4 +68,4 @@ def test_impossible_value_becomes_a_note(tmp_path, name, value):
     (entry,) = subject_of(tmp_path, {"rows": rows, "workers": 1}).entries
     run = read_run(entry.run.path)
     assert run.ranks[0]["step"][2][name] is None and run.ranks[0]["step"][2]["loss"] == 1 / 3
-    assert any(f"impossible {name}, left out" in note for note in run.notes)
+    assert [name in note for note in run.notes] == [True]

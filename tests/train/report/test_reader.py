@@ -1,3 +1,5 @@
+"""Records are read as they are: cut off, of other versions, of missing ranks, of later attempts."""
+
 import pytest
 
 from tests.train.report.folders import evaluation, make_run, step, write_records
@@ -19,7 +21,8 @@ def test_fields_that_an_older_version_did_not_write_are_unknown_not_zero(tmp_pat
     old = [{k: v for k, v in step(n).items() if k not in ("sync_s", "kind")} for n in (1, 2, 3)]
     run = read_run(make_run(tmp_path / "run", workers=1, rows={0: old}))
     assert [row["sync_s"] for row in run.first_rank("step")] == [None] * 3
-    assert any("3 step record(s) have no sync_s" in note for note in run.notes)
+    (note,) = [note for note in run.notes if "sync_s" in note]
+    assert ": 3 " in note
 
 
 def test_kinds_of_a_newer_version_and_broken_lines_are_left_out_and_noted(tmp_path):
@@ -31,15 +34,15 @@ def test_kinds_of_a_newer_version_and_broken_lines_are_left_out_and_noted(tmp_pa
     file.write_text("\n".join(lines) + "\n")
     run = read_run(path)
     assert 5 not in [row["step"] for row in run.first_rank("step")]
-    for message in ("2 record(s) of unknown kind 'energy'", "1 broken line"):
-        assert any(message in note for note in run.notes)
+    unknown, broken = run.notes
+    assert ": 2 " in unknown and "'energy'" in unknown and ": 1 " in broken
 
 
 def test_missing_ranks_and_those_whose_records_end_early_are_named(tmp_path):
     rows = {0: [step(n) for n in range(1, 10)], 2: [step(n) for n in range(1, 4)]}
     run = read_run(make_run(tmp_path / "run", workers=4, rows=rows))
-    for message in ("no records of rank 1, 3 (2 of 4)", "rank 2 at step 3; others reach step 9"):
-        assert any(message in note for note in run.notes)
+    missing, early = run.notes
+    assert "1, 3 (2 of 4)" in missing and "rank 2 at step 3" in early and "step 9" in early
 
 
 def test_what_ddps_backward_pass_waits_counts_as_sync(tmp_path):
@@ -66,7 +69,7 @@ def test_metrics_on_which_ranks_differ_are_their_mean_and_noted(tmp_path):
     run = read_run(make_run(tmp_path / "run", rows=own))
     assert run.first_rank("eval")[0]["metrics"] == {"accuracy": 0.5, "f1": 0.5}
     (note,) = run.notes
-    assert "(accuracy from 0.25 to 0.75 in the last such evaluation): their mean" in note
+    assert "accuracy from 0.25 to 0.75" in note and "f1" not in note
 
 
 def test_a_lost_evaluation_does_not_shift_the_mean_of_later_ones(tmp_path):
@@ -78,7 +81,7 @@ def test_a_lost_evaluation_does_not_shift_the_mean_of_later_ones(tmp_path):
         {"accuracy": 0.25},
         {"accuracy": 0.75},
     ]
-    assert not any("different metrics" in note for note in run.notes)
+    assert not any("accuracy" in note for note in run.notes)
 
 
 def test_broken_files_are_noted(tmp_path):
@@ -86,9 +89,9 @@ def test_broken_files_are_noted(tmp_path):
     (path / "summary.json").write_text("{")
     (path / "config.yaml").write_text("a: [")
     (path / "environment" / "node0.json").write_text("{")
-    notes = " ".join(read_run(path).notes)
+    notes = read_run(path).notes
     for name in ("summary.json", "config.yaml", "node0.json"):
-        assert f"{name} cannot be read" in notes
+        assert any(note.startswith(f"{name} ") for note in notes)
 
 
 def test_a_later_attempt_replaces_what_came_after_its_checkpoint(tmp_path):

@@ -1,53 +1,12 @@
 """Speed-up is against one run that was measured, the same for all that did the same work."""
 
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
 import pytest
 
 from muster.writing import write_json
-from tests.train.report.folders import cell, make_run, make_study, step
+from tests.train.report.studies import COURSES, courses, table_of, unequal
 from train.report.data import scaling
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
-
-
-def table_of(path: Path, runs: dict[str, dict[str, Any]], **roles: Any) -> pd.DataFrame:
-    """A study of these runs; what only a study knows of one stands in `of_bed` and `title`."""
-    cells = []
-    for name, raw in runs.items():
-        known = {"settings": raw.pop("of_bed", {}), "name": raw.pop("title", "")}
-        make_run(path / "runs" / name, **raw)
-        cells.append(cell(name, nodes=raw.get("workers", 2)) | known)
-    return scaling.speedup(read_subject([make_study(path, cells, **roles)]))
-
-
-# As the assignments have it: two modes with a collective per parameter, ddp as it is.
-COURSES = {
-    "single": {"sync": "single", "workers": 1, "step_s": 0.3, "bucket_mb": 25.0},
-    "2a": {"sync": "gather_scatter", "workers": 4, "step_s": 0.6, "bucket_mb": 0.0},
-    "2b": {"sync": "all_reduce", "workers": 4, "step_s": 0.2, "bucket_mb": 0.0},
-    "3": {"sync": "ddp", "workers": 4, "step_s": 0.1, "bucket_mb": 25.0},
-}
-
-
-def courses(path: Path) -> pd.DataFrame:
-    return table_of(path, {name: dict(raw) for name, raw in COURSES.items()})
-
-
-def unequal(path: Path) -> pd.DataFrame:
-    """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
-    runs: dict[str, dict[str, Any]] = {}
-    for workers, split, busy, step_s in (
-        (1, "even", 0, 0.7), (2, "even", 0, 0.8), (2, "even", 1, 1.5), (2, "auto", 1, 1.1),
-        (4, "even", 1, 2.4), (4, "auto", 1, 2.0),
-    ):  # fmt: skip
-        rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
-        run = {"workers": workers, "rows": rows, "batch_size": 32 * workers, "split": split}
-        runs[f"{workers}-{split}-{busy}"] = run | {"of_bed": {"busy": busy} if busy else {}}
-    names_the_base = {"split": "even", "busy": None}
-    return table_of(path, runs, series=["split", "busy"], reference=names_the_base)
 
 
 def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):

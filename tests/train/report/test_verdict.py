@@ -31,7 +31,7 @@ def test_each_run_has_a_row_with_what_is_known(tmp_path):
     assert rows["all_reduce, 4 workers"]["efficiency"] == pytest.approx(1)
     assert rows["single, 1 worker"]["losses"] == "reference"
     assert rows["ddp, 4 workers"]["losses"] == "equal"
-    assert found.under[0] == "Speed-up and efficiency are relative to single, 1 worker."
+    assert "single, 1 worker" in found.under[0]
     assert found.warnings == []
 
 
@@ -70,7 +70,7 @@ def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
     long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
     found = verdict.build(subject_of(tmp_path / "a", a=long, b=short))
     assert {row["steps"] for row in rows_of(found).values()} == {40, 10}
-    assert any(one.sentence.startswith("Runs took from 10 to 40 steps") for one in found.warnings)
+    assert ["10 to 40" in one.sentence for one in found.warnings] == [True]
     same = verdict.build(subject_of(tmp_path / "b", a=long, b=long))
     assert same.warnings == [] and set(same.table["steps"]) == {40}
 
@@ -105,7 +105,7 @@ def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
     two = rows["accelerate, 2 workers"]
     assert (two["time_per_step"], two["time_per_evaluation"]) == (None, "0.5 s")
     assert two["speedup"] == pytest.approx(2) and "last_batch_loss" not in found.table
-    assert found.under[0] == "Speed-up and efficiency are relative to accelerate, 1 worker."
+    assert "accelerate, 1 worker" in found.under[0]
 
 
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
@@ -117,9 +117,10 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
             write_json(path / "environment" / f"node{host}.json", own)
         write_json(path / "job.json", {"launcher": launcher})
         found = verdict.build(read_subject([path]))
-        begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU) that simulated"
-        begins += " 8 nodes; 8 workers shared 4 cores."
-        assert (found.measured == begins) is is_one
+        for value in ("A processor", "16.0 GiB"):
+            assert value in found.measured
+        for value in ("8 nodes", "4 cores."):
+            assert (value in found.measured) is is_one
         hosts = provenance.hosts(read_subject([path]))
         assert len(hosts) == (1 if is_one else 8)
         # the rate of a simulated link is the testbed's, whatever its interface says
@@ -131,9 +132,8 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
     (warning,) = made(tmp_path, single=0.9, ddp=0.1, all_reduce=0.25).warnings
-    assert warning.sentence.startswith("No speed-up is shown over a run that was probably slowed")
-    of = "single, 1 worker: ddp, 4 workers would have an efficiency of 225% over it"
-    assert warning.details == [of]
+    (detail,) = warning.details
+    assert detail.startswith("single, 1 worker: ddp, 4 workers ") and "225%" in detail
 
 
 def test_quantities_are_written_as_people_write_them():
@@ -147,11 +147,11 @@ def test_quantities_are_written_as_people_write_them():
 
 def test_the_same_note_of_many_runs_and_ranks_is_one(tmp_path):
     (note,) = provenance.notes(subject_of(tmp_path / "none", *({"rows": []} for _ in range(18))))
-    assert note == "18 of 18 runs (run0, run1, run2, run3, ...): no steps on record"
+    assert note.startswith("18 of 18 ") and "(run0, run1, run2, run3, ...)" in note
     old = {"rows": [{"step": n, "loss": 1.0} for n in range(1, 5)]}
     found = provenance.notes(subject_of(tmp_path / "old", old, old))
-    (note,) = [one for one in found if "have no step_s" in one]
-    assert note.startswith("2 of 2 runs (run0, run1): 4 step record(s) have no step_s")
+    (note,) = [one for one in found if " step_s " in one]
+    assert note.startswith("2 of 2 ") and "(run0, run1): 4 " in note
 
 
 def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_path):
@@ -160,7 +160,7 @@ def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_p
     subject = read_subject([run_dir])
     assert subject.entries[0].name == run_dir.name
     (note,) = provenance.notes(subject)
-    assert "there are no records: the program wrote none with muster.record" in note
+    assert "muster.record" in note
 
 
 def test_a_table_that_is_cut_has_the_first_rows_of_each_run():
@@ -177,10 +177,10 @@ def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
         return [{**step(n), "local_tokens": tokens if n > 1 else first} for n in range(1, 4)]
 
     alike = subject_of(tmp_path / "alike", {"rows": rows(1000)}, {"rows": rows(1010, first=4000)})
-    assert not [one for one in verdict.build(alike).warnings if "tokens" in one.sentence]
+    assert verdict.build(alike).warnings == []
     padded = subject_of(tmp_path / "padded", {"rows": rows(1000)}, {"rows": rows(2000)})
-    (warning,) = [one for one in verdict.build(padded).warnings if "tokens" in one.sentence]
-    assert "not of the same work" in warning.sentence
+    (warning,) = verdict.build(padded).warnings
+    assert [float(detail.split()[0]) for detail in warning.details] == [1000 / 16, 2000 / 16]
 
 
 def test_label_and_table_have_the_settings_that_differ(tmp_path):
@@ -203,7 +203,8 @@ def test_what_was_set_stands_apart_from_defaults(tmp_path):
     assert {"batch_size", "data_workers"} <= {row["setting"] for row in chosen}
     assert {"lr", "keep_last"} <= {row["setting"] for row in default}
     text = page.html(subject, sections.build(subject))
-    assert text.index("Settings that were changed") < text.index('<details class="defaults">')
+    changed, default, kept = map(text.index, ("<td>data_workers<", 'class="defaults"', "<td>lr<"))
+    assert changed < default < kept
 
 
 def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
@@ -212,7 +213,7 @@ def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "mean (ms)" in text and "6.735" in text and "0.006735" not in text
     assert "0.006735" in (folder / "data" / "seconds.csv").read_text(encoding="utf-8")
-    assert "6 more rows are in data/ranks.csv of the report." in text
+    assert re.search(r"\b6 more rows .*data/ranks.csv", text)
     assert (folder / "data" / "ranks.csv").is_file()
     long = subject_of(tmp_path, long={"step_s": 4.37})
     text = page.markdown(long, sections.build(long))
@@ -225,10 +226,15 @@ def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
     more = {"texts": texts, "texts_before": before, "source": "configs/studies/<a>.yaml"}
     subject = read_subject([make_study(tmp_path, [cell("a")], **more)])
     text, plain = page.html(subject, []), page.markdown(subject, [])
-    mark = "Text of configs/studies/&lt;a&gt;.yaml, written before these runs."
-    assert f'<p class="soft">{mark}</p>\n<p>As it is.</p>' in text
-    assert ".yaml, written before these runs.*\n\nAs it is." in plain
-    assert text.count("before these runs") == plain.count("before these runs") == 1
+    assert list(subject.sources) == ["implementation"]
+    source = "configs/studies/&lt;a&gt;.yaml"  # before the text that is from it
+    assert text.count(source) == 1
+    heading, named, own, other = map(
+        text.index, ('id="implementation"', source, "<p>As it is.</p>", 'id="discussion"')
+    )
+    assert heading < named < own < other
+    between = plain.partition("## Implementation")[2].partition("As it is.")[0]
+    assert ".yaml" in between and plain.count(between.strip()) == 1
 
 
 def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_it(tmp_path):
@@ -242,7 +248,7 @@ def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_
     assert text.index('class="verdict"') < text.index('id="question"') < text.index('<h2 id="what-')
     assert text.index('id="losses"') < text.index('id="discussion"') < text.index('id="hardware"')
     assert plain.index("## Question") < plain.index("## Losses") < plain.index("## Discussion")
-    assert "Implementation" not in text + plain and "before these runs" not in text + plain
+    assert "Implementation" not in text + plain and not subject.sources
     links = re.findall('<a href="#([^"]+)">', text)
     assert {"seconds-per-iteration", "hardware", "repeat"} <= set(links)
     assert all(text.count(f'id="{link}"') == 1 for link in links)

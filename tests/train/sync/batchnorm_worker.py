@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Mlp
-from tests.train.matrix_worker import SPLITS, Case, assert_same_bits, params_of, result, train
+from tests.train.matrix_worker import SPLITS, Case, result, train
 from tests.train.on_ranks import flat
+from tests.train.retained import assert_same_bits, params_of
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
-from tests.train.sync.user_loops.base import Forms, Words, inputs, net, trained
+from tests.train.sync.user_loops import Forms, Words, inputs, net, trained
 
 
 def a_copy_goes_on_with_what_was_left_out() -> None:

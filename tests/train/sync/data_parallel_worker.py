@@ -1,5 +1,6 @@
-"""One of two ranks that does all of user_loops/ with DDP and with `muster.sync`, side by side, and
-some of it with Accelerate's DDP and `muster.sync_ddp`.
+"""One of two ranks that does each loop of user_loops.py with DDP and with `muster.sync`.
+
+Some of them it does with Accelerate's DDP and `muster.sync_ddp`, too.
 
 Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes what was not
 the same, by the name of what it did.
@@ -28,18 +29,16 @@ from torch.nn.parallel import DistributedDataParallel
 import muster
 from tests.launch.walked.sitecustomize import tracer
 from tests.train.sync import data_parallel_compression
-from tests.train.sync.user_loops import models, passes, processes, recipes
-from tests.train.sync.user_loops.base import LOOPS, Words, inputs, net, trained
+from tests.train.sync.user_loops import LOOPS, Words, inputs, net, trained
 from train.program.recorder import sent_by
 from train.sync.step_times import timer_of
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
-THEMES = (models, passes, processes, recipes)  # which fill LOOPS
 # What differs where a framework makes DDP; here by Accelerate, with these options of ours.
 OF_FRAMEWORKS = [
     "a_large_embedding", "a_large_embedding_beside_reentrant_checkpointing", "accumulation",
-    "nothing_but_a_large_embedding", "tied_weights", "buffers_of_all_kinds", "wrapped_again",
+    "nothing_but_a_large_embedding", "tied_weights", "buffers_of_all_kinds",
     "uneven_inputs_divided_by_the_ranks_left",
 ]  # fmt: skip
 OPTIONS = ({}, {"sparse_rows": False}, {"bucket_mb": 0.01})

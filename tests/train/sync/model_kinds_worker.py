@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, small_limits, train
+from tests.train.matrix_worker import SMALL_MB, Case, small_limits, train
 from tests.train.on_ranks import flat
+from tests.train.retained import assert_same_bits
 from tests.train.sync.model_kinds import KINDS, Broken, Changing, Halves, Masked
 from train.checkpoints.synced_objects import SyncedModel
 from train.loop.trainer import Trainer

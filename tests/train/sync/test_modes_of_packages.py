@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import muster
+from tests.written import package
 from train.sync import base, plugins
 from train.sync.ranks import Ranks
 
@@ -12,11 +13,8 @@ MODES += "loop = train.sync.after_backward:AfterBackward\n"
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path, monkeypatch):
-    about = tmp_path / "rings-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rings\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(MODES)
+def rings(tmp_path, monkeypatch):
+    package(tmp_path, "rings", MODES)
     monkeypatch.syspath_prepend(tmp_path)
 
 

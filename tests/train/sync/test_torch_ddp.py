@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.preload import interpreter
-from tests.train.workers import REPOSITORY
 
 pytestmark = pytest.mark.slow  # four minutes
 
@@ -30,7 +30,7 @@ REFUSED = "mixed_precision= needs a hook of DDP's own"
 
 def test_torchs_own_tests_pass_but_where_it_differs_by_design(tmp_path: Path):
     program = Path(__file__).with_name("torch_ddp_worker.py")
-    env = {"PYTHONPATH": str(REPOSITORY)}
+    env = {"PYTHONPATH": str(CHECKOUT)}
     done = call(interpreter(), program, tmp_path, env=env, timeout_s=3000)
     assert done.returncode == 0, done.stderr[-3000:]
     outcomes = json.loads((tmp_path / "outcomes.json").read_text())

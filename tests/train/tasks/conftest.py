@@ -1,3 +1,5 @@
+"""Data of tasks on text, and a stand-in for the Hub."""
+
 import pytest
 
 from tests.train.tasks.text.made import make

@@ -7,22 +7,11 @@ import numpy
 import pytest
 import torch
 
-from tests.train.tasks.pretraining.test_shards import write
-from tests.train.tasks.text.made import MODEL as SMALL
+from tests.train.tasks.pretraining.made import MODEL, VOCABULARY, one_token_shard, text
 from tests.train.tasks.text.made import build, pads_agree, prepared, refusal, small, trained
 from train.tasks import bert
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
-WORDS = [f"w{number}" for number in range(30)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##x"]
-MODEL = {**SMALL, "hidden_size": 32}
-
-
-def text(documents):
-    """Documents of one word each, so that what is hidden and what is next can be told."""
-    sentence = "{word} {word} {word} {word} .\n"
-    return "\n".join(sentence.format(word=WORDS[at % 30]) * 6 for at in range(documents))
 
 
 @pytest.fixture
@@ -105,26 +94,12 @@ def test_saved_weights_have_the_names_of_transformers(made):
         assert torch.equal(tensor, theirs.state_dict()[name]), name
 
 
-def shard(path, rows):
-    """Rows of one token each, of which one or two are hidden."""
-    numbers = numpy.arange(rows)[:, None]
-    ids = numpy.full((rows, 16), 6) + numbers % 20
-    positions = numpy.where(numbers % 3 == 0, [2, 0, 0], [2, 5, 0])
-    write(
-        path, rows,
-        input_ids=ids, input_mask=numpy.ones_like(ids),
-        segment_ids=numpy.arange(16)[None].repeat(rows, 0) // 8,
-        masked_lm_positions=positions,
-        masked_lm_ids=numpy.where(positions > 0, 6 + numbers % 20, 0),
-    )  # fmt: skip
-
-
 @pytest.fixture
 def shards(made):
     folder = made / "shards"
     (folder / "test").mkdir(parents=True)
     for path in (folder / "a.hdf5", folder / "b.h5", folder / "test" / "0.h5"):
-        shard(path, 20)
+        one_token_shard(path, 20)
     return folder
 
 

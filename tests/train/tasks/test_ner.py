@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
+from tests.train.tasks.conll import TRAIN, WORDS
 from tests.train.tasks.text.made import MODEL as SMALL
 from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import ner
@@ -21,24 +22,7 @@ from train.tasks.ner import Entities
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] Ann Bo ##b ##by saw in York New . the".split()
 MODEL = {**SMALL, "vocab_size": 20, "max_position_embeddings": 24}
-TRAIN = """-DOCSTART- O
-
-Bobby B-PER
-saw O
-Ann B-PER
-in O
-New B-LOC
-York I-LOC
-. O
-
-Ann B-PER
-saw O
-York B-LOC
-. O
-
-"""
 
 
 @pytest.fixture

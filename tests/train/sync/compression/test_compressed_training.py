@@ -8,16 +8,13 @@ import pytest
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from tests.train.matrix_worker import assert_same_bits
-from tests.train.retained import bits, train
+from tests.train.retained import assert_resumes, losses
 from tests.train.workers import results_of
-from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 
 EXACT = "all_reduce none"
-CUT = 11
 CASES = [
     ("all_reduce", "none"),
     *(("all_reduce", compressor) for compressor in plugins.names("train.sync.compression")),
@@ -29,28 +26,13 @@ BASE = TrainConfig(
 )  # fmt: skip
 
 
-def losses(trainer: Trainer) -> list[float]:
-    return [record.loss for record in trainer.history.steps]
-
-
-def assert_resumes(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
-    """A whole run; one that is cut and resumed has its losses and its bits, on all ranks."""
-    whole = train(ranks, config, disk / "whole")
-    assert_same_bits(ranks, whole, what)
-    train(ranks, replace(config, max_steps=CUT, checkpoint_every=str(CUT)), disk / "cut")
-    resumed = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
-    assert losses(resumed) == losses(whole)[CUT:], f"{what}: not the same losses"
-    assert bits(resumed) == bits(whole), f"{what}: not the same bits"
-    return whole
-
-
 def case(ranks: Ranks, mode: str, compressor: str, disk: Path) -> dict[str, Any]:
     whole = assert_resumes(
         ranks, replace(BASE, sync=mode, compress=compressor), disk, f"{mode} {compressor}"
     )
     return {
         "accuracy": whole.history.evaluations[-1].metrics["accuracy"],
-        "losses": losses(whole),
+        "losses": losses(whole.history),
     }
 
 

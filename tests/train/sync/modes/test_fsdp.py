@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from muster.errors import UsageError
-from tests.train.checkpoints.test_transfer import peak
+from tests.train.memory import peak
 from tests.train.retained import CONFIG, run
 from tests.train.workers import results_of
 from train.checkpoints.manager import CheckpointManager

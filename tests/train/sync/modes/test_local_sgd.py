@@ -9,10 +9,8 @@ import torch
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Patchy
-from tests.train.matrix_worker import assert_same_bits
 from tests.train.on_ranks import trainer_of
-from tests.train.retained import train
-from tests.train.sync.compression.test_compressed_training import CUT, assert_resumes, losses
+from tests.train.retained import CUT, assert_resumes, assert_same_bits, losses, train
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
@@ -34,7 +32,7 @@ def every_step(ranks: Ranks, disk: Path) -> None:
     exact = train(ranks, replace(plain, sync="all_reduce"), disk / "exact")
     params = (list(trainer.model.parameters()) for trainer in (local, exact))
     torch.testing.assert_close(*params, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(losses(local), losses(exact), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(losses(local.history), losses(exact.history), rtol=1e-12, atol=1e-12)
 
 
 def patchy(ranks: Ranks) -> None:

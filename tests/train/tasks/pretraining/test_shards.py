@@ -9,34 +9,13 @@ import pytest
 from torch.utils.data import DataLoader
 
 from muster.errors import UsageError
+from tests.train.tasks.pretraining.made import WIDTH, write_shard
 from train.tasks.pretraining.shards import Shards
-
-WIDTH = 12
-
-
-def write(path, rows, start=0, **changed):
-    """A shard as NVIDIA's create_pretraining_data.py writes it; row r has tokens of 10 + r."""
-    numbers = numpy.arange(rows)[:, None]
-    mask = numpy.arange(WIDTH) < 6 + numbers % 4
-    data = {
-        "input_ids": mask * (10 + start + numbers),
-        "input_mask": mask,
-        "segment_ids": mask & (numpy.arange(WIDTH) >= 3),
-        "masked_lm_positions": numpy.array([[1, 4, 0]] * rows),
-        "masked_lm_ids": numpy.array([[7, 8, 0]] * rows),
-        "next_sentence_labels": numpy.arange(rows) % 2,
-    } | changed
-    with h5py.File(path, "w") as file:
-        for name, values in data.items():
-            if values is not None:
-                kind = "i4" if name.endswith(("ids", "positions")) else "i1"
-                file.create_dataset(name, data=values, dtype=kind, compression="gzip")
-    return path
 
 
 @pytest.fixture
 def two(tmp_path):
-    return [write(tmp_path / "0.h5", 3), write(tmp_path / "1.hdf5", 5, start=3)]
+    return [write_shard(tmp_path / "0.h5", 3), write_shard(tmp_path / "1.hdf5", 5, start=3)]
 
 
 def test_shards_give_their_rows_in_order(two):
@@ -49,7 +28,7 @@ def test_shards_give_their_rows_in_order(two):
 
 def test_full_row_of_masked_positions_is_read_whole(tmp_path):
     full = numpy.array([[1, 4, 5]] * 2)
-    path = write(tmp_path / "0.h5", 2, masked_lm_positions=full, masked_lm_ids=full + 20)
+    path = write_shard(tmp_path / "0.h5", 2, masked_lm_positions=full, masked_lm_ids=full + 20)
     assert Shards([path], 100)[1].targets == [21, 24, 25]
 
 
@@ -67,8 +46,8 @@ def test_loader_processes_open_their_own_shard_files(two):
 
 def test_file_that_is_no_shard_is_refused(tmp_path):
     (tmp_path / "text.h5").write_text("hello")
-    lacks = write(tmp_path / "0.h5", 3, segment_ids=None)
-    short = write(tmp_path / "1.h5", 3, next_sentence_labels=numpy.zeros(2))
+    lacks = write_shard(tmp_path / "0.h5", 3, segment_ids=None)
+    short = write_shard(tmp_path / "1.h5", 3, next_sentence_labels=numpy.zeros(2))
     for path, message in (
         (tmp_path / "text.h5", r"text\.h5: not an HDF5 file"),
         (lacks, r"0\.h5 has no segment_ids; it has input_ids, input_mask"),
@@ -82,7 +61,7 @@ def test_file_that_is_no_shard_is_refused(tmp_path):
     ("name", "kind"), [("input_ids", "f4"), ("next_sentence_labels", "f8"), ("input_mask", "S1")]
 )
 def test_shard_column_of_floats_or_bytes_is_refused_by_name(tmp_path, name, kind):
-    path = write(tmp_path / "0.h5", 3)
+    path = write_shard(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         values = file[name][:].astype(kind)
         del file[name]
@@ -92,7 +71,7 @@ def test_shard_column_of_floats_or_bytes_is_refused_by_name(tmp_path, name, kind
 
 
 def test_shard_with_group_or_empty_dataset_is_refused(tmp_path):
-    path, empty = write(tmp_path / "0.h5", 3), write(tmp_path / "1.h5", 3)
+    path, empty = write_shard(tmp_path / "0.h5", 3), write_shard(tmp_path / "1.h5", 3)
     with h5py.File(path, "a") as file:
         del file["segment_ids"]
         file.create_group("segment_ids")
@@ -119,7 +98,7 @@ def test_shard_with_group_or_empty_dataset_is_refused(tmp_path):
     ],
 )
 def test_impossible_shard_value_is_refused_by_row(tmp_path, name, row, message):
-    path = write(tmp_path / "0.h5", 3)
+    path = write_shard(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         file[name][1] = row
     shards = Shards([path], 100)
@@ -130,7 +109,7 @@ def test_impossible_shard_value_is_refused_by_row(tmp_path, name, row, message):
 
 
 def test_shard_mask_of_huge_values_is_refused_without_memory(tmp_path):
-    path = write(tmp_path / "0.h5", 3)
+    path = write_shard(tmp_path / "0.h5", 3)
     with h5py.File(path, "a") as file:
         huge = file["input_mask"][:].astype("i8") * 2**60
         del file["input_mask"]
@@ -140,7 +119,7 @@ def test_shard_mask_of_huge_values_is_refused_without_memory(tmp_path):
 
 
 def test_damaged_shard_row_is_named(tmp_path):
-    path = write(tmp_path / "0.h5", 3)
+    path = write_shard(tmp_path / "0.h5", 3)
     with h5py.File(path) as file:
         chunk = file["input_ids"].id.get_chunk_info(0)
     data = bytearray(path.read_bytes())
@@ -153,6 +132,6 @@ def test_damaged_shard_row_is_named(tmp_path):
 def test_shard_row_that_does_not_fit_the_model_is_named(tmp_path, two):
     with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, but the model knows 17"):
         Shards(two, 17)[7]
-    path = write(tmp_path / "2.h5", 3, masked_lm_positions=numpy.array([[1, 9, 0]] * 3))
+    path = write_shard(tmp_path / "2.h5", 3, masked_lm_positions=numpy.array([[1, 9, 0]] * 3))
     with pytest.raises(UsageError, match=r"2\.h5: row 0 has a masked position behind its last"):
         Shards([path], 100)[0]
