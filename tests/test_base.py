@@ -148,7 +148,7 @@ def test_missing_packages_of_a_report_are_refused_before_anything_is_done(muster
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
+def test_missing_report_packages_are_a_json_document(muster, tmp_path):
     done = call(muster, "study", CHECKOUT / STUDY, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["cause"] == "refused"
 

@@ -58,7 +58,7 @@ def test_the_pages_commands_train_alike(checkout):
     assert losses[0][:40] == pytest.approx(losses[1][:40], abs=1e-5)
 
 
-def test_they_are_known_by_their_names(checkout):
+def test_new_task_and_mode_are_known_by_name(checkout):
     done = run(checkout, ["python", "launch/submit.py"], "--task", "nope", "--sync", "nope")
     assert done.returncode == 2
     assert "spirals" in done.stderr and "reduce_broadcast" in done.stderr

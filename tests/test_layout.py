@@ -82,7 +82,7 @@ def test_processes_are_ended_by_their_number_never_by_their_name():
 
 # What any program may load, under another name than train: see tests/train/test_foreign_program.py.
 @pytest.mark.parametrize("folder", LIBRARY[1:])
-def test_what_any_program_may_load_names_no_package_that_it_may_have_itself(folder):
+def test_library_names_no_package_of_a_users_program(folder):
     for path in sorted((CHECKOUT / folder).rglob("*.py")):
         absolute = re.findall(r"^ *(?:from|import) (\w+)", written_in(path), re.MULTILINE)
         assert not {"configs", "launch", "tests", "train"} & set(absolute), name(path)

@@ -69,7 +69,7 @@ def test_both_halves_are_run_once_and_either_one_fails_it(make, target, here, cl
         ("test-cluster WHICH=slow", "cluster: slow"),
     ],
 )
-def test_one_half_has_all_but_matrices_or_what_was_asked_for(make, words, found):
+def test_make_test_here_leaves_out_matrices_or_runs_marks_asked_for(make, words, found):
     assert make(*words.split()) == (0, [found])
 
 

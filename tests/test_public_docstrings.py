@@ -53,7 +53,7 @@ def test_sections_of_help_stand_on_lines_of_their_own(name):
 
 
 @pytest.mark.slow
-def test_its_example_runs(tmp_path):
+def test_example_of_a_docstring_runs(tmp_path):
     page = (CHECKOUT / "docs" / "library.md").read_text(encoding="utf-8")
     (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
     write(tmp_path, {f"{name}/my_metric.py": metric for name in FUNCTIONS})

@@ -28,10 +28,10 @@ def test_that_is_run():
 
 @pytest.mark.needs("sh", "rsync")
 @pytest.mark.parametrize("number", range(3))
-def test_that_needs_rsync(number):
+def test_with_rsync(number):
     raise AssertionError
 
-def test_that_needs_another(program):
+def test_with_another_program(program):
     raise AssertionError
 """
 

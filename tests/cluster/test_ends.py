@@ -16,7 +16,7 @@ from tests.launch.submit import only_run, wait_until
 from tests.train.workers import losses, losses_by_step, read_json
 
 
-def test_the_user_stops_it(cluster, tmp_path):
+def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
     run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.send_signal(signal.SIGINT)
     run.ends()
@@ -28,7 +28,7 @@ def test_the_user_stops_it(cluster, tmp_path):
     ]
 
 
-def test_the_launcher_is_killed(cluster, tmp_path):
+def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
     run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.kill()
     run.ends()
@@ -44,7 +44,7 @@ def job(cluster, tmp_path):
     run.end()
 
 
-def test_a_job_is_cancelled(cluster, job):
+def test_scancel_stops_with_a_checkpoint(cluster, job):
     cluster.run("scancel", ways.running_job(cluster))
     job.ends()
     assert job.end()[0] != 0 and job.exit()["code"] == 75
@@ -61,7 +61,7 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     ways.wait_for_requeue(cluster, number)
 
 
-def test_slurmd_alone_dies(job):
+def test_lost_slurmd_ends_the_run_when_slurm_gives_the_node_up(job):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
     (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")
     slurmd.kill()
@@ -95,7 +95,7 @@ with socket.create_server(("", 29777)):
 
 
 @pytest.mark.slow
-def test_a_port_is_taken(cluster, tmp_path):
+def test_master_port_in_use_on_node_0_is_refused(cluster, tmp_path):
     inside = [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c", HOLD]
     with ended(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)) as holder:
         assert holder.stdout.readline()

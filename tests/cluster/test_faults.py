@@ -76,7 +76,7 @@ def last_words(text: str) -> str:
 
 
 @pytest.mark.parametrize(("way", "program", "faults"), [*CHOSEN, *ALL])
-def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
+def test_fault_is_named_and_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
     *met, last = [FAULTS[name] for name in faults.split(", ")]
     run = begin(way, STARTS[program](), restarts=len(met))
     records = [recoveries.recover(run, fault) for fault in met]

@@ -100,7 +100,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, 
 
 
 @pytest.mark.matrix
-def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
+def test_run_in_a_held_job_is_cancelled_or_ends_with_its_leader(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "cancelled")
     logs = ["--logs-dir", str(tmp_path / "cancelled")]
     assert ways.jobs(cluster, *logs, "cancel").endswith(": stopped\n")

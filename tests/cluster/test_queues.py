@@ -79,7 +79,9 @@ def test_with_one_account_slurm_itself_chooses_the_partition(cluster, tmp_path, 
     assert not run_files.FIRST_JOB.path(run_dir).exists()
 
 
-def test_all_of_its_jobs_are_known_while_they_wait_and_are_cancelled(cluster, tmp_path, busy, jobs):
+def test_jobs_of_all_accounts_are_listed_while_they_wait_and_cancelled(
+    cluster, tmp_path, busy, jobs
+):
     busy(*cluster.hosts)
     out, _ = ways.succeed(cluster, words(tmp_path, *TWO, *ENDLESS))
     (numbers,) = re.findall(r"^job (\d+) or (\d+); run folder: ", out, re.MULTILINE)

@@ -45,7 +45,7 @@ def calls(folder: Path, name: str) -> int:
     return len((folder / f"{name}.calls").read_text().splitlines())
 
 
-def test_slow_questions_to_slurm(cluster, tmp_path, held_s):
+def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path, held_s):
     slow = slowed(cluster, tmp_path, held_s, squeue="", scontrol="")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
@@ -53,7 +53,7 @@ def test_slow_questions_to_slurm(cluster, tmp_path, held_s):
     assert calls(tmp_path, "squeue") > 2
 
 
-def test_a_slow_step_of_slurm(cluster, tmp_path, held_s):
+def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
     """That of the second agent; the first one waits."""
     slow = slowed(cluster, tmp_path, held_s, srun="launch.slurm.task")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
@@ -63,7 +63,7 @@ def test_a_slow_step_of_slurm(cluster, tmp_path, held_s):
 
 
 @pytest.mark.needs("rsync")
-def test_slow_logins_and_copies(apart, tmp_path, held_s):
+def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path, held_s):
     """Those of the second agent's node, which has a disk of its own."""
     slow = slowed(apart, tmp_path, held_s, ssh="launch.agent", rsync="node1")
     where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]

@@ -132,7 +132,7 @@ def test_a_job_whose_time_is_over_says_so(cluster, leaderless):
     check_end(cluster, leaderless, "TIMEOUT")
 
 
-def test_of_a_run_whose_leader_is_killed_all_say_the_same(cluster, tmp_path):
+def test_run_whose_leader_was_killed_has_one_end_for_all_who_ask(cluster, tmp_path):
     run = Run(cluster, ways.slurm, tmp_path, program=Sleeps(), nodes=1)
     try:
         psutil.Process(read_json(run_files.JOB.path(run.run_dir))["pid"]).kill()

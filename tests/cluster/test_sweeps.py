@@ -152,7 +152,7 @@ def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
     assert listed.count("train-lr-") >= 4, listed
 
 
-def test_it_takes_a_program_in_a_script_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
+def test_sweep_script_takes_a_program_and_refuses_an_index_beyond_the_grid(cluster, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     argv = [*ways.SBATCH, "--array=1,18", f"--output={tmp_path / '%a.out'}"]
     argv += [str(CHECKOUT / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
@@ -189,7 +189,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
 @pytest.mark.parametrize(
     "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
 )
-def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
+def test_example_of_sweeps_page_runs_on_a_cluster(cluster, tmp_path, words):
     (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     config = ["--ssh-config", str(cluster.ssh_config)] if "ssh" in words else []

@@ -101,7 +101,7 @@ def test_status_and_env_say_what_there_is(cluster):
     ("stage", "then"), [("network", "down"), ("nodes", "down"), ("slurm and sshd", "up")]
 )
 @pytest.mark.usefixtures("nothing_left")
-def test_what_is_cut_short_can_be_cleaned_up(stage, then):
+def test_testbed_that_was_cut_short_is_cleaned_up(stage, then):
     cut = subprocess.Popen([sys.executable, TESTBED, "up"], stdout=subprocess.PIPE, text=True)
     with cut:
         while cut.stdout.readline() != f"{stage}\n":

@@ -77,14 +77,14 @@ def test_the_same_losses_whatever_starts_the_workers(cluster, local, sync, way, 
     ("script", "nodes", "sync", "count"),
     [("accelerate.sh", 2, "accelerate", 2), ("singlenode.sh", 1, "ddp", 3)],
 )
-def test_several_workers_of_a_node(cluster, tmp_path, script, nodes, sync, count):
+def test_scripts_for_one_node_start_several_workers(cluster, tmp_path, script, nodes, sync, count):
     more = ["--nproc-per-node", str(count), "--sync", sync]
     expected = run(cluster, ways.local, nodes, tmp_path / "a", *more)
     assert run(cluster, ways.sbatch(script), nodes, tmp_path / "b", *more) == expected
 
 
 @SLOW
-def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
+def test_nodes_with_different_numbers_of_workers_have_the_same_losses(cluster, tmp_path):
     """torchrun says that it cannot, but it can."""
     (tmp_path / "hosts.txt").write_text("node0 slots=2\nnode1 slots=1\n")
 

@@ -73,7 +73,7 @@ def test_a_switch_can_be_turned_off(write, word):
     assert train_config("--config", write("quiet: yes"), word).quiet is False
 
 
-def test_aliases():
+def test_second_name_of_a_flag_is_the_flag():
     (launch,) = cli.parse([LaunchConfig], ["-N", "4"], prog="", description="")
     assert launch.nodes == NodeCount(4, 4)
     argv = ["--num_nodes=4", "--local_rank", "1", "--master_ip=10.0.0.1"]
@@ -238,7 +238,7 @@ def test_flags_that_differ_in_a_digit_are_two():
         ["--max-restart=3", "--on-hang=restart"],  # needs --max-restarts
     ],
 )
-def test_what_only_follows_from_another_problem_is_not_named(words):
+def test_problem_that_follows_from_another_is_not_named(words):
     classes = (LaunchConfig, TrainConfig)
     (line,) = problems(*words, classes=classes)
     assert line.startswith((f"{words[0].partition('=')[0]}: ", "unknown flag --max-restart; "))
@@ -287,7 +287,7 @@ WRITTEN = odd_values.written(PARTS)
 
 
 @fuzzed(DUMPED | WRITTEN, examples=25)
-def test_any_file_is_read_as_settings_or_refused_by_name(tmp_path_factory, text):
+def test_random_yaml_is_settings_or_refused_by_name(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8")
     try:
@@ -310,7 +310,7 @@ def test_a_file_that_no_person_writes_is_refused_in_one_line(text, why, write):
     assert problem.endswith(f"run.yaml{why}")
 
 
-def test_a_file_of_another_system_s_editor_is_read(tmp_path):
+def test_yaml_with_bom_and_crlf_is_read(tmp_path):
     path = tmp_path / "dos.yaml"
     path.write_bytes(b"\xef\xbb\xbflr: 0.5\r\nsync: all_reduce\r\n")
     config = train_config("--config", str(path))

@@ -77,7 +77,7 @@ def test_a_cluster_minds_no_program_and_no_other_launcher(project):
     assert "partition" not in {one.name for one in cli.given(CLASSES, ["--on", "hpc"])}
 
 
-def test_what_a_run_wrote_down_repeats_it_without_the_file(project):
+def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     line = CommandLine.of(["--on", "hpc", "--", "train.py"])
     (project / "config.yaml").write_text(cli.to_yaml(line.launch, line.slurm))
     (project / "muster.toml").unlink()
@@ -109,14 +109,14 @@ def test_what_a_run_wrote_down_repeats_it_without_the_file(project):
     ("a = " + "[" * 9000, "muster.toml: nested too deeply"),
     ("# x\n" * 90_000, "muster.toml: longer than 200000 bytes"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named_with_file_and_line(project, text, problem):
+def test_wrong_line_of_muster_toml_is_named(project, text, problem):
     (project / "muster.toml").write_text(text)
     with pytest.raises(UsageError) as error:
         CommandLine.of(["--on", "a", "--", "train.py"])
     assert problem in str(error.value)
 
 
-def test_a_file_of_another_system_s_editor_is_read(project):
+def test_toml_with_bom_and_crlf_is_read(project):
     text = "\ufeff" + PROJECTS.replace("\n", "\r\n")
     (project / "muster.toml").write_bytes(text.encode())
     assert CommandLine.of(["--on", "hpc", "--", "train.py"]).slurm.account == "lab"
@@ -241,7 +241,7 @@ WRITTEN = odd_values.written(PARTS)
 
 
 @fuzzed(TABLE | WRITTEN)
-def test_any_file_is_read_as_settings_or_refused_by_name(tmp_path_factory, text):
+def test_random_toml_is_settings_or_refused_by_name(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "muster.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:

@@ -94,7 +94,7 @@ def test_a_default_of_several_values_is_shown_as_it_is_typed():
     assert flags["--slurm"].endswith("(default: mail-type=END exclusive)")
 
 
-def test_all_that_a_command_takes_is_listed():
+def test_help_lists_each_flag():
     flags = lines_of(page(*CLASSES, shown=["nodes"]).format_help())
     assert {"--help-all", "--config", "--nodes", "--login", "--login-dir"} <= flags.keys()
     assert "\n  -- PROGRAM  " in page(*CLASSES).format_help()

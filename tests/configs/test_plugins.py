@@ -6,7 +6,7 @@ from configs import plugins
 from muster.errors import UsageError
 
 
-def test_a_new_file_is_a_new_name_and_a_table_has_several(tmp_path, monkeypatch):
+def test_new_file_of_a_plugin_folder_is_a_new_name(tmp_path, monkeypatch):
     """Private files are none, nor is a table's own name; no file is imported but the one loaded."""
     (tmp_path / "shapes").mkdir()
     for name in ("_shared", "base", "square"):

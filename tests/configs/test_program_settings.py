@@ -54,7 +54,7 @@ def test_a_variable_of_the_command_line_wins(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "PET_RDZV_BACKEND", "TORCHELASTIC_RUN_ID"])
-def test_what_the_launcher_sets_is_refused_on_the_line_and_in_a_file(tmp_path, name):
+def test_variable_that_the_launcher_sets_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match=f"--env {name}: .*; leave it out"):
         ProgramConfig(env=(Variable(name, "1"),))
     path = tmp_path / "variables"

@@ -81,7 +81,7 @@ ENV = VARIABLES.map(lambda variables: ProgramConfig(env=tuple(variables)))
 
 @settings(max_examples=50, deadline=None)
 @given(LAUNCH | WORKERS | SLURM | INCLUDE | IMAGE)
-def test_all_that_a_file_of_settings_holds_is_read_again(tmp_path_factory, config):
+def test_settings_written_to_a_file_are_read_again(tmp_path_factory, config):
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(cli.to_yaml(config), encoding="utf-8")
     assert cli.parse([type(config)], ["--config", str(path)], prog="", description="") == (config,)

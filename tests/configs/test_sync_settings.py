@@ -12,12 +12,12 @@ WAYS = plugins.names("train.sync.compression")
 
 @pytest.mark.parametrize("mode", ["all_reduce", "ddp", "accelerate"])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_on_ddp_compresses_in_every_way(mode, way):
+def test_modes_on_ddp_take_every_compressor(mode, way):
     assert TrainConfig(sync=mode, compress=way).compress == way
 
 
 @pytest.mark.parametrize("mode", ["gather_scatter", "local_sgd", "zero1", "fsdp"])
-def test_other_modes_name_the_one_that_can(mode):
+def test_compress_in_another_mode_is_refused_with_the_mode_to_use(mode):
     wanted = f"--compress bf16 does not go with --sync {mode}; use --sync all_reduce"
     with pytest.raises(UsageError, match=wanted):
         TrainConfig(sync=mode, compress="bf16")
@@ -36,7 +36,7 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"sync": "all_reduce", "compress": "int8", "precision": "fp16"}, "use --precision bf16"),
     ],
 )
-def test_what_does_not_go_is_refused(flags, message):
+def test_sync_settings_that_exclude_each_other_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
         TrainConfig(**flags)
 

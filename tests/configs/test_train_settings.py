@@ -99,7 +99,7 @@ def test_an_unknown_file_of_a_folder_lists_the_known(cls, name, known):
         cls(**{name: "chess"})
 
 
-def test_all_problems_are_named_at_once():
+def test_all_problems_of_train_settings_are_named_at_once():
     with pytest.raises(UsageError) as caught:
         TrainConfig(batch_size=0, lr=-1.0, dropout=2.0, sync="magic", split="x")
     assert len(str(caught.value).splitlines()) == 5

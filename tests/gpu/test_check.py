@@ -48,7 +48,7 @@ def test_without_a_gpu_it_says_so_and_fails(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_starts_without_an_installation_and_without_what_no_row_needs(tmp_path):
+def test_gpu_check_starts_without_an_installation(tmp_path):
     """As a bare machine has it: no Muster in its Python, and none of the packages of `OTHERS`."""
     hidden = ", ".join(map(repr, (*OTHERS, "dotenv", "weasyprint", "pandas", "matplotlib")))
     (tmp_path / "sitecustomize.py").write_text(
@@ -63,7 +63,7 @@ def test_it_starts_without_an_installation_and_without_what_no_row_needs(tmp_pat
     assert "--only no such row: unknown; known: single; accelerate; " in done.stderr
 
 
-def test_what_every_row_needs_is_asked_for_in_one_line(monkeypatch):
+def test_missing_packages_of_every_gpu_row_are_one_line(monkeypatch):
     monkeypatch.setattr(check, "has", lambda name: name not in ("torch", "rich", "datasets"))
     with pytest.raises(UsageError, match="has no torch, rich, which every row needs; install with"):
         check.main([])
@@ -201,7 +201,7 @@ def test_a_row_waits_for_the_losses_that_it_is_held_against(simulated):
     assert code == 1 and "losses differ by 8.0e+00" in written[-1]
 
 
-def test_what_no_longer_fits_into_the_minutes_is_not_run(simulated, capsys):
+def test_row_beyond_the_minutes_is_not_run(simulated, capsys):
     some = [Row("single", 1, losing(1.0)), Row("ddp", 1, losing(1.0))]
     code, written, _ = simulated(some, "--minutes", "1e-9")
     assert code == 0
@@ -251,7 +251,7 @@ def test_wheels_are_those_of_the_lock(capsys):
     assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}
 
 
-def test_what_a_command_has_printed_is_kept_when_its_time_is_over(tmp_path):
+def test_output_of_a_row_that_takes_too_long_is_kept(tmp_path):
     bench = Bench(check.parser().parse_args(["--device", "cpu"]), tmp_path)
     words = ["-c", "import time; print('here', flush=True); time.sleep(600)"]
     with pytest.raises(MusterError, match=r"here\n+not done after 10 s"):

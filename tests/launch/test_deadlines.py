@@ -224,7 +224,7 @@ ORDER = [
 
 
 @pytest.mark.parametrize(("shorter_s", "longer_s", "why"), ORDER, ids=[why for *_, why in ORDER])
-def test_who_waits_waits_longer_than_who_is_waited_for(shorter_s, longer_s, why):
+def test_waiting_side_has_the_longer_deadline(shorter_s, longer_s, why):
     assert shorter_s < longer_s, why
 
 
@@ -253,12 +253,12 @@ def test_no_other_file_has_seconds_of_its_own():
     assert [one for one in found if not one.startswith("launch/deadlines.py")] == []
 
 
-def test_each_of_the_table_is_used():
+def test_every_deadline_is_used():
     used = " ".join(text for name, text in sources() if name != "launch/deadlines.py")
     assert [name for name in TABLE if not re.search(rf"\b{name}\b", used)] == []
 
 
-def test_each_of_the_table_is_final_and_says_what_it_is_for():
+def test_every_deadline_is_final():
     lines = Path(deadlines.__file__).read_text().splitlines()
     entries = [line for line in lines if re.match(r"[A-Z0-9_]+_S\b", line)]
     assert len(entries) == len(TABLE)

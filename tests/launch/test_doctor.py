@@ -43,7 +43,7 @@ def test_quick_measures_nothing_and_writes_nothing(tmp_path):
 
 
 @pytest.mark.needs("ip")
-def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path):
+def test_doctor_takes_the_flags_of_a_run(tmp_path):
     flags = ["--quick", "--nodes", "2", "--threads", "1", "--logs-dir", str(tmp_path)]
     code, out, err = doctor(*flags, "--lr", "1e-3", "--max-restarts", "1")
     assert code == 0 and err == "", (out, err)
@@ -69,7 +69,7 @@ def test_a_measurement_that_fails_is_not_started_again(tmp_path, monkeypatch):
     assert [spec.max_restarts for spec in specs] == [0]
 
 
-def test_what_the_run_would_refuse_is_refused(monkeypatch):
+def test_doctor_refuses_what_the_run_would(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for words, message in [
         (["--quick", "--epochs", "2", "--", "train.py"], "--epochs is a setting of the trainer"),

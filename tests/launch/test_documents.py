@@ -101,7 +101,7 @@ def test_each_way_to_look_at_runs_prints_documents_alone(logs):
     ["run", "--lr"], ["run", "--nodes", "0", "--", "train.py"], ["sweep", "--over", "lr"],
     ["study"], ["doctor", "--detach"], ["doctor", "--dry-run"],
 ])  # fmt: skip
-def test_what_is_refused_is_a_document_and_a_message(words, logs):
+def test_refusal_is_a_json_document(words, logs):
     where = ["--logs-dir", logs] if words[0] == "jobs" else []
     python = interpreter(for_workers=False)
     code, (found,), err = muster(words[0], *where, "--json", *words[1:], python=python)
@@ -194,7 +194,7 @@ def test_output_of_a_detached_run_is_shown_by_rank(endless):
 
 
 @pytest.mark.slow
-def test_who_waits_may_stop_waiting_and_the_run_goes_on(endless):
+def test_interrupted_wait_leaves_the_run(endless):
     where, run = ["--logs-dir", endless.parent], endless.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err

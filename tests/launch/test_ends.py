@@ -74,7 +74,7 @@ def test_the_order_of_arrival_decides_nothing(drawn):
         ([], None),
     ],
 )
-def test_what_ended_by_itself_comes_before_what_lost_another(ends, cause):
+def test_own_end_comes_before_a_lost_peer(ends, cause):
     for _ in ends or [0]:
         ends = [*ends[1:], *ends[:1]]
         assert cause_of(ends) == cause
@@ -152,7 +152,7 @@ def test_long_texts_lose_their_middle():
 
 
 @fuzzed(nearly([end.to_json() for end in (KILLED, RAISED, LOST, GONE, EXIT)]))
-def test_what_is_nearly_an_end_is_one_or_none(raw):
+def test_damaged_end_is_an_end_or_none(raw):
     try:
         value = json.loads(line(raw, b""))
     except (RecursionError, ValueError):

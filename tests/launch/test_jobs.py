@@ -31,7 +31,7 @@ from tests.launch.submit import JOBS
 from tests.written import write
 
 
-def test_each_state_is_one_word(tmp_path):
+def test_state_of_a_run_is_one_word(tmp_path):
     def word(name, *given):
         return run_state.state_of(run_folder(tmp_path, name, *given)).word
 
@@ -123,7 +123,7 @@ def test_without_a_verb_it_shows_them(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel"])
-def test_who_has_no_runs_is_shown_no_folder_of_muster_s(tmp_path, monkeypatch, verb):
+def test_user_without_runs_sees_no_folder_of_muster(tmp_path, monkeypatch, verb):
     monkeypatch.setattr(commands, "own_logs", lambda: tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -228,7 +228,7 @@ def test_cancel_without_a_name_says_that_the_latest_run_is_over(project):
 
 
 @pytest.mark.needs("root")  # which alone may give files away
-def test_what_another_user_s_file_names_is_not_ended(tmp_path):
+def test_process_named_by_another_users_file_is_not_ended(tmp_path):
     """It may name any process, or job, of whoever cancels the run."""
     with subprocess.Popen(["sleep", "1000"]) as victim:
         named = {"pid": victim.pid, **run_record.process_start(victim.pid)}

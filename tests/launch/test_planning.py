@@ -21,7 +21,7 @@ from muster.errors import MusterError, UsageError
 from tests.launch.planned import FACTS, PROGRAM, SPEC, local
 
 
-def test_one_torchrun_per_node_with_the_workers_that_node_has():
+def test_plan_has_one_torchrun_per_node():
     usual = {"--nnodes": "2", "--master-addr": "10.10.1.1", "--master-port": "29123"}
     plan = local().plan(SPEC, FACTS)
     for rank, (command, nproc) in enumerate(zip(plan, "21", strict=True)):
@@ -89,7 +89,7 @@ def test_a_dry_run_says_that_commands_are_for_a_container():
 
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
 @pytest.mark.parametrize("port", [None, 29123])
-def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay(style, port):
+def test_port_of_node_0_is_filled_in_and_the_programs_words_stay(style, port):
     program = replace(PROGRAM, argv=("train.py", PLACEHOLDER))
     spec = replace(SPEC, workers=style, program=program)
     nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)

@@ -72,7 +72,7 @@ def test_at_a_place_of_their_own_jobs_clean_finds_them_and_a_run_holds_them(proj
     assert not place.exists() and node_data.data_left({}) == []
 
 
-def test_what_is_no_data_is_refused_before_the_run_has_a_folder(project, tmp_path):
+def test_wrong_send_is_refused_before_a_run_folder_is_made(project, tmp_path):
     code, _, err = submit(*words(project, "../nowhere"), cwd=project)
     assert code == 2 and "error: --send ../nowhere: ../nowhere does not exist" in err
     assert not (tmp_path / "runs").exists()

@@ -88,7 +88,7 @@ def test_hostile_text_arrives_as_text(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_is_reported_before_anything_starts(tmp_path):
+def test_wrong_flag_is_refused_before_a_run_folder_is_made(tmp_path):
     """All of it, with the exit code; programs/test_command_line.py has the refusals."""
     flags = ["--nodes", "0", "--lr", "-1", "--logs-dir", str(tmp_path)]
     code, out, err = submit("--task", "synthetic", *flags)
@@ -194,7 +194,7 @@ def test_the_shell_script_says_how_it_is_used(words, code):
 
 
 @pytest.mark.needs("git")
-def test_what_a_job_prints_in_the_checkout_is_no_change_of_it(tmp_path):
+def test_output_files_of_jobs_are_ignored_by_git(tmp_path):
     names = ["muster-12.out", "muster-sweep-12_3.out"]  # --output of slurm/*.sh
     shutil.copy(CHECKOUT / ".gitignore", tmp_path)
     assert call("git", "init", "-q", cwd=tmp_path).returncode == 0

@@ -141,7 +141,7 @@ def test_fresh_runs_all_again_without_checkpoints(project):
         pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
-def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
+def test_interrupted_sweep_goes_on_where_it_was(project, number):
     """One that was killed has left a run, which ends by itself, and is waited for."""
     skip_if_quick()
     (project / "block").touch()

@@ -64,7 +64,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words, message):
+def test_wrong_sweep_is_refused_before_its_first_run(project, words, message):
     found = refused(project, *([] if "ssh" in words else ["--launcher", "local"]), *words)
     assert message in found, found
 
@@ -76,7 +76,7 @@ def test_a_refusal_is_the_end_of_the_command(project):
 
 
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
-def test_a_dry_run_prints_the_commands_and_makes_nothing(project, flag):
+def test_dry_run_of_a_sweep_makes_nothing(project, flag):
     words = ["--launcher", "local", "--over", "lr=1,2", flag, "--", "train.py", "--x", "a b"]
     code, out, _ = sweep(project, *words, python=interpreter(for_workers=False))
     lines = out.splitlines()
@@ -98,7 +98,7 @@ def test_a_value_stands_where_the_program_names_it(project):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
-def test_every_example_of_the_documentation_runs(tmp_path, words):
+def test_example_of_sweeps_page_runs_here(tmp_path, words):
     (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
     if "--launcher" in words:  # here as far as it goes without a cluster

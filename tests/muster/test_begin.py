@@ -37,7 +37,7 @@ def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
 
 
 @pytest.mark.parametrize("words", [["run", "--dry-run", "-q", "--launcher=local"], ["config"]])
-def test_what_pythonpath_has_for_programs_hides_none_of_our_modules(words, tmp_path):
+def test_pythonpath_hides_no_module_of_muster(words, tmp_path):
     hiding = ("yaml", "rich", "launch", "configs", "train", "statistics")
     text = "raise RuntimeError(__file__)\n"
     write(tmp_path, {f"{name}.py": text for name in hiding})

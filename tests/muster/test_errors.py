@@ -109,7 +109,7 @@ def test_a_terminal_that_is_closed_is_its_signal_and_not_a_disk(tmp_path):
     assert (process.returncode, message) == (129, "")
 
 
-def test_what_a_command_makes_is_never_writable_for_others(tmp_path):
+def test_files_of_a_command_are_not_writable_for_others(tmp_path):
     body = f"import os; os.mkdir({str(tmp_path / 'made')!r})"
     before = os.umask(0)
     try:

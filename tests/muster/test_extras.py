@@ -73,7 +73,7 @@ def test_a_package_whose_own_module_lacks_is_not_called_missing():
     assert extras.explained(ModuleNotFoundError(name="yaml.missing")) is None
 
 
-def test_another_python_is_named():
+def test_packages_are_named_for_another_python():
     lacks = ["torch", "transformers", "datasets", "evaluate", "seqeval"]
     text = extras.lacking(extras.TRAINER, lacks, "/opt/env/bin/python")
     assert text.startswith(

@@ -127,7 +127,7 @@ def test_a_user_s_settings_do_not_reach_it(project, tmp_path, monkeypatch):
     assert b"\n-1\n" in git.ask(project, "diff", "HEAD")
 
 
-def test_what_the_user_s_own_configuration_ignores_stays_ignored(project, tmp_path, monkeypatch):
+def test_global_gitignore_is_kept(project, tmp_path, monkeypatch):
     write(
         tmp_path, {"ignored": "*.key\n", "config": f"[core]\nexcludesFile = {tmp_path}/ignored\n"}
     )

@@ -19,7 +19,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def test_what_cannot_be_pickled_or_found_is_refused():
+def test_function_that_cannot_be_pickled_is_refused():
     with pytest.raises(muster.UsageError, match=r"no run is called|no runs of yours"):
         muster.job("no-such-run")
     with pytest.raises(TypeError, match=r"print or its arguments cannot be pickled: .*lock"):
@@ -51,7 +51,7 @@ def test_what_cannot_be_pickled_or_found_is_refused():
         (lambda: muster.on_stop(None), "muster.on_stop: save is None; it must be a function"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_given(call, problem):
+def test_wrong_argument_of_launch_is_refused(call, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         call()
     assert not Path("logs").exists()

@@ -239,7 +239,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_of_a_rank_without_an_exception_its_last_lines_are_the_failure(tmp_path, how):
+def test_last_lines_are_the_failure_of_a_rank_without_exception(tmp_path, how):
     code, message, output, cause, own = ENDS[how]
     end = {"code": code, "message": message, "rank": 1, "cause": "program", "output": output}
     rank = {"rank": 1, "host": "a", "message": own, "traceback": "", "cause": cause, "code": 0}

@@ -75,7 +75,7 @@ def test_where_rank_0_is(found, expected):
         env(rank=1, own="2 10.10.1.2", **{**FROM_BOX, "machines": "box,unknown[1:0-3]@0(5)"}),
     ],
 )
-def test_what_is_not_certain_is_not_said(found):
+def test_uncertain_place_of_rank_0_is_not_named(found):
     assert host_of_rank_0(found) is None
 
 

@@ -77,7 +77,7 @@ def test_a_process_alone(env):
         ),
     ],
 )
-def test_what_is_not_known_is_asked_for(monkeypatch, env, problem):
+def test_missing_rank_variable_is_asked_for(monkeypatch, env, problem):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match=problem):
         torchrun_variables(env)

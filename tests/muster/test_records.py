@@ -42,7 +42,7 @@ def test_a_line_cut_off_at_either_end_or_broken_is_left_out():
     assert [one["step"] for one in json_objects(data[2:24])] == [1]
 
 
-def test_of_a_long_file_the_end_is_read(tmp_path):
+def test_end_of_a_long_file_is_read(tmp_path):
     path = tmp_path / "rank_00000.jsonl"
     path.write_bytes(lines(20_000))
     found = last_objects(path)

@@ -28,7 +28,7 @@ def test_a_file_is_replaced_whole_and_a_secret_is_never_readable_by_others(force
     assert names(path.parent) == ["summary.json"]
 
 
-def test_what_is_no_number_is_written_as_null(tmp_path):
+def test_nan_is_written_as_null(tmp_path):
     write_json(tmp_path / "file", {"loss": math.nan, "far": [math.inf, -math.inf], "at": tmp_path})
     found = json.loads((tmp_path / "file").read_text(), parse_constant=pytest.fail)
     assert found == {"loss": None, "far": [None, None], "at": str(tmp_path)}
@@ -36,7 +36,7 @@ def test_what_is_no_number_is_written_as_null(tmp_path):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("content", [None, b"", b'{"steps": ', b"[1]", b"\xff", "folder", "fifo"])
-def test_what_is_not_a_whole_object_reads_as_nothing(content, tmp_path):
+def test_damaged_json_object_reads_as_nothing(content, tmp_path):
     path = tmp_path / "summary.json"
     if content == "folder":
         path.mkdir()
@@ -47,7 +47,7 @@ def test_what_is_not_a_whole_object_reads_as_nothing(content, tmp_path):
     assert read_json(path) is None
 
 
-def test_what_was_there_stays_where_the_disk_is_full_and_no_part_of_the_new(tmp_path, monkeypatch):
+def test_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     write_text(path, "before")
     monkeypatch.setattr(process.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "")))

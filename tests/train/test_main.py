@@ -11,7 +11,7 @@ from tests.train.workers import TORCHRUN, finish, free_port, start
 from train import main
 
 
-def test_the_given_command():
+def test_command_of_cs744_is_translated():
     config, by_hand = main.parse("--master-ip 10.10.1.1 --num-nodes 4 --rank 2".split(), {})
     assert (config.task, config.batch_size, config.sync) == ("cs744", 256, "ddp")
     assert (by_hand.master_ip, by_hand.world_size, by_hand.rank) == ("10.10.1.1", 4, 2)
@@ -44,7 +44,7 @@ def test_our_own_flags_win():
 
 
 @pytest.mark.parametrize("flags", ["", "--num-nodes 1", "--rank -1"])
-def test_one_node_is_a_process_alone(flags):
+def test_one_node_runs_sync_single(flags):
     assert main.parse(flags.split(), {})[0].sync == "single"
 
 

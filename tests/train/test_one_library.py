@@ -104,7 +104,7 @@ def test_broken_function_of_the_library_breaks_trainer_and_program(
         training()
 
 
-def test_what_both_use_is_defined_once():
+def test_shared_functions_are_defined_once():
     places: dict[str, list[str]] = {name: [] for name in ONCE}
     for folder in ("muster", "train"):
         for path in sorted((CHECKOUT / folder).rglob("*.py")):

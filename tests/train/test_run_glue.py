@@ -229,7 +229,7 @@ def test_wrong_flags_are_refused_in_the_courses_words(flags, message):
     assert message in refusal(*LEAST, *flags.split())
 
 
-def test_what_the_skeleton_needs_is_needed():
+def test_flag_that_the_skeleton_needs_is_asked_for():
     assert "--task_name" in refusal("--do_train", "--model_name_or_path", "m")
 
 

@@ -82,7 +82,7 @@ def test_uneven_ranks_equal_one_process(found, case, ranks):
             assert gap <= limit, f"{case}, split {split}: {what} differ by {gap:.1e}"
 
 
-def test_the_cases_are_worlds_apart(found):
+def test_losses_of_text_cases_differ_by_more_than_the_tolerance(found):
     """So that a training that did not happen would be seen."""
     one = found[1]
     assert one["ner|even"]["losses"][0] > one["ner|even"]["losses"][-1]

@@ -126,7 +126,7 @@ def test_a_new_head_is_refused_by_a_task_without_one(logs):
     assert ended == (2, "", message)
 
 
-def test_what_two_workers_cannot_do_is_refused_before_anything_starts(logs):
+def test_single_with_two_workers_is_refused(logs):
     (ended,) = finish([start_by_hand(0, 2, free_port(), *flags(logs, "refused", "--sync=single"))])
     message = "single runs one process, but world_size is 2; use --sync ddp or --no"
     assert ended[0] == 2 and message in ended[2] and len(ended[2].splitlines()) == 1

@@ -68,7 +68,7 @@ def two_nodes(tmp_path, how):
     return code, err, [json.loads(path.read_text()) for path in paths]
 
 
-def test_what_one_agent_says_of_its_failure_is_what_all_hear(tmp_path):
+def test_failure_of_one_agent_is_the_message_of_all(tmp_path):
     code, err, (other, first) = two_nodes(tmp_path, "fails")
     assert (code, first["cause"], other["cause"]) == (7, "command", "peer"), err
     assert other["message"] == first["message"] == "rank 1 on node1: exit code 7"
@@ -111,7 +111,7 @@ def test_a_node_that_ends_without_a_failure_of_its_own_ends_the_others(tmp_path)
     assert code == 75 and "stopped cleanly" in err and "gone" not in err, err
 
 
-def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch):
+def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
     """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
     monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
     own, others = socket.socketpair()
@@ -152,7 +152,7 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])
-def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned):
+def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
     """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""
     sleeps = NodeCommand("node0", 0, ("sleep", "300", str(tmp_path)), {}, str(tmp_path))
     assigned = {"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}
@@ -179,7 +179,7 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     assert call(sys.executable, "-c", words, cwd=CHECKOUT).stdout == "set()\n"
 
 
-def test_what_inspects_workers_is_loaded_whole_at_once():
+def test_inspection_imports_nothing_later():
     """An agent loads it ten seconds after its workers have begun: a failure then waits for none."""
     words = "import sys; from launch.agent.inspection import node_inspection; "
     words += "print('concurrent.futures.thread' in sys.modules)"

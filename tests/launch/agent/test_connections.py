@@ -134,7 +134,7 @@ def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect)
     assert "address" in report["unreached"]
 
 
-def test_what_a_connected_node_sends_hides_nothing(node_0, connect):
+def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
     """Nobody reads it, and the end that comes after it is seen all the same."""
     with socket.create_connection((HERE, node_0.port)) as other:
         ((accepted,),) = until([node_0], all_of)

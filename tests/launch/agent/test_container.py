@@ -67,7 +67,7 @@ def test_the_command_of_charliecloud():
 PATHS = st.lists(st.sampled_from("ab"), max_size=4).map(lambda parts: "/none/" + "/".join(parts))
 
 
-def test_all_of_a_machine_is_never_mounted():
+def test_root_of_a_machine_is_never_mounted():
     assert outermost(["/", "/none/a"]) == ["/none/a"]
 
 
@@ -135,7 +135,7 @@ def test_gpus_are_asked_for_where_a_node_has_some(tmp_path, monkeypatch):
         assert of_node(tmp_path).has_gpus == has_gpus
 
 
-def test_what_a_run_reads_and_writes_is_mounted(tmp_path):
+def test_folders_of_a_run_are_mounted(tmp_path):
     engines(tmp_path, "apptainer")
     more = ["/usr/bin", "/etc:/of/host"]
     found = of_node(tmp_path, *more, cwd="/usr/include", project="/usr/share", data="/usr/lib")
@@ -170,7 +170,7 @@ def test_a_folder_that_an_engine_would_take_for_two_is_refused(tmp_path, name):
     )
 
 
-def test_what_a_node_lacks_is_named_with_the_node(tmp_path):
+def test_missing_engine_image_or_mount_is_named_with_its_node(tmp_path):
     (tmp_path / "bin").mkdir()
     lacks = (
         f"--container {tmp_path}/image on node0: PATH has none of apptainer, singularity, ch-run"

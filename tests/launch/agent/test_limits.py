@@ -29,7 +29,7 @@ TOO_LOW = [
 
 
 @pytest.mark.parametrize(("change", "workers", "line"), TOO_LOW)
-def test_what_is_too_low_for_so_many_workers_is_named_with_what_to_do(change, workers, line):
+def test_limit_too_low_for_the_workers_is_named(change, workers, line):
     found = list(too_low({**ENOUGH, **change}, workers))
     assert len(found) == bool(line) and "".join(found).startswith(line)
     assert all(found.partition("; ")[2] for found in found)

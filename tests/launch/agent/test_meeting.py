@@ -72,7 +72,7 @@ def test_an_address_is_the_same_however_an_end_writes_it():
     assert made.missing == []
 
 
-def test_who_is_missing_is_said_once_and_then_ends_the_run():
+def test_missing_node_is_named_once_and_ends_the_run():
     made = meeting(4)
     made.accepted(ends(NODE_0, node(1)))
     made.connected(1, ends(node(1), NODE_0))
@@ -149,7 +149,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("reports", "lost"), LOSSES)
-def test_who_is_lost_does_not_depend_on_which_report_is_first(reports, lost):
+def test_lost_node_does_not_depend_on_order_of_reports(reports, lost):
     orders = itertools.permutations(reports) if len(reports) < 5 else [reports, reports[::-1]]
     for order in orders:
         made = begun(4)

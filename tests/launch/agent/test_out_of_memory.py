@@ -13,12 +13,12 @@ CGROUPS = [
 
 
 @pytest.mark.parametrize(("own", "file", "text"), CGROUPS)
-def test_what_the_own_cgroup_counts(tmp_path, own, file, text):
+def test_oom_kills_of_the_own_cgroup_are_counted(tmp_path, own, file, text):
     write(tmp_path, {"own": f"{own}\n", f"cgroup/{file}": text})
     assert oom_kills(tmp_path / "cgroup", tmp_path / "own") == 2
 
 
-def test_what_cannot_be_read_counts_nothing(tmp_path):
+def test_unreadable_cgroup_counts_no_oom_kill(tmp_path):
     assert oom_kills(tmp_path, tmp_path / "none") == 0
     (tmp_path / "own").write_text("0::/nowhere\n")
     assert oom_kills(tmp_path, tmp_path / "own") == 0

@@ -35,7 +35,7 @@ def start():
         yield one
 
 
-def test_whom_we_ended_and_in_which_state_is_known(start, monkeypatch):
+def test_ended_processes_are_known_with_their_state(start, monkeypatch):
     monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 300.0)
     plain, stopped = start(SLEEP, RANK="3"), start(SLEEP, RANK="4")
     stopped.send_signal(signal.SIGSTOP)
@@ -71,7 +71,7 @@ def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
     assert [one.rank for one in victims] == [None, 5]
 
 
-def test_one_that_cannot_be_ended_and_is_not_ours_to_signal_holds_nobody_up(start, monkeypatch):
+def test_process_of_another_user_is_not_waited_for(start, monkeypatch):
     """As another user's, or a worker in an endless wait for a disk."""
 
     def refuse(process, number):
@@ -92,7 +92,7 @@ def test_children_of_others_are_spared(start):
     assert not psutil.pid_exists(own.pid) and other.poll() is None
 
 
-def test_what_a_started_process_leaves_behind_is_not_ended(start):
+def test_background_process_of_a_helper_is_not_ended(start):
     """ssh leaves a connection that the user's other logins share."""
     words = f"[sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL"
     leaves = f"import subprocess, sys; subprocess.Popen({words}); "
@@ -117,7 +117,7 @@ def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start):
     assert [one.wait() for one in own] == list(codes)
 
 
-def test_what_an_agent_starts_dies_with_it():
+def test_child_of_an_agent_dies_with_it():
     """Even by kill -9; and it ignores what torchrun would die of."""
     survives = "import os, signal\n"
     survives += "for one in (signal.SIGUSR1, signal.SIGUSR2): os.kill(os.getpid(), one)\n"
@@ -137,6 +137,6 @@ def test_what_an_agent_starts_dies_with_it():
     child.wait(300)
 
 
-def test_a_program_that_is_not_there(tmp_path):
+def test_missing_program_is_an_error_with_its_name(tmp_path):
     with pytest.raises(Exception, match="nowhere: no such program"):
         spawn(NodeCommand("node0", 0, ("nowhere",), {}, str(tmp_path)), dict(os.environ), None)

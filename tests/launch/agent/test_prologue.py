@@ -24,7 +24,7 @@ def write_prologue(project, *lines):
     (project / "prologue.sh").write_text("\n".join(lines).format(folder=project) + "\n")
 
 
-def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(project):
+def test_background_process_of_a_prologue_ends_with_the_run(project):
     write_prologue(project, "read line || true", WAITS + " &", "export STAGE=set")
     run_well(*FLAGS, "--", "./show.sh", cwd=project)
     assert (project / "started").read_text() == "stage set\n"

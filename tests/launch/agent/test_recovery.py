@@ -25,7 +25,7 @@ def recovery(run_dir, output=False):
     return Recovery(run_dir, 2, lambda: output, lambda: 7.0, connected_unix_s=21.5)
 
 
-def test_a_step_of_the_trainer(run_dir):
+def test_recovery_of_the_trainer_ends_with_a_step(run_dir):
     watch = recovery(run_dir)
     assert watch.look() is None
     assert not (run_dir / "recovery.json").exists()
@@ -52,7 +52,7 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     assert line.startswith("attempt 2: first output after ")
 
 
-def test_of_a_fault_without_a_time_it_counts_from_when_it_was_noticed(run_dir):
+def test_recovery_without_time_of_the_fault_counts_from_its_notice(run_dir):
     """As of a rank that others had waited for in vain."""
     end = End(Kind.ENDED, "node1", 0.0, 1, message="hung").to_json()
     ended = {"time_unix_s": 20.5, "noticed_unix_s": 19.0, "end": end}
@@ -61,7 +61,7 @@ def test_of_a_fault_without_a_time_it_counts_from_when_it_was_noticed(run_dir):
     assert recovery(run_dir).look() == line
 
 
-def test_where_nothing_comes_it_looks_rarely(run_dir, monkeypatch):
+def test_recovery_looks_become_rarer(run_dir, monkeypatch):
     now_s = [0.0]
     monkeypatch.setattr("launch.agent.recovery.running_s", lambda: now_s[0])
     watch = recovery(run_dir)
@@ -74,7 +74,7 @@ def test_where_nothing_comes_it_looks_rarely(run_dir, monkeypatch):
     assert max(after - before for before, after in pairwise(looks)) < 32
 
 
-def test_it_waits_until_workers_could_start(run_dir):
+def test_recovery_looks_only_after_workers_could_start(run_dir):
     watch = Recovery(run_dir, 2, lambda: True, lambda: 0.0)
     assert not watch.is_due()
 

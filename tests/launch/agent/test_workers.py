@@ -68,7 +68,7 @@ def test_workers_that_never_began_have_another_end_than_those_that_did(node, tmp
     assert (end.kind, end.ranks) == (Kind.NOT_STARTED, (0, 1))
 
 
-def test_whom_an_agent_had_to_end_is_named_with_its_state_if_it_wrote_nothing(node, tmp_path):
+def test_worker_ended_by_the_agent_without_a_record_is_named_with_its_state(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     held = EndedProcess(7, 1, "was held by a debugger", survives=True)
     processes = [EndedProcess(6, 0, ""), held, EndedProcess(8, None, ""), EndedProcess(9, 5, "")]
@@ -77,7 +77,7 @@ def test_whom_an_agent_had_to_end_is_named_with_its_state_if_it_wrote_nothing(no
     assert (end.kind, end.text) == (Kind.ENDED, text)
 
 
-def test_who_reads_the_records_of_a_node_has_the_same_values(node, tmp_path):
+def test_records_of_a_node_have_the_agents_values(node, tmp_path):
     """What a worker has recorded itself is not written twice."""
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
@@ -137,9 +137,7 @@ def test_worker_that_nccl_aborts_for_a_lost_peer_is_not_the_cause(aborted, why, 
 @pytest.mark.parametrize(
     ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.VANISHED)]
 )
-def test_who_reads_of_an_aborted_worker_without_a_record_has_the_same_kind(
-    node, tmp_path, why, kind
-):
+def test_aborted_worker_without_a_record_has_the_agents_kind(node, tmp_path, why, kind):
     (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))
     kinds = [end.kind for end in ends_on_disk(EndFacts(tmp_path, 1))]
     assert kinds == [kind]

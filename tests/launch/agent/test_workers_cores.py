@@ -67,7 +67,7 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
 
 
 @pytest.mark.slow
-def test_quiet_says_nothing_of_it(tmp_path):
+def test_quiet_run_prints_no_line_on_cores(tmp_path):
     assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
 
 

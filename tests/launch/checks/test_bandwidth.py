@@ -38,7 +38,7 @@ def test_pairs_that_are_slow_are_named_and_what_they_share(slow, sentence):
     assert bandwidth.verdict(measured(slow=slow), NAMES)[0] == sentence
 
 
-def test_one_slow_node_of_three_is_not_what_is_usual():
+def test_slow_node_of_three_is_named():
     three = measured(slow={(1, 0): 0.1, (1, 2): 0.1})
     three["pairs"] = [one for one in three["pairs"] if 3 not in (one["from"], one["to"])]
     assert "slow pairs are with node1" in bandwidth.verdict(three, NAMES)[0]

@@ -25,7 +25,7 @@ def look(transport, folder, **more):
 
 
 @pytest.mark.needs("ip")
-def test_this_machine_as_three_nodes_is_well(tmp_path):
+def test_doctor_finds_nothing_on_this_machine_as_three_nodes(tmp_path):
     cores = len(os.sched_getaffinity(0))
     workers = WorkersPerNode(cores)
     here = NodeFacts(NodeSpec("localhost", workers), "node0", "python", "/", workers)

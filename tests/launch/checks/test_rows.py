@@ -84,7 +84,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("check", "verdict", "spoilt", "words"), SPOILT)
-def test_one_spoilt_node_spoils_one_row_which_names_it(check, verdict, spoilt, words):
+def test_broken_node_fails_its_row_by_name(check, verdict, spoilt, words):
     rows = examination(findings(nodes={1: spoilt}))
     (row,) = [row for row in rows if row.verdict != "ok"]
     assert (row.check, row.verdict) == (check, verdict)
@@ -112,7 +112,7 @@ def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
     assert node_checks.code(findings(nodes=apart, launcher="slurm")).verdict == "FAIL"
 
 
-def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
+def test_silent_node_is_named_and_others_are_checked():
     line = "node9: its host key is not known; compare its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]

@@ -59,7 +59,7 @@ REFUSED = [
 ]
 
 
-def test_all_that_is_wrong_is_named_at_once(tmp_path):
+def test_all_problems_of_a_batch_job_are_named_at_once(tmp_path):
     words = ["--max-restarts", "-1", "--partition", "gpu", "--", "python", "-O", "none.py"]
     code, _, err = begin(tmp_path, *words)
     starts = ("--task is a", "--max-restarts", "python -O", "--partition", "none.py: No such")
@@ -67,13 +67,13 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
-def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):
+def test_flag_without_use_in_a_job_is_refused(tmp_path, flags, message):
     code, out, err = begin(tmp_path, *flags)
     assert (code, out) == (2, "") and message in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_is_no_run(tmp_path):
+def test_help_in_a_job_starts_no_run(tmp_path):
     code, out, _ = begin(tmp_path, "--help")
     assert code == 0 and out.startswith("usage: sbatch slurm/")
     assert list(tmp_path.iterdir()) == []

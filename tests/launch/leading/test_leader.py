@@ -62,7 +62,7 @@ def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, c
 
 
 @pytest.mark.slow
-def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
+def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
     """As in `... | less`: its reader takes nothing before the run is over."""
     reads, writes = os.pipe()
     taken = []
@@ -194,7 +194,7 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
     assert run_state.state_after(recorded).word == "failed"
 
 
-def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec, capsys):
+def test_last_output_of_a_rank_is_shown_to_who_waits_for_the_job(spec, capsys):
     """The job's leader has recorded it; its files may not be seen here yet."""
     run_record.end(spec.run_dir, 7, "error: rank 1 on node1: exit code 7", 1, "program", "no data")
     assert follow(spec) == 7

@@ -108,7 +108,7 @@ def test_a_full_pipe_blocks_nobody(channel_and_other):
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_comes_on_one_channel_ends_the_wait_for_all(ends):
+def test_message_on_one_channel_ends_the_wait_for_all(ends):
     with pair() as (channel, other), pair() as (quiet, _), pair() as (over, gone):
         gone.close()
         assert over.receive() == [] and over.ended  # which nobody waits for
@@ -118,9 +118,7 @@ def test_what_comes_on_one_channel_ends_the_wait_for_all(ends):
         assert wait_for_news([quiet, channel, over], 0.0) == set()
 
 
-def test_what_came_while_this_process_was_held_up_counts_before_it_is_read(
-    channel_and_other, monkeypatch
-):
+def test_message_that_came_during_a_stall_counts_as_sign_of_life(channel_and_other, monkeypatch):
     """By a slow disk, say: the other side was not silent."""
     now_s = [0.0]
     monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
@@ -152,7 +150,7 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
     return now_s
 
 
-def test_one_that_takes_nothing_for_a_minute_gets_it_all_later(channel_and_other, monkeypatch):
+def test_messages_wait_for_a_reader_that_stands_still_for_a_minute(channel_and_other, monkeypatch):
     """It lives, and waits for its disk; an agent that had gone meanwhile would be lost."""
     channel, other = channel_and_other
     now_s = held_up(channel, other, monkeypatch, *range(60))
@@ -163,7 +161,7 @@ def test_one_that_takes_nothing_for_a_minute_gets_it_all_later(channel_and_other
     assert {"go": True} in channel.receive()
 
 
-def test_files_wait_for_one_that_takes_nothing_for_a_minute(
+def test_files_wait_for_a_reader_that_stands_still_for_a_minute(
     channel_and_other, tmp_path, monkeypatch
 ):
     channel, other = channel_and_other
@@ -267,7 +265,7 @@ def test_any_name_below_a_folder_comes_home(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_what_is_no_plain_file_is_named_and_holds_nothing_up(tmp_path, capsys):
+def test_fifo_or_socket_in_a_run_folder_is_named_and_not_sent(tmp_path, capsys):
     there = write(tmp_path / "there", {"workers/rank_00000.err": "x", "exits/x": ""})
     for name in ("workers/rank_00000.out", "exits/rank_00000.json"):
         os.mkfifo(there / name)
@@ -374,7 +372,7 @@ def test_a_file_that_grows_faster_than_the_link_takes_it_holds_no_other_up(tmp_p
     assert names.count(metrics) == 1 and names.count(output) > 5
 
 
-def test_what_is_new_is_sent_though_a_turn_had_begun_before_it(tmp_path, monkeypatch):
+def test_file_that_appears_during_a_turn_is_sent(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
     write(tmp_path, {"workers/rank_00000.out": "x", "exits/rank_00000.json": "{}"})
     source = source_of(tmp_path, 0)

@@ -11,7 +11,7 @@ from muster.errors import MusterError
 from tests.written import write
 
 
-def test_what_cannot_be_sent_is_known_before_any_node_is_asked(tmp_path):
+def test_data_that_cannot_be_sent_is_refused_before_nodes_are_asked(tmp_path):
     write(tmp_path, {"file": "no archive", "dir/a": ""})
     path = shutil.make_archive(str(tmp_path / "set"), "gztar", tmp_path / "dir")
 
@@ -24,7 +24,7 @@ def test_what_cannot_be_sent_is_known_before_any_node_is_asked(tmp_path):
     assert lines_of(str(path))[0].endswith(f"that you name: --send {path}:/tmp/set")
 
 
-def test_what_would_lead_nowhere_on_a_node_is_not_sent(tmp_path):
+def test_outside_link_or_fifo_in_sent_data_is_refused(tmp_path):
     source = write(tmp_path / "data", {"a": "", "deep/b": ""})
     (source / "out").symlink_to("/etc")
     (source / "deep/up").symlink_to("../../x")

@@ -331,7 +331,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_sent(source, nodes):
 
 
 @pytest.mark.needs("root")
-def test_what_another_user_has_put_there_is_not_trusted(source, nodes):
+def test_data_of_another_user_is_not_trusted(source, nodes):
     one = nodes("node0")
     (place,) = one.have(f"{source}:~/set")
     os.chown(place, 1234, 1234)

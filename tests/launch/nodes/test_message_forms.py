@@ -198,7 +198,7 @@ def held_bytes(run_dir: Path) -> int:
 
 
 @pytest.mark.parametrize("message", FROM_AGENT, ids=lambda one: next(iter(one)))
-def test_what_agents_say_is_taken(message):
+def test_every_message_of_an_agent_is_understood(message):
     with leader() as (job, others):
         before = held_bytes(job._run_dir)
         hear(job, others[1], odd_messages.line(message))
@@ -290,7 +290,7 @@ def test_an_odd_message_is_that_agent_s_failure(message):
 
 
 @fuzzed(nearly([[one, two] for one in FROM_AGENT for two in FROM_AGENT[-8:]]))
-def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
+def test_message_of_an_agent_does_no_more_than_fail_it(messages):
     with leader() as (job, others):
         sent = b"".join(map(odd_messages.line, messages))
         hear(job, others[1], sent)
@@ -317,7 +317,7 @@ TO_AGENT = [
 
 
 @fuzzed(nearly([[one, two] for one in TO_AGENT for two in TO_AGENT]))
-def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
+def test_message_of_a_leader_does_no_more_than_end_an_agent(messages):
     ours, theirs = socket.socketpair()
     with TemporaryDirectory() as folder, theirs:
         spec = LaunchSpec("run", Path(folder), Program(()))
@@ -374,7 +374,7 @@ def worker(folder: Path, answer):
 
 
 @fuzzed(nearly([WORKER, PROGRESS]))
-def test_nothing_that_a_worker_answers_is_more_than_no_answer(reply):
+def test_answer_of_a_worker_does_no_more_than_count_as_none(reply):
     with TemporaryDirectory() as name, worker(Path(name), [odd_messages.line(reply, b"")]):
         (report,) = local_workers.ask(Path(name), [0], 60.0, ask="stacks").values()
     Activity().look({0: os.getpid()}, {0: report})

@@ -35,7 +35,7 @@ def test_the_experiment_network_wins_over_the_one_that_ssh_came_by():
     assert choice.others == ("128.110.0.0/22",)
 
 
-def test_the_one_that_was_asked_for_wins_over_all():
+def test_network_flag_wins_over_all():
     choice = choose(PROBES, NAMES, ["10.10.1.1", "10.10.1.2"], "128.110.0.0/16")
     assert choice.addresses == ("128.110.0.1", "128.110.0.2")
     with pytest.raises(MusterError, match=r"not all nodes .* a has 127.0.0.1 on eth0, 128"):
@@ -82,7 +82,7 @@ def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
     assert choose(both, NAMES, NONE, None).network == "10.10.1.0/24"
 
 
-def test_both_kinds_of_address_on_the_interface_that_ssh_came_by():
+def test_ipv4_comes_first_on_the_interface_of_ssh():
     """IPv4 first on one interface; but another interface comes before it, whatever it has."""
     four = [(f"128.110.0.{i}", "255.255.252.0") for i in (1, 2)]
     slaac = [(f"2001:db8::{i}", "64") for i in (1, 2)]

@@ -89,7 +89,7 @@ def plant(folder: Path, tree: dict) -> None:
 
 
 @given(st.dictionaries(NAMES, TREES, max_size=4), st.integers(0, 20))
-def test_what_came_first_is_what_is_listed_first(tmp_path_factory, tree, count):
+def test_part_of_sent_data_is_known_from_its_listing(tmp_path_factory, tree, count):
     """So whoever goes on knows from the names on the node what is missing."""
     folder = tmp_path_factory.mktemp("trees")
     plant(folder / "whole", tree)
@@ -110,6 +110,6 @@ def test_what_came_first_is_what_is_listed_first(tmp_path_factory, tree, count):
     assert is_same == (count >= len(entries))
 
 
-def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
+def test_receiver_of_data_runs_on_python_3_8():
     visitor = vermin.visit(Path(node_data.__file__).read_text())
     assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_data.__file__} says where"

@@ -87,7 +87,7 @@ def on(cpus, limit=None, threads=1):
     (on(2), 4, "2 for 4 workers, which take turns"),
     (on(8, limit=3.0), 4, "3 for 4 workers, which take turns"),
 ])  # fmt: skip
-def test_what_each_worker_gets(found, workers, words):
+def test_cores_are_divided_among_workers(found, workers, words):
     assert found.words(workers) == words
     assert found.threads(workers) * workers <= max(workers, len(found.cores))
 
@@ -145,7 +145,7 @@ def test_a_share_is_a_number_of_threads_and_workers_are_free(shared):
     assert (words, env) == ("1 for each worker", {THREADS: "1"})
 
 
-def test_what_the_user_has_set_stays(shared):
+def test_omp_num_threads_of_the_user_stays(shared):
     words, env = shared({THREADS: "3\x1b[2J"})
     assert env[THREADS] == "3\x1b[2J"
     assert words == r"1 for each worker; OMP_NUM_THREADS is '3\x1b[2J'"
@@ -174,7 +174,7 @@ def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
     assert CPUS not in shared(found=own, gpus=True)[1]
 
 
-def test_this_machine_is_as_it_says():
+def test_resources_of_this_machine_agree():
     here = usable_cores()
     assert sorted(cpu for core in here.cores for cpu in core) == sorted(os.sched_getaffinity(0))
     assert here.limit is None or here.limit > 0

@@ -27,7 +27,7 @@ def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
     assert [probes[i]["folder"] for i in (0, 1)] == ["/nowhere" + 1000 * "/x"] * 2
 
 
-def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
+def test_failed_question_is_named_and_the_next_is_answered():
     with Survey(local_transport(2)) as survey:
         addresses = {"0": "127.0.0.1", "1": "192.0.2.1"}
         answers = survey.ask(node_facts.listen, addresses=addresses)
@@ -126,7 +126,7 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
     assert mixed.proofs == [request["proof"], ""]
 
 
-def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
+def test_probe_of_a_node_runs_on_python_3_8():
     config = vermin.Config()
     config.set_eval_annotations(False)
     for module in SENT:
@@ -134,7 +134,7 @@ def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
         assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
 
 
-def test_what_is_sent_to_a_node_is_one_text_in_which_no_name_has_two_meanings():
+def test_probe_is_one_text_without_a_name_of_two_meanings():
     texts = [Path(module.__file__).read_text() for module in SENT]
     names = [name for text in texts for name in re.findall(GLOBAL, text, re.MULTILINE)]
     assert sorted(names) == sorted(set(names))
@@ -291,7 +291,7 @@ def test_nodes_with_one_connection_answer_by_their_numbers():
     assert {node: answer.value for node, answer in answers.items()} == {0: 4.0, 1: 5.0}
 
 
-def test_what_a_failing_command_says_moves_no_cursor():
+def test_output_of_a_failed_probe_moves_no_cursor():
     fails = [
         sys.executable,
         "-c",

@@ -28,7 +28,7 @@ def test_nccl_does_not_take_eth10_for_eth1():
     assert this_machine.interface_variables(unknown, "10.9.9.9") == {}
 
 
-def test_ipv6():
+def test_ipv6_interface_gets_af_inet6():
     assert this_machine.interface_of("fd00::1", "fd00::/64", "node0") == "eth2"
     found = this_machine.interface_variables("eth2", "fd00::1")
     assert found["NCCL_SOCKET_FAMILY"] == "AF_INET6"
@@ -49,7 +49,7 @@ def test_a_free_port_of_a_range():
             free_port(range(port, port + 1))
 
 
-def test_what_is_no_range_is_refused():
+def test_port_range_of_another_form_is_refused():
     for text in ("20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
         with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
             made(LaunchConfig, port_range=text)

@@ -73,7 +73,7 @@ def test_setting_without_a_use_is_refused(words, message):
     assert re.search(message, line), line
 
 
-def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
+def test_trainer_settings_of_flags_and_file_are_named_at_once(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("nodes: 2\nepochs: 3\nlr: 1e-3\n")
     lines = refusal(*OWN, "--config", str(path), "--sync", "ddp", *PROGRAM)
@@ -83,14 +83,14 @@ def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
     assert (line.launch.most_nodes, line.train.epochs) == (2, 3)
 
 
-def test_what_holds_for_any_run_may_be_given(tmp_path):
+def test_setting_of_any_run_is_taken_beside_a_program(tmp_path):
     words = ["--run-id", "a", "--overwrite", "--quiet", "--logs-dir", str(tmp_path)]
     line = CommandLine.of([*OWN, *words, *PROGRAM])
     assert line.run == RunConfig(run_id="a", overwrite=True, quiet=True, logs_dir=tmp_path)
     assert line.train is None and line.bench is None
 
 
-def test_what_nodes_must_have_is_what_their_workers_need(tmp_path, monkeypatch):
+def test_requirements_of_nodes_are_those_of_their_workers(tmp_path, monkeypatch):
     def asked(*words: str) -> WorkersPython:
         return CommandLine.of([*OWN, *words]).workers_python
 
@@ -124,7 +124,7 @@ def test_settings_of_training_are_not_for_the_bench(tmp_path):
     assert {word for word in program.argv if word.startswith("--")} == flags
 
 
-def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
+def test_bench_of_a_study_gets_only_flags_that_it_heeds():
     words = ["--launcher=local", "--lr", "1", "--task=mnist", "--no-length-balance", "-N", "2",
              "--threads=1", "--slurm=a=b", "--quiet"]  # fmt: skip
     assert cli.for_bench(words) == [
@@ -152,7 +152,7 @@ def all_lines(*argv: str) -> list[str]:
     return problems
 
 
-def test_all_that_is_wrong_is_named_at_once(tmp_path, monkeypatch):
+def test_all_problems_of_a_command_line_are_named_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     words = ["--nodes=0", "--port-range=x", "--max-restarts=y", "--run-id=a/b", "--partition=gpu"]
@@ -172,7 +172,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize(("words", "start"), HIDDEN)
-def test_what_is_wrong_with_a_python_hides_nothing_else(tmp_path, monkeypatch, words, start):
+def test_wrong_python_hides_no_other_problem(tmp_path, monkeypatch, words, start):
     monkeypatch.chdir(tmp_path)
     lines = all_lines(*OWN, "--nodes=0", "--lr=1", "--partition=gpu", *words)
     starts = ("--lr is a setting", "--nodes must be", start, "--partition has", "tain.py: No such")
@@ -225,7 +225,7 @@ def test_wrong_setting_is_one_line(words, start):
     assert line.startswith(start)
 
 
-def test_what_the_trainer_is_to_read_is_refused_where_it_is_known_not_to_exist(tmp_path):
+def test_missing_input_of_the_trainer_is_refused_where_known(tmp_path):
     words = ["--resume", "nofile", "--data-dir", "/nope", "--model", "./mine", "--tokenizer", "ber"]
     lines = all_lines(*OWN, *words)
     flags = [line.partition(" does not exist; give ")[0] for line in lines]

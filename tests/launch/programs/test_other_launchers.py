@@ -63,7 +63,7 @@ TRANSLATED = {
 
 
 @pytest.mark.parametrize(("line", "ours"), TRANSLATED.items())
-def test_what_another_launcher_is_told_is_said_in_our_flags(line, ours):
+def test_flags_of_another_launcher_are_translated(line, ours):
     found = call_in(shlex.split(line))
     assert found is not None and in_our_flags(found.launcher, found.rest) == ours
     CommandLine.of(shlex.split(ours))  # they are flags of ours
@@ -98,7 +98,7 @@ def refusal(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
-def test_it_is_refused_as_the_program_and_in_front_of_each_worker(tmp_path):
+def test_other_launcher_is_refused_as_program_and_as_wrap(tmp_path):
     (tmp_path / "train.py").write_text("")
     line = (
         "torchrun starts workers, and so does Muster: each of Muster's workers would start a run "
@@ -110,7 +110,7 @@ def test_it_is_refused_as_the_program_and_in_front_of_each_worker(tmp_path):
     assert refusal(tmp_path, *wrapped) == f"--wrap {line}"
 
 
-def test_its_script_is_refused_as_the_program(tmp_path):
+def test_script_of_another_launcher_is_refused_as_program(tmp_path):
     words = ["torch/distributed/run.py", "--nproc-per-node", "2", "train.py"]
     assert "torch.distributed.run starts workers" in refusal(tmp_path, "--", *words)
 

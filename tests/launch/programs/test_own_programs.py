@@ -74,7 +74,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("workers", "ending", "code", "last"), FAILURES)
-def test_other_ways_to_fail(project, workers, ending, code, last):
+def test_end_of_a_rank_is_named_with_code_or_signal(project, workers, ending, code, last):
     first = "import atexit, ctypes, os, time\nif os.environ['RANK'] == '3': "
     (project / "other.py").write_text(first + ending)
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]

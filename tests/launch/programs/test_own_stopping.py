@@ -49,7 +49,7 @@ ENDS = [
     ENDS,
     ids=["its grace", "by hand", "no more than that", "deaf: at once", "a failure leaves none"],
 )
-def test_what_catches_sigterm_has_its_grace_and_no_more(tmp_path, words, more, number, is_saved):
+def test_program_that_catches_sigterm_has_its_grace(tmp_path, words, more, number, is_saved):
     (tmp_path / "saves.py").write_text(SAVES)
     flags = [*FLAGS, "--logs-dir", "runs", *more]
     program = str(tmp_path / "saves.py")

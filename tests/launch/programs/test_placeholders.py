@@ -73,7 +73,7 @@ def notes_of(folder: Path, capsys, *argv: str) -> list[str]:
     return re.findall("^note: (.*)", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_what_is_nearly_a_placeholder_is_noted_before_the_start(tmp_path, capsys):
+def test_misspelt_placeholder_is_noted_before_the_start(tmp_path, capsys):
     words = ["--", "main.py", "--ip", "{masteraddr}", '{"lr": 1}']
     (note,) = notes_of(tmp_path, capsys, *words)
     assert note == "{masteraddr} is not replaced; did you mean {master_addr}?"

@@ -40,13 +40,13 @@ def program(*words: str, launcher: str = "slurm") -> OwnProgram:
     return made
 
 
-def test_the_workers_python_has_what_this_one_lacks(python):
+def test_plugin_of_the_workers_python_is_taken(python):
     made = program("--task", "chess", "--sync", "all_reduce", "--compress", "sign")
     made.check_plugins(str(python))
     assert cli.to_argv(made.run)[:1] == ["--task=chess"]
 
 
-def test_what_the_workers_python_lacks_is_refused_with_what_it_has(python):
+def test_plugin_that_the_workers_lack_is_refused(python):
     made = program("--task", "ches", "--compress", "sing")
     with pytest.raises(UsageError) as refused:
         made.check_plugins(str(python), node="node3")

@@ -50,7 +50,7 @@ def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
-def test_whatever_is_killed_all_ends_in_seconds(project, victim):
+def test_killed_worker_starter_or_agent_ends_preloaded_run(project, victim):
     process = start(*LOCAL, *SHAPE, "--preload", "torch", *ENDLESS, cwd=project)
     assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)
     hit = agent(project, 1) if victim == "agent" else worker(process, 2)

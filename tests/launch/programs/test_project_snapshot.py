@@ -49,7 +49,7 @@ def snapshot(project: Path, *patterns: str, name: str = "run") -> Path:
     return run_dir / "snapshot"
 
 
-def test_it_has_what_git_would_track_as_it_is_now_and_files_of_its_own(project):
+def test_snapshot_has_tracked_and_new_files_as_they_are(project):
     root = snapshot(project)
     assert (root / "train.py").read_text() == "changed"
     assert (root / "src" / "new.py").read_text() == "untracked"
@@ -166,7 +166,7 @@ def test_ignored_files_that_were_asked_for_are_copied_and_those_beside_them_link
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
-def test_what_git_does_not_track_is_copied_up_to_a_size(tmp_path, monkeypatch, has_git):
+def test_untracked_file_is_copied_up_to_a_size(tmp_path, monkeypatch, has_git):
     monkeypatch.setattr(project_snapshot, "MOST_BYTES", 10)
     project = write(tmp_path / "project", {"train.py": "x"})
     if has_git:
@@ -182,7 +182,7 @@ def test_what_git_does_not_track_is_copied_up_to_a_size(tmp_path, monkeypatch, h
 @given(
     st.lists(st.text("ab '\"$\n\r\u00e9\udce9", min_size=1, max_size=8), unique=True, max_size=5)
 )
-def test_any_name_of_a_file_is_one(tmp_path_factory, names):
+def test_file_of_any_name_is_copied(tmp_path_factory, names):
     files = {name: os.fsencode(name) for name in names}
     project = write(tmp_path_factory.mktemp("project"), files)
     git(project, "init", "-q")

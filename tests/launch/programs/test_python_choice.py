@@ -85,7 +85,7 @@ def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys)
     assert found(tmp_path) == PythonChoice(python, "of the project")
 
 
-def test_what_module_load_puts_on_path_comes_before_musters_own(tmp_path):
+def test_python_of_module_load_comes_before_musters_own(tmp_path):
     python = having(tmp_path / "pytorch", "python3")
     path = f"{Path(lacking(tmp_path / 'system')).parent}:{Path(python).parent}"
     for workers in ("torchrun", "manual"):
@@ -94,7 +94,7 @@ def test_what_module_load_puts_on_path_comes_before_musters_own(tmp_path):
     assert found(tmp_path, PATH=path) == PythonChoice(project, "of the project")
 
 
-def test_one_on_path_without_torch_is_no_choice_of_anybodys(tmp_path, capsys):
+def test_python_on_path_without_torch_is_not_chosen(tmp_path, capsys):
     path = Path(lacking(tmp_path / "system")).parent
     for workers in ("torchrun", "manual"):
         assert found(tmp_path, workers, PATH=path) == PythonChoice(None, "Muster's own")

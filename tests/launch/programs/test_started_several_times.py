@@ -60,7 +60,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize(("start", "words"), STARTS.values(), ids=STARTS)
-def test_whatever_starts_runs_is_refused_in_a_task(monkeypatch, start, words):
+def test_every_command_that_starts_runs_is_refused_in_a_task(monkeypatch, start, words):
     in_task(monkeypatch, *words)
     with pytest.raises(UsageError, match="leave out srun"):
         start()

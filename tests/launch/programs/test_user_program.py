@@ -106,7 +106,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flags", "words", "message"), REFUSED)
-def test_what_cannot_start_is_refused(tmp_path, monkeypatch, flags, words, message):
+def test_program_that_cannot_start_is_refused(tmp_path, monkeypatch, flags, words, message):
     write(tmp_path, {"wrong.py": "x = 1\nprint(\n", "x.py": "", "plain.sh": "exit 0\n"})
     executable(tmp_path / "dos.sh", "#!/bin/sh\r\nexit 0\r\n")
     monkeypatch.chdir(tmp_path)
@@ -114,7 +114,7 @@ def test_what_cannot_start_is_refused(tmp_path, monkeypatch, flags, words, messa
     assert refused.startswith(message.format(folder=tmp_path, nothing="{nothing}"))
 
 
-def test_what_can_start_is_not(tmp_path):
+def test_program_that_can_start_is_taken(tmp_path):
     write(tmp_path, {"train.py": "print(1)", "package/module.py": "import nowhere"})
     executable(tmp_path / "run.sh", "#!/bin/sh\n")
     for line in ("train.py", "-m package.module", "-m json.tool", "./run.sh", "env"):
@@ -167,7 +167,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert refusal(tmp_path, "--", "pipe.py").startswith("pipe.py: it is not a plain file; looked")
 
 
-def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):
+def test_python_program_of_a_snapshot_stays_one(tmp_path):
     """Also one on nodes' own disks, whose place is none here."""
     write(tmp_path, {"app/__main__.py": "print(1)"})
     line = CommandLine.of(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
@@ -207,7 +207,7 @@ def test_a_program_beside_the_chosen_python_is_found(tmp_path):
     check(tmp_path, *flags, "--python", str(tmp_path / "env" / "bin" / "python"), "--", "mytool")
 
 
-def test_what_a_prologue_adds_is_not_missed_before_it_has_run(tmp_path):
+def test_program_of_a_prologue_is_not_missed_before_it_ran(tmp_path):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "prologue.sh").write_text("module load pytorch\n")
     has_nothing = executable(tmp_path / "python", '#!/bin/sh\ncat >/dev/null\n[ "$3" != torch ]\n')

@@ -45,7 +45,7 @@ def ended(tmp_path):
     return ended
 
 
-def test_what_is_missing_on_a_full_disk_is_no_sign_of_a_kill_or_a_lost_node(tmp_path):
+def test_missing_record_on_a_full_disk_is_no_kill_or_lost_node(tmp_path):
     write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(2)})
     full = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
     agent(tmp_path, 0, "peer", "node1 is gone: its agent was killed", full="")
@@ -54,7 +54,7 @@ def test_what_is_missing_on_a_full_disk_is_no_sign_of_a_kill_or_a_lost_node(tmp_
     assert (failure.code, failure.cause, failure.text) == (1, "disk_full", f"error: {full}")
 
 
-def test_all_done_is_no_failure(ended):
+def test_run_whose_ranks_are_done_has_no_failure(ended):
     ended(0, "done", 1.0, code=0)
     assert explain(ended(1, "done", 2.0, code=0), 2) is None
 
@@ -83,7 +83,7 @@ def test_a_record_that_is_not_whole_counts_as_none(ended, tmp_path, text):
     assert failure.code == 1 and failure.text == "Traceback: boom"
 
 
-def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
+def test_first_failure_with_a_cause_of_its_own_is_the_cause(ended):
     ended(0, "lost_peer", 1.0, "lost another worker")
     ended(1, "crash", 3.0, "boom", "Traceback: late\n")
     ended(2, "signal", 0.5, "stopped by SIGTERM")
@@ -115,7 +115,7 @@ def test_a_refusal_is_its_own_lines_and_code(ended):
     assert failure.text == "error: train.tsv:7: bad\nerror: dev.tsv: empty"
 
 
-def test_of_workers_that_never_started_the_agents_log_is_shown(tmp_path):
+def test_log_of_the_agent_is_shown_where_workers_never_started(tmp_path):
     """The log of the agent that failed first, and of that not what torchrun says after it."""
     for node, (log, time_s) in enumerate([("stopped\n", 30), ("", 10), (AGENT_LOG, 20)]):
         name = f"agents/node_{node:05d}.log"
@@ -202,14 +202,14 @@ def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_p
     assert failure.code == 1 and failure.text.startswith("error: node1 (10.10.1.2) is gone")
 
 
-def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
+def test_launchers_reason_is_shown_where_no_node_has_one(tmp_path):
     of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
     for world_size in (0, 2):
         failure = explain(tmp_path, world_size, 1, of_job)
         assert failure.code == 1 and failure.text.endswith("Slurm says NODE_FAIL of job 7")
 
 
-def test_of_a_run_whose_leader_died_the_scheduler_s_word_is_passed_on(ended, tmp_path):
+def test_schedulers_word_is_shown_where_the_leader_died(ended, tmp_path):
     of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
     for rank in range(2):
         ended(rank, "signal", 5.0, "stopped by SIGTERM", code=143)
@@ -229,7 +229,7 @@ def test_a_rank_is_named_by_its_node_where_one_host_is_several(ended, tmp_path):
     assert explain(tmp_path, 2, 1).text == "error: rank 1 on node1: exit code 7"
 
 
-def test_what_a_leader_has_judged_is_not_judged_again(ended, tmp_path):
+def test_cause_that_a_leader_recorded_stays(ended, tmp_path):
     """By who waits for a Slurm job: there the records may say less, or come later."""
     ended(0, "crash", 1.0, "echo", "Traceback: echo\n")
     end = End(Kind.KILLED, "node1", 2.0, 1, signal=9)
@@ -282,7 +282,7 @@ def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
     assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
 
 
-def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
+def test_rank_that_died_is_told_from_ranks_that_were_ended(ended, tmp_path):
     ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
     agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1")
     how = {2: victim(), 3: victim(number="SIGTERM")}
@@ -308,7 +308,7 @@ def test_a_failure_has_no_exit_code_of_a_success(ended, tmp_path, code):
     assert failure.code % 256
 
 
-def test_of_a_long_output_only_the_end_is_read(ended, tmp_path):
+def test_only_the_end_of_a_long_output_is_read(ended, tmp_path):
     """The dump of a rank that died is the last that it prints."""
     errors = tmp_path / "workers" / "rank_00000.err"
     with errors.open("ab") as file:
@@ -352,7 +352,7 @@ AGENT_END["ended"] = {
     {**AGENT_END, "cause": "command", "ends": [KILLED_END.to_json()]},
     {**AGENT_END, "cause": "peer", "message": ""},
 )]))  # fmt: skip
-def test_whatever_a_node_s_records_say_there_is_a_cause(records):
+def test_random_records_of_a_node_have_a_cause(records):
     names = ["exits/rank_00000.json", "agents/node_00000.exit.json"]
     with TemporaryDirectory() as folder:
         run_dir = write(Path(folder), {"workers/rank_00000.err": "", **dict.fromkeys(names, "")})
@@ -436,7 +436,7 @@ def last_lines(tmp_path, shown=b""):
 POINTER = "its output: muster jobs logs {} --rank 1"
 
 
-def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_is(ended, tmp_path):
+def test_last_output_of_a_rank_that_exits_is_shown(ended, tmp_path):
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=b"cannot read data: /data/x missing\n\n", out=b"step 1\n")
     assert last_lines(tmp_path) == [
@@ -463,9 +463,7 @@ def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_i
         ("\u2028\x85ü".encode(), [r"\u2028\x85ü"]),
     ],
 )
-def test_whatever_a_rank_has_printed_its_end_is_short_and_only_shown(
-    ended, tmp_path, stderr, lines
-):
+def test_shown_output_is_short_and_moves_no_cursor(ended, tmp_path, stderr, lines):
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=stderr, out=b"from stdout\n")
     _, *rest = last_lines(tmp_path)
@@ -525,7 +523,7 @@ def test_a_traceback_that_was_shown_is_named_in_one_line(ended, tmp_path):
 GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
 
 
-def test_what_others_lost_a_rank_by_is_not_shown_where_that_left_early(ended, tmp_path):
+def test_traceback_of_losers_is_not_shown_where_a_rank_left_early(ended, tmp_path):
     ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
     ended(1, "done", 0.5, code=0)
     cause, pointer = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
@@ -544,7 +542,7 @@ def test_where_no_rank_has_a_cause_the_traceback_of_the_first_that_lost_another_
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_of_a_rank_that_was_killed_one_sees_what_it_printed_last(ended, tmp_path, recorded):
+def test_last_output_of_a_killed_rank_is_shown(ended, tmp_path, recorded):
     """Whether its agent has seen it, or not."""
     for rank in (0, 2, 3):
         ended(rank, "lost_peer", 1.0, "lost another worker")
@@ -560,7 +558,7 @@ def test_of_a_rank_that_was_killed_one_sees_what_it_printed_last(ended, tmp_path
     assert lines[-4].startswith("error: rank 1")
 
 
-def test_of_a_run_that_was_stopped_in_order_nothing_is_printed_twice(tmp_path):
+def test_orderly_stop_prints_nothing_twice(tmp_path):
     stopped = Failure(75, "stopped cleanly after step 3")
     assert report(stopped, tmp_path, b"step 3\nstopped cleanly after step 3\n") == ""
     assert "stopped cleanly" in report(stopped, tmp_path, b"step 3\n")

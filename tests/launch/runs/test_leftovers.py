@@ -42,7 +42,7 @@ def here(tmp_path) -> list[str]:
     return [one.what for one in leftovers.here() if one.path.startswith(str(tmp_path))]
 
 
-def test_it_is_shown_first_and_removed_when_asked_for(tmp_path):
+def test_leftovers_are_shown_and_removed_only_when_asked_for(tmp_path):
     stays, gone = remembered(tmp_path / "logs" / "stays"), remembered(tmp_path / "logs" / "gone")
     shutil.rmtree(gone)
     code, out, err = clean()
@@ -139,7 +139,7 @@ def test_a_version_stays_while_a_run_or_a_command_may_need_it(base, tmp_path):
         assert other.stays == "a command may need it, and is not over"
 
 
-def test_what_cannot_be_removed_is_an_error(tmp_path):
+def test_leftover_that_cannot_be_removed_is_an_error(tmp_path):
     leftover = leftovers.Leftover(str(tmp_path / "file" / "below"), "")
     write(tmp_path, {"file": ""})
     assert leftovers.remove(leftover).error == "Not a directory"

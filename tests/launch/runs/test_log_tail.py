@@ -59,9 +59,7 @@ def test_half_a_character_in_the_name_of_a_node_is_shown(tmp_path, workers, capf
 
 
 @pytest.mark.parametrize("prefixes", [False, True])
-def test_that_a_rank_ended_because_another_had_stays_in_its_log(
-    tmp_path, workers, capfdbinary, prefixes
-):
+def test_line_on_a_lost_peer_is_not_shown_but_logged(tmp_path, workers, capfdbinary, prefixes):
     follower = Follower(tmp_path, prefixes=prefixes)
     in_full = Follower(tmp_path, prefixes=True, consequences=True)
     workers(0, f"a warning\n{CONSEQUENCE}error: lost rank 1 on a\nthe end\n", "err")
@@ -77,7 +75,9 @@ def test_that_a_rank_ended_because_another_had_stays_in_its_log(
 @pytest.mark.parametrize(
     ("prefixes", "shown"), [(False, b"\r 1%\nend\n"), (True, b" 1%\nnode?.0| end\n")]
 )
-def test_it_does_so_behind_a_progress_bar_too(tmp_path, workers, capfdbinary, prefixes, shown):
+def test_line_on_a_lost_peer_behind_a_progress_bar_is_not_shown(
+    tmp_path, workers, capfdbinary, prefixes, shown
+):
     follower = Follower(tmp_path, prefixes=prefixes)
     workers(0, f"\r 1%{CONSEQUENCE}Traceback:\n{CONSEQUENCE}lost rank 1\nend\n", "err")
     follower.poll(last=True)
@@ -144,9 +144,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypa
     assert found.replace(prefix, b"") == LINES.encode() + b"the end\n"
 
 
-def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
-    tmp_path, workers, monkeypatch
-):
+def test_log_is_complete_on_a_terminal_that_does_not_wait(tmp_path, workers, monkeypatch):
     workers(0, LINES)
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
@@ -158,7 +156,7 @@ def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
     assert found.result() == LINES.encode()
 
 
-def test_a_folder_that_is_not_there_yet(tmp_path):
+def test_missing_folder_of_output_shows_nothing(tmp_path):
     Follower(tmp_path).poll(last=True)
     assert not any(tmp_path.iterdir())
 

@@ -40,7 +40,7 @@ def ended(tmp_path, monkeypatch):
     return end
 
 
-def test_what_blames_a_node_and_what_does_not(ended):
+def test_only_faults_of_a_node_count_against_it(ended):
     assert ended(GONE.format("n1")) == ["n1"]
     silent = "error: heard nothing from gpu-n1 (10.0.0.1) for 15 s: is its link down?"
     assert ended(silent, lost="gpu-n1")[1:] == ["10.0.0.1"]
@@ -92,7 +92,7 @@ def hosts_of(exclude, nodes, hosts="n1,n2,n3"):
     return [node.spec.host for node in launcher.assume().nodes]
 
 
-def test_hosts_without_the_excluded(ended):
+def test_excluded_hosts_are_left_out(ended):
     for _ in range(2):
         ended(GONE.format("n1"))
     assert hosts_of(None, None) == ["n1", "n2", "n3"]
@@ -107,7 +107,7 @@ def test_hosts_without_the_excluded(ended):
         hosts_of("n[1-2]", 3)
 
 
-def test_they_are_listed_and_forgotten(ended):
+def test_bad_nodes_are_listed_and_forgotten(ended):
     ended(GONE.format("n1"))
     ended(GONE.format("n2"), lost="n2")
 

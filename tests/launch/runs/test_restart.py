@@ -72,7 +72,7 @@ def test_the_last_step_of_any_rank_counts(tmp_path):
     assert restart.last_step(tmp_path) == 4
 
 
-def test_one_attempt_is_archive_attempt_once(tmp_path):
+def test_attempt_is_put_aside_once(tmp_path):
     (tmp_path / "exits").mkdir()
     (tmp_path / "checkpoints").mkdir()
     assert run_files.archive_attempt(tmp_path, 0) and not run_files.archive_attempt(tmp_path, 0)

@@ -34,7 +34,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 TAKEN = ".taken"
 
 
-def test_of_many_that_start_at_once_one_has_the_folder(tmp_path):
+def test_one_of_many_that_start_at_once_gets_the_folder(tmp_path):
     """However far each is: all have seen an empty folder when the first takes it."""
     count = 8
     seen = threading.Barrier(count)

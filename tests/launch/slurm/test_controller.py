@@ -26,7 +26,7 @@ def queue(slurm):
     return slurm
 
 
-def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
+def test_sbatch_variables_of_the_user_count_behind_flags():
     own = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "x", "SLURM_CLUSTERS": "c", "SLURM_JWT": "j"}
     assert controller.scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
     env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
@@ -36,7 +36,7 @@ def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
     assert controller.scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
 
 
-def test_one_question_tells_of_all_jobs(queue):
+def test_squeue_is_asked_once_for_all_jobs(queue):
     found = controller.job_states(["1", "2", "3", "7_3", "9", "99"], os.environ)
     of_array = JobState("RUNNING", "", "2026-11-22T16:28:36", "UNLIMITED")
     assert found == {
@@ -52,7 +52,7 @@ def test_one_question_tells_of_all_jobs(queue):
 BANNER = "*** Welcome. Your last job 7 | used 3 h ***\n\nNews: job 8 of yours waits."
 
 
-def test_what_a_site_s_wrappers_print_is_no_part_of_an_answer(queue):
+def test_banner_of_a_site_is_no_part_of_slurms_answer(queue):
     queue.greets(BANNER)
     assert controller.job_states(["1", "99"], os.environ)["1"].name == "RUNNING"
     assert controller.job_state("99", os.environ).name == FORGOTTEN

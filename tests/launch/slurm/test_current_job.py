@@ -70,11 +70,11 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
-def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
+def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
     assert list(HERE.problems(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
 
 
-def test_what_a_step_says_of_itself_does_not_rule_the_next():
+def test_variables_of_a_step_do_not_reach_the_next():
     step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}
     kept = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}

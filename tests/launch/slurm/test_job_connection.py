@@ -150,7 +150,7 @@ def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
     assert "another program listens there" in agent.refusal
 
 
-def test_what_an_agent_says_to_a_stranger_is_of_no_use_to_it(leader):
+def test_agents_proof_is_useless_to_a_stranger(leader):
     """Who listens at a port that may be the leader's cannot be it, nor an agent instead."""
     with socket.create_server((HERE, 0)) as trap:
         agent = Agent(trap.getsockname()[1])

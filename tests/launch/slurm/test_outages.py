@@ -29,9 +29,7 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 
 @pytest.mark.parametrize(("state", "code"), [("CANCELLED", 143), ("OUT_OF_MEMORY", 1)])
-def test_who_waits_for_a_job_records_no_end_of_it_and_says_what_others_say(
-    slurm, tmp_path, state, code
-):
+def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
     """One that never had a leader: it was cancelled while it was pending, for example."""
     slurm.job_is(state)
     returned, out, err = finish(start(tmp_path, "--wait", "--no-preflight", "--json"))

@@ -73,7 +73,7 @@ def run(tmp_path) -> Path:
     ("a, b,c", "x,y,x", [("a,c", "x"), ("b", "y")]),
     ("a,b", "x,x", [("a,b", "x")]),
 ])  # fmt: skip
-def test_there_is_a_job_for_each_account(partition, account, requests):
+def test_one_job_is_queued_for_each_account(partition, account, requests):
     config = SlurmConfig(partition=partition, account=account, time="30")
     assert [(one.partition, one.account) for one in config.queues] == requests
     assert {one.time for one in config.queues} == {"30"}
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_each_job(slurm, tmp_path):
     assert "# the first of these jobs to start leads the run; it cancels the others" in shown
 
 
-def test_what_slurm_refuses_of_one_job_is_named_with_its_partition(slurm):
+def test_refused_job_is_named_with_its_partition(slurm):
     slurm.would_refuse("--account=y", "sbatch: error: invalid account")
     with pytest.raises(UsageError) as caught:
         launcher(**TWO).probe()
@@ -189,7 +189,7 @@ def test_when_the_first_has_started_no_other_is_queued(slurm, tmp_path):
 
 
 @pytest.mark.parametrize(("first", "other"), [("12", "13"), ("13", "12")])
-def test_who_starts_before_the_numbers_are_recorded_has_the_others_withdrawn(
+def test_job_that_starts_before_numbers_are_recorded_withdraws_the_others(
     slurm, tmp_path, first, other
 ):
     """Neither that job nor any that is queued could know of all."""
@@ -252,7 +252,7 @@ def test_a_run_with_one_job_needs_no_claim(slurm, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(20))
-def test_of_jobs_that_start_at_once_exactly_one_leads(slurm, run, repeat):
+def test_one_of_jobs_that_start_at_once_leads(slurm, run, repeat):
     numbers = [str(12 + index) for index in range(8)]
     with ThreadPoolExecutor(8) as pool:
         firsts = [*pool.map(lambda number: queues._claim(run, number), numbers)]

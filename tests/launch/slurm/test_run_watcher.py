@@ -123,7 +123,7 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED", ""])
-def test_who_looks_at_a_run_writes_nothing_into_its_folder(slurm, tmp_path, monkeypatch, state):
+def test_status_writes_nothing_into_the_run_folder(slurm, tmp_path, monkeypatch, state):
     """Nor does it matter whether the disk is full by then."""
     run = write(run_folder(tmp_path, "run", JOB), NPROC)
     if state:
@@ -137,7 +137,7 @@ def test_who_looks_at_a_run_writes_nothing_into_its_folder(slurm, tmp_path, monk
     assert run_state.state_of(run).end["message"] == seen.end["message"]
 
 
-def test_what_a_job_has_printed_that_never_had_a_leader_is_shown(slurm, tmp_path, capsys):
+def test_output_of_a_job_without_a_leader_is_shown(slurm, tmp_path, capsys):
     slurm.job_is("FAILED")
     run = write(run_folder(tmp_path, "run", JOB), NPROC)
     write(run, {"submitit/12_0_log.out": "/opt/python: No such file or directory\n"})

@@ -113,7 +113,7 @@ def test_the_parts_of_an_array_lead_their_runs_and_print_into_files_of_their_own
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_submitted_is_what_a_dry_run_shows(slurm, tmp_path, count):
+def test_dry_run_shows_the_submitted_script(slurm, tmp_path, count):
     runs = [tmp_path / str(number) for number in range(count)]
     launcher = slurm_launcher()
     spec = LaunchSpec("run", runs[0], Program.module("train.worker"))
@@ -201,7 +201,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("setting", "message"), WRONG)
-def test_each_wrong_setting_is_one_line(setting, message):
+def test_wrong_slurm_setting_is_one_line(setting, message):
     with pytest.raises(UsageError) as caught:
         SlurmConfig(**setting)
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -269,7 +269,7 @@ def test_gpus_and_times_in_sbatch_s_variables_count(slurm, monkeypatch):
     assert asked["cpus-per-task"] == "32"
 
 
-def test_what_a_site_s_sinfo_prints_around_its_answer_is_no_partition(slurm):
+def test_banner_of_sinfo_is_no_partition(slurm):
     slurm.greets("*** Welcome ***\n\nMaintenance tomorrow.\nBye\n")
     slurm.has_gpus("main* 64 gpu:4", main="")
     assert options({"nproc_per_node": "gpu"}, {"gres": "gpu:2"})["cpus-per-task"] == "32"

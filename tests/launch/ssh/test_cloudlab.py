@@ -103,12 +103,12 @@ def test_a_hosts_file_may_be_a_manifest(tmp_path):
     ("choices", "user"),
     [({"user": "alice"}, "alice"), ({"user": "bob", "me": "alice"}, "bob"), ({"me": "bob"}, "bob")],
 )
-def test_of_several_members_one_is_chosen(choices, user):
+def test_user_flag_chooses_among_members_of_a_manifest(choices, user):
     assert read(OF_TWO, **choices) == [f"{user}@ms{k}.example:22" for k in (0, 1)]
 
 
 @pytest.mark.parametrize("choices", [{}, {"me": "carol"}, {"user": ""}])
-def test_of_several_members_none_is_guessed(choices):
+def test_several_members_without_user_are_refused(choices):
     expected = "file.xml: several people can log in: alice, bob; choose with --user"
     assert refused(OF_TWO, **choices) == [expected]
 
@@ -155,7 +155,7 @@ def test_entities_that_grow_are_refused():
     assert "limit on input amplification factor" in problem
 
 
-def test_all_problems_are_named_at_once():
+def test_all_problems_of_a_manifest_are_named_at_once():
     assert len(refused(manifest(node("a", login("-a", "b", "0")), node("c")))) == 2
     assert len(refused(manifest(plain(0), plain(1, "bob")), user="carol")) == 2
 
@@ -164,7 +164,7 @@ ATTRIBUTE = st.text(st.characters(exclude_characters="<&\"'"), max_size=8) | st.
 
 
 @given(st.text() | st.builds(lambda text: f"<{text}>", st.text()), ATTRIBUTE, ATTRIBUTE)
-def test_any_text_gives_harmless_nodes_or_is_refused(junk, first, second):
+def test_random_manifest_gives_harmless_nodes_or_is_refused(junk, first, second):
     one = node(first, login(second, first, first), lan=second, sliver=junk)
     for text in (junk, manifest(one)):
         try:

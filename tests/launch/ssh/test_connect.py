@@ -33,7 +33,7 @@ def call(tmp_path):
     [("Permission denied (publickey).\n", 255), ("", 255), (f"{DROPPED}\n", 1)],
     ids=["not let in", "lost later", "said by the program there"],
 )
-def test_what_another_try_does_not_help_is_passed_on(call, text, code):
+def test_login_error_that_no_retry_helps_is_passed_on(call, text, code):
     assert call(f"printf '{text}' >&2; exit {code}") == (code, text, 1)
 
 

@@ -27,7 +27,7 @@ def refusal() -> str:
 REMEDY = "set XDG_RUNTIME_DIR to a folder that is yours alone"
 
 
-def test_it_is_made_for_this_user_alone(folder):
+def test_socket_folder_is_made_for_this_user_alone(folder):
     Connection("node0")
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -47,7 +47,7 @@ def test_a_file_or_link_in_its_place_is_no_traceback(folder, tmp_path):
     assert refusal() == f"{folder} is a link, where ssh's socket is to be; {REMEDY}"
 
 
-def test_one_that_others_may_enter_is_to_be_closed(folder):
+def test_socket_folder_open_to_others_is_refused(folder):
     folder.mkdir()
     folder.chmod(0o755)
     assert refusal().endswith(f"chmod 700 {folder}")

@@ -66,7 +66,7 @@ def test_only_plain_files_come_and_those_left_there_are_named(fetch, remote_run,
     assert printed == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
 
 
-def test_of_checkpoints_the_last_whole_one_comes(fetch, remote_run):
+def test_last_whole_checkpoint_is_fetched(fetch, remote_run):
     steps = ("step_00000001", "step_00000002", "step_00000003.node0.9.partial", "step_x")
     write(remote_run, {f"checkpoints/{step}/state.json": "{}" for step in steps})
     here = fetch("run", remote_run) / "checkpoints"

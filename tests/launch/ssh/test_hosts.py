@@ -148,7 +148,7 @@ def line(node: NodeSpec) -> str:
     st.lists(NODE, min_size=1, max_size=8, unique_by=lambda node: node.name.lower()),
     st.sampled_from(["\n", "\r\n", "\n\n", " # comment\n", "\n#x\n\t\n"]),
 )
-def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, nodes, end):
+def test_written_hosts_are_read_as_the_same_nodes(tmp_path_factory, nodes, end):
     addresses = [node.address for node in nodes if node.address]
     path = tmp_path_factory.getbasetemp() / "written"
     path.write_bytes("".join(line(node) + end for node in nodes).encode())
@@ -252,13 +252,13 @@ HOSTILE += ["a$b", "a'b", "a`b", 'a"b']
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(text):
+def test_host_with_shell_or_option_characters_is_refused(text):
     for word in (text, f"{text}@h", f"u@{text}", f"h:{text}", f"h,{text}"):
         (problem,) = refused(word)
         assert problem.isprintable()
 
 
-def test_all_problems_are_named_at_once(read):
+def test_all_problems_of_a_hosts_file_are_named_at_once(read):
     found = refused("ok\na;b\nn[3-1],u@\nok\n", read=read)
     places = [problem.partition(": ")[0] for problem in found]
     assert places == ["hosts:2", "hosts:3", "hosts:4"]
@@ -266,7 +266,7 @@ def test_all_problems_are_named_at_once(read):
     assert len(refused("a;b\n" * 1000, read=read)) == 50
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_unreadable_hosts_file_is_named(tmp_path):
     for path, reason in (
         (tmp_path / "none", "none': No such file or directory; give a file that can be read"),
         (tmp_path, ": Is a directory; "),
@@ -306,7 +306,7 @@ def test_a_file_without_end_is_refused_before_it_fills_the_memory(read, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", MUCH, ids=lambda text: text[:20])
-def test_what_would_fill_the_memory_is_refused_before(text):
+def test_huge_host_range_is_refused_without_memory(text):
     found = refused(text)
     assert max(map(len, found)) < 300
 
@@ -344,7 +344,7 @@ DIALECTS = st.lists(st.sampled_from(PARTS + OTHERS) | st.text(ALPHABET, max_size
 
 
 @fuzzed(st.text(ALPHABET) | ALMOST | DIALECTS | st.lists(LOGIN).map("".join).map(MANIFEST.format))
-def test_any_text_gives_harmless_nodes_or_is_refused(tmp_path_factory, text):
+def test_random_hosts_give_harmless_nodes_or_are_refused(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     read = partial(read_hosts, path, ONE_WORKER, user="me" if "<rspec" in text else None)

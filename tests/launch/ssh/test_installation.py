@@ -66,7 +66,7 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(words, t
     assert [path.name for path in tmp_path.iterdir()] == ["ssh"]
 
 
-def test_what_a_start_up_file_prints_is_no_part_of_an_answer(installation, tmp_path, capfdbinary):
+def test_output_of_a_login_nodes_start_up_file_is_no_answer(installation, tmp_path, capfdbinary):
     """Nor of a command's output: what was seen of it is counted, to go on there after a loss."""
     write(tmp_path / "homes" / "node0", {".bashrc": TITLE})
     checkout = Path(installation.checkout)

@@ -59,7 +59,7 @@ def test_a_run_is_waited_for_unless_the_user_says_otherwise(words, waits, is_det
     assert (command.words_there()[-1:] == ["--wait"], command.is_detached) == (waits, is_detached)
 
 
-def test_what_was_pickled_is_named_by_its_place_there():
+def test_pickled_function_is_named_by_its_remote_path():
     command = login.read("run", ["--run-id=a", "--no-wait", "--", "--function", "/here/call"])
     assert str(command.calls) == "/here/call"
     assert command.words_there("/there")[-3:] == ["--", "--function", "/there"]

@@ -86,7 +86,7 @@ def test_checkpoints_go_only_if_the_run_is_named(checkout):
     assert not (checkout / "logs" / "saved").exists()
 
 
-def test_what_a_run_that_restarts_was_sent_stays(checkout, monkeypatch):
+def test_files_of_a_restarting_run_stay(checkout, monkeypatch):
     run_dir = ran(checkout, "restarts")
     (run_dir / "attempts" / "0").mkdir(parents=True)
     snapshot = checkout / "logs" / ".snapshot-restarts"
@@ -127,7 +127,7 @@ def test_a_node_that_sees_this_checkout_has_nothing_of_its_own(checkout):
     assert on_nodes(local_transport(2), None, [], [], remove=True) == ([], [])
 
 
-def test_what_a_node_does_not_remove_is_not_called_removed(checkout, monkeypatch):
+def test_file_that_a_node_keeps_is_not_called_removed(checkout, monkeypatch):
     ran(checkout, "over")
     answered = Survey.ask
 
@@ -142,7 +142,7 @@ def test_what_a_node_does_not_remove_is_not_called_removed(checkout, monkeypatch
     assert {leftover.error for leftover in own} == {UNKNOWN} and len(lines) == 1
 
 
-def test_what_a_run_uses_since_it_was_looked_at_is_not_called_removed(checkout):
+def test_file_that_came_into_use_is_not_called_removed(checkout):
     run_dir = ran(checkout, "begun")
     asked = {"node": "0", "folders": {"0": str(checkout)}, "named": []}
     paths = {"0": [str(run_dir)]}

@@ -45,7 +45,7 @@ def start(tmp_path):
             wait_until((folder / "code").exists)
 
 
-def test_it_is_followed_from_anywhere_and_its_exit_code_is_known(start, tmp_path):
+def test_login_command_is_followed_and_its_exit_code_known(start, tmp_path):
     folder = start("print('b', file=sys.stderr); sys.exit(255)")
     shown = session("follow", folder, "0", "0")
     assert (shown.returncode, shown.stdout) == (0, f"x y {tmp_path / 'a b'}\n")
@@ -55,7 +55,7 @@ def test_it_is_followed_from_anywhere_and_its_exit_code_is_known(start, tmp_path
     assert session("interrupt", folder).returncode == 0  # there is nobody left to hear it
 
 
-def test_one_that_nobody_waits_for_any_more_is_lost(start):
+def test_login_command_without_its_waiter_is_lost(start):
     folder = start(WAITS)
     pid = (folder / "pid").read_text().strip()
     waiter = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid]))
@@ -66,7 +66,7 @@ def test_one_that_nobody_waits_for_any_more_is_lost(start):
     (folder / "code").touch()
 
 
-def test_what_ended_long_ago_is_removed(start):
+def test_old_session_is_removed(start):
     first, running = start("pass"), start(WAITS)
     assert wait_until((first / "code").exists)
     (first.parent / "s0.call").mkdir()

@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
         transfer.send_checkout([node], SshConfig())
 
 
-def test_what_git_ignores_is_not_sent_and_stays_where_it_is_there(hosts, checkout):
+def test_ignored_file_is_neither_sent_nor_removed(hosts, checkout):
     (node,) = hosts("a")
     names = ("logs/run", "train/a.out", ".git", "train/__pycache__/a.pyc")
     write(checkout, {".gitignore": "/logs/*\n*.out\n", **dict.fromkeys(names, "here")})

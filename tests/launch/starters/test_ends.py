@@ -71,7 +71,7 @@ def test_workers_that_ended_well_are_said_too(node):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["preload", "torchrun"], indirect=True)
-def test_how_a_starter_itself_ended_is_a_value(node):
+def test_end_of_a_starter_is_reported(node):
     skip_if_quick()
     workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
     node.wait(lambda: node.output().count("here") == 2)
@@ -83,7 +83,7 @@ def test_how_a_starter_itself_ended_is_a_value(node):
 
 
 @pytest.mark.parametrize("node", ["manual"], indirect=True)
-def test_what_a_worker_printed_like_torchrun_ends_nothing(node):
+def test_output_like_torchruns_ends_no_rank(node):
     """Only torchrun's own log is read for such words."""
     line = "failed (exitcode: 3) local_rank: 0 (pid: 7) of binary: python"
     workload = node.finish(node.begin(f"import os\nos.write(2, b'{line}\\n')"))
@@ -109,7 +109,7 @@ def torchrun(tmp_path):
         yield process, log
 
 
-def test_what_is_logged_between_two_looks_is_not_lost(torchrun):
+def test_log_line_between_two_reads_is_not_lost(torchrun):
     """torchrun writes through the position of the file that the agent reads."""
     process, log = torchrun
     ends: list[WorkerEnd] = []

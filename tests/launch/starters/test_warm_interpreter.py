@@ -113,7 +113,7 @@ def test_a_signal_for_workers_reaches_them_and_ends_no_interpreter(node):
 
 
 @pytest.mark.slow
-def test_one_that_has_died_is_replaced(node):
+def test_dead_interpreter_is_replaced(node):
     first = node.finish(attempt(node, 0))
     os.kill(first.pids[0], signal.SIGKILL)
     psutil.Process(first.pids[0]).wait()
@@ -125,7 +125,7 @@ def test_one_that_has_died_is_replaced(node):
 @pytest.mark.parametrize(
     "how", [{"modules": "counted,decimal"}, {"PYTHONHASHSEED": "1"}, {"LD_BIND_NOW": "1"}]
 )
-def test_what_another_import_would_have_is_imported_anew(node, how):
+def test_changed_environment_is_imported_anew(node, how):
     """A prologue may set what Python, the loader or a library reads once."""
     first = node.finish(attempt(node, 0))
     env = {"MUSTER_ATTEMPT": "1", "modules": "counted", **how}
@@ -135,7 +135,7 @@ def test_what_another_import_would_have_is_imported_anew(node, how):
 
 
 @pytest.mark.slow
-def test_one_that_still_imports_does_not_stay_to_fork_later(node):
+def test_interpreter_that_still_imports_is_ended(node):
     slow = COUNTED + "import time\ntime.sleep(10_000 * (seen == '0'))\n"
     (node.folder / "packages" / "counted.py").write_text(slow)
     first = attempt(node, 0)
@@ -147,7 +147,7 @@ def test_one_that_still_imports_does_not_stay_to_fork_later(node):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_it_is_ended(node):
+def test_ended_interpreter_leaves_no_process(node):
     workload = node.finish(attempt(node, 0))
     assert node.warm.pids == workload.pids
     node.warm.end()
@@ -155,7 +155,7 @@ def test_nothing_is_left_when_it_is_ended(node):
 
 
 @pytest.mark.slow
-def test_one_that_not_even_sigkill_ends_is_left(node, monkeypatch):
+def test_interpreter_that_survives_sigkill_is_left(node, monkeypatch):
     """As where it waits for a disk: its agent goes on without it."""
     monkeypatch.setattr("launch.starters.preload.KILLED_PROCESS_IS_GONE_S", 0.1)
     with monkeypatch.context() as patched:
@@ -179,7 +179,7 @@ def test_an_environment_larger_than_a_pipe_delays_nobody(node):
 
 
 @pytest.mark.slow
-def test_one_that_has_not_forked_yet_is_ended_and_not_asked(node):
+def test_interpreter_that_has_not_forked_is_ended(node):
     """Between two attempts it ignores SIGTERM, which would be lost."""
     first = node.finish(attempt(node, 0))
     assert first.may_have_workers

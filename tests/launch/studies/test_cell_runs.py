@@ -27,7 +27,7 @@ def test_a_run_without_a_traceback_is_told_by_what_its_rank_printed_last(tmp_pat
     assert cell.message == "rank 1 on node0: exit code 7: no data in /x"
 
 
-def test_how_a_stopped_run_goes_on_is_left_to_the_study(tmp_path):
+def test_advice_of_a_stopped_run_is_left_out_of_its_study(tmp_path):
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
     text = "stopped cleanly after step 4 (SIGINT); go on with the same command and --resume /x"
     run_record.end(tmp_path, 75, text, None, "stopped")
@@ -57,7 +57,7 @@ def test_a_damaged_record_of_a_run_begins_that_run_alone_again(sweep):
     assert [cell.state for cell in sweep.cells] == ["waiting", "done"]
 
 
-def test_what_is_done_is_not_run_again_because_nobody_can_read_the_record(sweep):
+def test_done_run_with_an_unreadable_record_is_not_repeated(sweep):
     sweep.file.write_text('{"cells": [')
     with pytest.raises(UsageError, match="cannot be read, so nobody knows what is done; remove it"):
         begin(sweep)

@@ -21,7 +21,7 @@ BLOCKS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=3)
 
 
 @given(BLOCKS)
-def test_what_is_written_is_read_and_there_are_as_many_points_as_combinations(block):
+def test_grid_has_a_point_for_each_combination(block):
     found = grid.read([f"{name}={','.join(values)}" for name, values in block.items()])
     assert found == block
     points = list(grid.points(found))
@@ -66,7 +66,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("texts", "message"), REFUSED)
-def test_what_is_no_grid_is_refused_by_name(texts, message):
+def test_wrong_grid_is_refused_by_name(texts, message):
     with pytest.raises(UsageError) as error:
         grid.read(texts)
     assert message in str(error.value)

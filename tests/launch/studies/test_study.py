@@ -47,7 +47,7 @@ def cells(folder) -> dict[str, dict]:
 
 
 @pytest.mark.needs("Pango")
-def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
+def test_study_goes_on_after_a_failure_and_repeats_nothing(tmp_path):
     folder = tmp_path / "out"
     done = study(tmp_path, TEXT)
     found = cells(folder)
@@ -65,13 +65,13 @@ def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
         assert one["seconds"] == found[name]["seconds"]
 
 
-def test_what_a_study_sets_for_its_runs_is_refused(tmp_path):
+def test_flag_that_a_study_sets_is_refused(tmp_path):
     path = write(tmp_path, {"mine.yaml": "{grid: [{task: synthetic}]}"}) / "mine.yaml"
     said = refused(launch.study.main, path, "--logs-dir", tmp_path)
     assert "--logs-dir is set by the study for each of its runs; use --output" in said
 
 
-def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
+def test_dry_run_of_a_study_makes_nothing(tmp_path):
     done = study(tmp_path, QUICK, "--dry-run")
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 5
@@ -81,7 +81,7 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_when_it_is_stopped_so_is_its_run(tmp_path):
+def test_stopped_study_stops_its_run(tmp_path):
     skip_if_quick()
     path, folder = tmp_path / "long.yaml", tmp_path / "out"
     path.write_text("{base: {task: synthetic, epochs: 100000}, grid: [{seed: [1, 2]}]}")

@@ -75,7 +75,7 @@ def test_an_entry_can_have_a_name_which_is_no_setting(read):
     assert "name" not in cells[0].settings
 
 
-def test_what_is_of_the_testbed_is_no_flag_and_a_rate_can_be_given_for_all(read):
+def test_rate_and_busy_of_the_testbed_are_no_flags(read):
     text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
     (cell,) = read(text).cells
     assert cell.rate == "1gbit" and cell.nodes == 4
@@ -138,14 +138,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_what_no_run_could_be_is_refused_before_the_first(read, text, message):
+def test_wrong_study_is_refused_before_its_first_run(read, text, message):
     with pytest.raises(UsageError) as error:
         read(text)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_what_is_shipped_can_be_run(path):
+def test_shipped_study_is_read(path):
     study = shipped(path)
     assert study.about and len(study.cells) >= 3
     assert study.x and study.series

@@ -44,7 +44,7 @@ def ending(tmp_path, monkeypatch):
         process.stdin.close()
 
 
-def test_one_whose_first_thread_has_ended_is_still_there(ending):
+def test_daemon_whose_first_thread_ended_is_alive(ending):
     assert daemons.pid("slurmd") == ending.pid and daemons.recorded() == [ending.pid]
     assert ending.pid in daemons.inside([Path("/proc/self/ns/net")])
 
@@ -55,7 +55,7 @@ def test_end_returns_when_all_threads_have_ended(ending):
     assert len(list(Path(f"/proc/{ending.pid}/task").iterdir())) <= 1
 
 
-def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more(monkeypatch):
+def test_ending_daemon_is_waited_for(monkeypatch):
     monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 0)
     stays = "trap '' TERM; echo; while :; do sleep 0.1; done"
     with subprocess.Popen(["sh", "-c", stays], stdout=subprocess.PIPE) as process:
@@ -68,7 +68,7 @@ def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more(monk
             process.kill()
 
 
-def test_what_was_ended_is_listed_no_more_not_even_as_a_zombie(monkeypatch):
+def test_ended_daemon_is_no_zombie(monkeypatch):
     """Its parent is the machine's first process, which may take its time."""
     monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 300)
     process = subprocess.Popen(["sleep", "1000"])

@@ -22,7 +22,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "problem"), REFUSED)
-def test_what_no_testbed_could_be_is_refused_by_name(monkeypatch, words, problem):
+def test_wrong_testbed_option_is_refused(monkeypatch, words, problem):
     monkeypatch.setattr("sys.argv", ["testbed.py", "up", *words])
     with pytest.raises(UsageError, match=problem):
         testbed.main()

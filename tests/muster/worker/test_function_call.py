@@ -23,7 +23,7 @@ def call(folder: Path) -> tuple[int, dict]:
 
 
 @pytest.mark.timeout(120)
-def test_what_others_could_have_written_is_not_unpickled(tmp_path):
+def test_file_that_others_may_write_is_not_unpickled(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
     (tmp_path / "call" / "call.pkl").chmod(0o620)
     code, record = call(tmp_path)
@@ -55,7 +55,7 @@ def test_exit_codes_are_as_in_a_script(tmp_path):
     assert code == record["code"] == 3
 
 
-def test_another_python_is_named(tmp_path):
+def test_function_pickled_by_another_python_is_refused(tmp_path):
     write_call(tmp_path / "call", "work", print, (), {})
     about = json.loads((tmp_path / "call" / "call.json").read_text())
     (tmp_path / "call" / "call.json").write_text(json.dumps({**about, "python": "3.8"}))

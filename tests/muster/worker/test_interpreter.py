@@ -17,7 +17,7 @@ FIRST_LINES = [
 
 
 @pytest.mark.parametrize(("line", "why"), FIRST_LINES)
-def test_what_keeps_a_program_from_starting_is_named(line, why, tmp_path):
+def test_reason_why_a_program_cannot_start_is_named(line, why, tmp_path):
     program = str(executable(tmp_path / "run.sh", line))
     code = f"from muster.worker import worker_main; worker_main.run_command([{program!r}])"
     done = call(sys.executable, "-c", code, cwd=CHECKOUT)
@@ -29,7 +29,7 @@ def test_an_interpreter_that_env_looks_for_has_no_dos_line_ends(tmp_path):
     assert interpreter.DOS in str(interpreter.problem(program))
 
 
-def test_what_may_be_started_is_not_touched(tmp_path):
+def test_startable_program_is_left(tmp_path):
     for line in ("#!/bin/sh\n", "#! /usr/bin/env bash\n", "#!/bin/sh -e", "\x7fELF"):
         assert interpreter.problem(str(executable(tmp_path / "run", line))) is None
     assert interpreter.problem("/nowhere/run") is None

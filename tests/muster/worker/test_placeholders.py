@@ -53,7 +53,7 @@ PIECES = st.sampled_from(["{", "}", "$", "{{", "}}", *VARIABLES, "{rank}", '"', 
 
 
 @fuzzed(st.lists(PIECES).map("".join) | st.text())
-def test_what_has_no_placeholder_is_unchanged_and_all_can_be_written(text):
+def test_text_without_a_placeholder_is_unchanged(text):
     if not placeholders.used(["a.py", text]):
         assert filled(["a.py", text], ENV) == ["a.py", text]
     doubled = placeholders.PLACEHOLDER.sub(

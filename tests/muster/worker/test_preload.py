@@ -117,7 +117,7 @@ UNFORKABLE = {
 
 
 @pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
-def test_what_a_fork_would_leave_without_its_users_is_refused(project, text, what):
+def test_module_that_cannot_be_forked_is_refused_as_preload(project, text, what):
     package(project, "busy", text)
     done = run(project, "train.py", modules="decimal,busy")
     assert (done.returncode, done.stdout) == (2, "")
@@ -144,7 +144,7 @@ def test_a_module_that_fails_is_for_the_worker_to_meet(project):
     assert "ValueError: no such device" in run(project, "train.py", modules="broken").stderr
 
 
-def test_what_the_project_hides_is_not_found_elsewhere(project):
+def test_module_hidden_by_the_project_is_not_preloaded(project):
     (project / "decimal.py").write_text("mine = True")
     (project / "train.py").write_text("import decimal\nfrom says import say\nsay(decimal.mine)")
     done = run(project, "train.py", modules="xml.dom")
@@ -170,7 +170,7 @@ def test_a_class_of_the_program_comes_back_from_a_spawned_process(project):
     assert done.stdout == "True module\n", done.stderr
 
 
-def test_a_file_of_the_program_hides_the_standard_librarys(project):
+def test_file_of_a_preloaded_program_hides_the_standard_librarys(project):
     for name in ("resource", "signal", "traceback"):
         (project / f"{name}.py").write_text("mine = True")
     (project / "train.py").write_text(
@@ -202,7 +202,7 @@ IMPORTED = "numpy,numpy.random,torch,uuid,tempfile"
 
 
 @pytest.mark.parametrize("program", ["app", "app.pyz"])
-def test_what_a_folder_or_archive_hides_is_not_imported_in_advance(project, program):
+def test_module_hidden_by_an_archive_is_not_preloaded(project, program):
     (project / "app").mkdir()
     (project / "app" / "says.py").touch()
     (project / "app" / "__main__.py").touch()
@@ -229,6 +229,6 @@ def test_random_numbers_of_a_seed_are_those_of_plain_python(project):
     assert len(plain) == 5 and sorted(ours) == sorted(2 * plain)
 
 
-def test_one_that_stopped_in_order_decides_over_those_that_are_done(project):
+def test_stopped_rank_decides_the_exit_code(project):
     (project / "train.py").write_text("import os, sys; sys.exit(75 * (os.environ['RANK'] == '0'))")
     assert run(project, "train.py").returncode == 75

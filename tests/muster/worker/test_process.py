@@ -48,7 +48,7 @@ RENAME = {
 
 
 @pytest.mark.parametrize("what", ONCE)
-def test_what_every_process_needs_is_written_in_one_file(what):
+def test_helpers_of_processes_are_defined_once(what):
     pattern = re.compile(ONCE[what], re.MULTILINE)
     files = [path for path in SOURCES if pattern.search(path.read_text(encoding="utf-8"))]
     assert files == [CHECKOUT / "muster" / "worker" / "process.py"]
@@ -64,7 +64,7 @@ def test_a_file_is_written_whole_in_one_place():
     assert files == RENAME.keys()
 
 
-def test_of_a_file_that_cannot_be_finished_nothing_is_left(tmp_path):
+def test_unfinished_file_is_removed(tmp_path):
     path = tmp_path / "summary.json"
     process.write_whole(path, b"before")
     with pytest.raises(KeyboardInterrupt), process.written_whole(path) as partial:
@@ -101,7 +101,7 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["torchrun", "worker", "script"])
-def test_they_end_with_their_agent(which, own_scripts, tmp_path):
+def test_processes_end_with_their_agent(which, own_scripts, tmp_path):
     """Even by kill -9."""
     code = (
         "import os, sys\n"

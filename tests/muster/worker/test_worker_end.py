@@ -32,7 +32,7 @@ FORK = "import os, sys\nif os.fork() == 0:\n"
         ("def f(:", 1, "crash"),
     ],
 )
-def test_how_it_ends(tmp_path, text, code, cause):
+def test_exit_code_and_record_of_a_program(tmp_path, text, code, cause):
     (tmp_path / "train.py").write_text(text)
     run_dir = tmp_path / "run"
     done = run(tmp_path, "train.py", MUSTER_RUN_DIR=str(run_dir))

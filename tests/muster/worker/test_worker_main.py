@@ -81,7 +81,7 @@ FORMS = (
         ),
     ],
 )
-def test_all_is_as_with_plain_python(project, words, where):
+def test_program_sees_what_plain_python_shows(project, words, where):
     (project / "inspection").mkdir()
     env = ENVIRONMENTS[where] | {"MUSTER_INSPECTION": str(project / "inspection")}
     with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
@@ -110,7 +110,7 @@ HIDDEN = ("resource", "json", "signal", "traceback", "socket", "ctypes")
 
 
 @pytest.mark.parametrize("end", ["", "raise ValueError('its own end')"])
-def test_a_file_of_the_program_hides_the_standard_librarys(project, end):
+def test_file_of_a_program_hides_the_standard_librarys(project, end):
     for name in HIDDEN:
         (project / f"{name}.py").write_text("mine = True")
     names = ", ".join(HIDDEN)
@@ -228,7 +228,7 @@ def test_program_that_stops_as_another_rank_was_asked_says_why(project):
     assert json.loads((run_dir / "stopped.json").read_text())["why"] == "SIGTERM"
 
 
-def test_it_runs_on_an_older_python():
+def test_worker_runs_on_python_3_8():
     face = WORKER_MAIN.parents[1]
     paths = [*WORKER_MAIN.parent.glob("*.py"), face / "__init__.py", *face.glob("[eo]*.py")]
     for path in (*paths, face / "run_module.py", face / "on_path" / "muster.py"):
@@ -242,7 +242,7 @@ LOSES = "raise RuntimeError('[pair.cc:553] Connection closed by peer [10.0.0.2]:
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_that_a_rank_lost_another_is_marked_for_whoever_shows_its_output(project, is_led):
+def test_error_of_a_lost_peer_is_marked(project, is_led):
     """Also where the program has a hook of its own, as torch has."""
     hook = "import sys\nshow = sys.excepthook\n"
     hook += "sys.excepthook = lambda *all: (sys.stderr.write('mine\\n'), show(*all))\n"

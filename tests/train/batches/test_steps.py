@@ -307,7 +307,7 @@ def test_means_over_words_and_by_weights_of_classes_are_those_of_one_process(tmp
         ({"batch_size": 4, "split": "auto", "model": 1}, "model is a int, which has no parameters"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, problem):
+def test_wrong_argument_of_steps_is_refused(options, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         muster.steps(10, **options)
 

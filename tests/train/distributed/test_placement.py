@@ -81,7 +81,7 @@ def test_too_few_gpus_are_named_and_the_cpu_is_used(capsys):
 
 
 @pytest.mark.parametrize("job", [None, "SLURM_JOB_ID", "PBS_JOBID"])
-def test_one_gpu_too_few_is_an_error_on_a_cluster(monkeypatch, job):
+def test_gpu_too_few_is_an_error_on_a_cluster(monkeypatch, job):
     """Of two nodes, or of one that a scheduler has given; --device cpu is a request."""
     workers = [worker(gpus="ab")] * 2 + [worker("h2", machine="other", gpus="a")] * 2
     if job is not None:

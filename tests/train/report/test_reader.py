@@ -45,7 +45,7 @@ def test_missing_ranks_and_those_whose_records_end_early_are_named(tmp_path):
     assert "1, 3 (2 of 4)" in missing and "rank 2 at step 3" in early and "step 9" in early
 
 
-def test_what_ddps_backward_pass_waits_counts_as_sync(tmp_path):
+def test_wait_of_ddps_backward_pass_counts_as_sync(tmp_path):
     rows = [step(n, backward_s=0.5, sync_s=0.01, comm_s=0.4, overlapped_s=0.1) for n in (1, 2)]
     new = read_run(make_run(tmp_path / "new", sync="ddp", workers=1, rows={0: rows}))
     assert new.first_rank("step")[0]["backward_s"] == 0.5  # the worker has told it apart

@@ -90,7 +90,7 @@ def without_figures(monkeypatch):
         (make_run, {"rows": [step(1, loss=float("nan"))], "workers": 1}, {"runs"}, False),
     ],
 )
-def test_what_has_no_numbers_gives_a_report_that_says_so(
+def test_run_without_numbers_gives_a_report(
     tmp_path, without_figures, make, given, wanted, is_warned_of
 ):
     parts, _ = page.write(read_subject([make(tmp_path / "made", **given)]), tmp_path)
@@ -300,6 +300,6 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
         ("--live logs/run", "--live is gone; use: muster jobs list"),
     ],
 )
-def test_what_cannot_be_reported_is_refused_in_one_line(argv, message):
+def test_missing_run_folder_is_refused_in_one_line(argv, message):
     said = refused(command.main, *argv.split())
     assert said.startswith(f"error: {message}") and said.count("\n") == 1

@@ -196,7 +196,7 @@ def test_label_and_table_have_the_settings_that_differ(tmp_path):
     assert list(first.table["bucket_mb"]) == [25.0, 0.0]
 
 
-def test_what_was_set_stands_apart_from_defaults(tmp_path):
+def test_changed_settings_stand_apart_from_defaults(tmp_path):
     run = {"batch_size": 32, "lr": 5e-5, "keep_last": 2, "data_workers": 3}
     subject = subject_of(tmp_path, run)
     chosen, default = provenance.settings(subject)

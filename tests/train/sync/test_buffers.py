@@ -111,5 +111,5 @@ def test_changed_buffers_become_their_mean_and_others_stay(tmp_path):
     results_of(work, len(SHARES), tmp_path)
 
 
-def test_one_process_compares_nothing():
+def test_single_process_compares_no_buffers():
     assert Holder(Ranks()).buffers_of_all.watched == []

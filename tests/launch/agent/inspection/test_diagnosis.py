@@ -66,7 +66,7 @@ def test_exactly_those_are_named_that_have_not_come(case):
     assert named == set(sorted(late)[:3]) and bool(rest) == (len(late) > 3)
 
 
-def test_who_waits_for_a_waiting_rank_is_no_cause():
+def test_rank_that_waits_for_a_waiting_rank_is_no_cause():
     # 0 waits for 1 in the default group, which waits for 2 in a group of the two
     inner = collective(3, group="1", name="pair")
     second = replace(view(1, waits=inner), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 3)})

@@ -197,13 +197,13 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["load_data", "spin"])
-def test_what_gets_nowhere_is_seen_to_stand_still(start, tmp_path, how):
+def test_process_without_progress_stands_still(start, tmp_path, how):
     assert stands_still(start(how), tmp_path, moves=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone"])
-def test_what_writes_or_has_started_others_that_compute_goes_on(start, tmp_path, how):
+def test_process_that_writes_or_has_computing_children_makes_progress(start, tmp_path, how):
     assert not stands_still(start(how), tmp_path, moves=True)
 
 
@@ -355,7 +355,7 @@ def test_the_thread_that_took_the_signal_comes_first_and_innermost_last():
     assert not other["main"] and other["name"] == "loader"
 
 
-def test_of_long_stacks_and_names_the_end_is_told():
+def test_end_of_long_stacks_and_names_is_kept():
     """The leader takes no longer ones."""
     lines = [f'  File "/{"x" * 5_000}/{line}.py", line {line} in deep' for line in range(100)]
     (thread,) = local_workers.threads_of("\n".join(["Current thread 0x1 (most recent", *lines]))

@@ -26,7 +26,7 @@ def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
     assert len(list((tmp_path / "requests").iterdir())) == 1
 
 
-def test_what_is_no_request_is_passed_over_and_half_a_line_waits(tmp_path, monkeypatch):
+def test_line_that_is_no_request_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(log_tail, "REQUESTS_READ_EVERY_S", 0.0)
     requests = RequestFile(tmp_path)
     with REQUESTS.path(tmp_path).open("ab", buffering=0) as file:

@@ -17,7 +17,7 @@ CLOSED = "RuntimeError: [tcp/pair.cc:553] Connection closed by peer [10.10.1.2]:
 TIMED_OUT = "RuntimeError: [tcp/unbound_buffer.cc:129] Timed out waiting 8000ms for send operation"
 
 
-def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
+def test_rank_that_gave_up_is_told_from_one_that_lost_it(tmp_path):
     messages = [CLOSED, TIMED_OUT, "ValueError: sample 17 is empty"]
     for rank, message in enumerate(messages):
         record = {"rank": rank, "host": f"node{rank}", "cause": "crash", "code": 1}
@@ -70,7 +70,7 @@ def test_an_agent_that_waits_for_its_disk_does_not_say_that_workers_hang(tmp_pat
     assert {"inspect": {"id": "hang", "ask": "stacks"}} in asked
 
 
-def test_what_ranks_did_at_the_end_is_judged_when_somebody_asks(tmp_path, capsys):
+def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     inspection = RunInspection(
         assignment(tmp_path).spec, NODES[:1], RequestFile(tmp_path), lambda **message: None, print
     )

@@ -8,7 +8,7 @@ from tests.benchmarks import step_memory
 pytestmark = pytest.mark.slow
 
 
-def test_what_a_rank_holds_at_the_end_of_a_backward_pass():
+def test_memory_of_a_rank_after_a_backward_pass_is_as_quoted():
     """DDP: parameters, gradients, buckets, two means; all_reduce's gradients are its buckets.
 
     The network is a tenth of BERT-base, of which zero1 is at most 0.55: what is on its way in
