@@ -9,8 +9,9 @@ PYTHON ?= python3
 ARGS ?=
 # Which tests, by their marks (setup.cfg).
 WHICH ?= not matrix
-# Tests at a time. One that starts workers starts several, so more of them need more cores.
-JOBS ?= 2
+# Tests at a time. Many of them wait, so three keep two cores busy; one that starts workers starts
+# several, so more of them need more cores.
+JOBS ?= 3
 # Debian's, for a testbed, Open MPI, containers, PDFs of reports, reports in a browser, and compiled
 # models.
 PACKAGES := slurmd slurmctld slurm-client munge openssh-server iproute2 rsync git openmpi-bin \
@@ -45,7 +46,7 @@ help: ## show this
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
-	@echo "make test JOBS=8                      for 16 cores: test processes at a time (default: 2)"
+	@echo "make test JOBS=8                      for 16 cores: test processes at a time (default: 3)"
 	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
@@ -66,9 +67,9 @@ test test-slow test-matrix:
 		$(MAKE) --no-print-directory $$half || failed=1; \
 	done; exit $$failed
 
-# Many of them only wait: twice as many at a time as there are cores.
+# More of them only wait than of the others.
 test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode
-	@$(BIN)/python -m pytest -n $$(($(JOBS) * 2)) --dist worksteal -m 'not slow and not matrix' --quick \
+	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m 'not slow and not matrix' --quick \
 		--ignore=tests/cluster -q $(ARGS)
 
 test-all: ## make test, then make test-slow, whatever the first one finds
@@ -95,6 +96,7 @@ soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agent
 	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
+	@$(BIN)/python -m tests.benchmarks.check
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
 figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as root: half an hour)

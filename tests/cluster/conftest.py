@@ -48,6 +48,16 @@ def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
     return _testbed("usual", "--nodes", "4")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those on the usual testbed, those on two nodes apart, then those that make their own."""
+
+    def testbed(item: pytest.Item) -> int:
+        wanted = getattr(item, "fixturenames", ())
+        return 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
+
+    items.sort(key=testbed)
+
+
 @pytest.fixture
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nodes start begins at once; not for tests that look at whose child a process is."""

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -151,9 +152,8 @@ def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkey
 @pytest.fixture
 def small_node(cluster):
     """A node whose daemons, and all that they start, are in a cgroup of version 1."""
-    folder = Path("/sys/fs/cgroup/memory/muster-test-small")
     try:
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix="muster-test-", dir="/sys/fs/cgroup/memory"))
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
     place = cluster.exec("node2", "readlink", "/proc/self/ns/net").stdout.strip()
