@@ -291,7 +291,19 @@ def to_yaml(*configs: Any) -> str:
         for item in fields(config)
         if item.name not in NOT_REPEATED | _replaced(config)
     }
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what PyYAML writes as it is and reads as a blank: line ends other than `\\n`."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        if any(end in data for end in "\x85\u2028\u2029"):
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"')
+        return super().represent_str(data)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _of_file(name: str, value: Any) -> Any:

@@ -81,6 +81,7 @@ ENV = VARIABLES.map(lambda variables: ProgramConfig(env=tuple(variables)))
 
 @settings(max_examples=50, deadline=None)
 @given(LAUNCH | WORKERS | SLURM | INCLUDE | IMAGE)
+@example(ProgramConfig(include=("\x85", "a\u2028b")))
 def test_settings_written_to_a_file_are_read_again(tmp_path_factory, config):
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(cli.to_yaml(config), encoding="utf-8")
