@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,11 @@ def send_checkout(
     with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
         firsts = _claimed(apart, survey)
         try:
-            errors = list(pool.map(lambda at: _send(apart[at], config, extra or {}), firsts))
+            sent = [pool.submit(_send, apart[index], config, extra or {}) for index in firsts]
+            # Python handles a signal once the main thread runs, and one that comes as it begins to
+            # wait does not wake it. So it never waits for long.
+            while wait(sent, SSH_TRANSFER_TICK_S).not_done:
+                pass
         except BaseException:  # a signal; otherwise the pool would wait until everything is sent
             shutdown = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
             shutdown.start()
@@ -66,7 +70,7 @@ def send_checkout(
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
-        fail([error for error in errors if error])
+        fail([error for one in sent if (error := one.result())])
     return [apart[index] for index in firsts]
 
 

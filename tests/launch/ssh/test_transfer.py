@@ -147,7 +147,8 @@ def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp
 
     def interrupt():
         wait_until((tmp_path / "sending").exists)
-        os.kill(os.getpid(), number)
+        # the main thread is not woken, as by a signal that comes when it begins to wait
+        signal.pthread_kill(threading.get_ident(), number)
 
     user = threading.Thread(target=interrupt)
     user.start()
