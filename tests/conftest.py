@@ -112,8 +112,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ[QUICK] = "1"
 
 
-# They take most of the time; begun last, one of them would keep one of two cores waiting.
-LONGEST_FIRST = ("test_equality.py", "test_modes_agree.py", "test_submit.py", "test_worker.py")
+# The longest files: begun last, one of them would keep all but one process waiting.
+LONGEST_FIRST = (
+    "test_modes_agree.py", "test_own_programs.py", "test_equality.py", "test_no_false_alarm.py",
+    "test_submit.py", "test_torch_ddp.py", "test_agreement.py", "test_documents.py",
+    "test_hung_runs.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

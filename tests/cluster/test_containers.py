@@ -39,11 +39,11 @@ def on_all_nodes() -> Iterator[Path]:
 def test_nodes_with_disks_of_their_own_see_the_sent_project_inside(apart, project, on_all_nodes):
     image = images.image(on_all_nodes, places=(Path.home() / "muster",))
     (project / "train.py").write_text(f"import os\nprint(bool({images.INSIDE}), os.getcwd())\n")
-    flags = ["--container", str(image), "--container-mounts", "/usr", "--run-id", "sent"]
+    flags = ["--container", str(image), "--container-mounts", "/usr", "--run-id", "inside"]
     words = [*MANUAL, *flags, "--python", "/usr/bin/python3", "--", "train.py"]
     out, _ = ways.succeed(apart, ways.ssh(apart, 2, *words), project)
     for rank in (0, 1):
-        assert f"node{rank}.{rank}| True {Path.home()}/muster/logs/.snapshot-sent\n" in out, out
+        assert f"node{rank}.{rank}| True {Path.home()}/muster/logs/.snapshot-inside\n" in out, out
 
 
 def test_a_warning_of_slurm_lets_workers_inside_save(cluster, project, image, monkeypatch):
