@@ -295,7 +295,7 @@ def to_yaml(*configs: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what PyYAML writes as it is and reads as a blank: line ends other than `\\n`."""
+    """Quotes what PyYAML writes as it is and reads as a blank: Unicode's own line ends."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         if any(end in data for end in "\x85\u2028\u2029"):
