@@ -35,7 +35,8 @@ class Hangs(Script):
     """hangs.py, which is asked once its agents are there."""
 
     file = "hangs.py"
-    output, output_bytes = "*/agents/node_?????.json", 10
+    output = "*/agents/node_?????.json"
+    output_bytes = 10
 
 
 class Hung(Run):

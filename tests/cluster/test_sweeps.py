@@ -132,7 +132,8 @@ def test_sweep_on_slurm_is_one_array(on_slurm):
 def test_second_call_on_slurm_runs_what_failed(on_slurm):
     code, out, err = on_slurm.again
     assert code == 0, out + err
-    first, second = on_slurm.first, on_slurm.second
+    first = on_slurm.first
+    second = on_slurm.second
     assert {name for name, row in second.items() if row != first[name]} == {FAILED}
     assert second[FAILED]["place"].isdecimal()  # one run is a plain job
     assert float(second[FAILED]["loss"]) == 6e-4

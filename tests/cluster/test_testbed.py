@@ -74,7 +74,7 @@ def test_with_a_control_network_the_name_is_on_the_slow_side(apart):
 
 @pytest.mark.slow
 def test_a_private_home_is_bare_metal(apart, tmp_path):
-    checkout, home = CHECKOUT, pwd.getpwuid(0).pw_dir
+    home = pwd.getpwuid(0).pw_dir
     (tmp_path / "shared").touch()
     assert apart.ssh("node0", f"pwd; touch ~/mine; ls {tmp_path}/shared").returncode == 2
     assert apart.ssh("node0", "ls").stdout.split() == ["mine", "muster"]
@@ -82,9 +82,9 @@ def test_a_private_home_is_bare_metal(apart, tmp_path):
     assert apart.exec("node0", "ls", private=True).stdout.split() == ["mine", "muster"]
     assert apart.exec("node0", "pwd", private=True).stdout == f"{home}\n"
     assert not (Path(home) / "mine").exists()
-    assert apart.ssh("node0", f"rm ~/mine; ls {checkout}/launch").returncode == 2
+    assert apart.ssh("node0", f"rm ~/mine; ls {CHECKOUT}/launch").returncode == 2
     # Slurm's side has the shared file system.
-    assert apart.run("srun", "--nodes=2", "ls", str(checkout / "launch")).returncode == 0
+    assert apart.run("srun", "--nodes=2", "ls", str(CHECKOUT / "launch")).returncode == 0
     python = apart.ssh("node1", "~/muster/.venv/bin/python -c 'import sys; print(sys.prefix)'")
     assert python.stdout == f"{home}/muster/.venv\n", python.stderr
     assert apart.ssh("node1", "touch ~/muster/.venv/x").returncode == 1

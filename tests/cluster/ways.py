@@ -93,7 +93,8 @@ def by_hand(
     """One command on each node, as the courses have it; `address`: of rank 0."""
     where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
-    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
+    on_node = [sys.executable, TESTBED, "exec"]
+    worker = [interpreter(), "-m", "train.worker"]
     workers = [
         start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
         for rank in range(nodes)
@@ -148,13 +149,16 @@ class SavingScript(Script):
     """A user's loop with checkpoints and records of Muster's library."""
 
     file = "saves.py"
-    output, output_bytes, step = Trainer.output, Trainer.output_bytes, Trainer.step
+    output = Trainer.output
+    output_bytes = Trainer.output_bytes
+    step = Trainer.step
 
 
 class Sleeps(Trainer):
     """Workers that print nothing: it has begun when its agents have."""
 
-    output, output_bytes = "*/agents/node_?????.json", 10
+    output = "*/agents/node_?????.json"
+    output_bytes = 10
 
     def words(self, folder: Path) -> list[str]:
         return ENDLESS

@@ -195,7 +195,8 @@ def test_output_of_a_detached_run_is_shown_by_rank(endless):
 
 @pytest.mark.slow
 def test_interrupted_wait_leaves_the_run(endless):
-    where, run = ["--logs-dir", endless.parent], endless.name
+    where = ["--logs-dir", endless.parent]
+    run = endless.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0

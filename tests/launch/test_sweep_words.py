@@ -29,11 +29,11 @@ def project(tmp_path) -> Path:
 
 
 def refused(project: Path, *words: str) -> str:
-    """What is said; nothing was started or made."""
+    """The error; nothing was started or made."""
     with chdir(project):
-        said = commands.refused(command.main, *words)
-    assert not (project / "logs").exists(), said
-    return said
+        error = commands.refused(command.main, *words)
+    assert not (project / "logs").exists(), error
+    return error
 
 
 TWO = ["--over", "lr=1,2", "--at-once", "2"]  # of the trainer that comes with Muster

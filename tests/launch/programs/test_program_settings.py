@@ -65,8 +65,8 @@ def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
 def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
     (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
     with chdir(project):
-        said = refused(main, *LOCAL, flag, "latin", "--", "train.py")
-    assert said == f"error: {flag} latin:2: not UTF-8; save it in that encoding\n"
+        error = refused(main, *LOCAL, flag, "latin", "--", "train.py")
+    assert error == f"error: {flag} latin:2: not UTF-8; save it in that encoding\n"
     assert not (project / "logs").exists()
 
 

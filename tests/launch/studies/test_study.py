@@ -67,8 +67,8 @@ def test_study_goes_on_after_a_failure_and_repeats_nothing(tmp_path):
 
 def test_flag_that_a_study_sets_is_refused(tmp_path):
     path = write(tmp_path, {"mine.yaml": "{grid: [{task: synthetic}]}"}) / "mine.yaml"
-    said = refused(launch.study.main, path, "--logs-dir", tmp_path)
-    assert "--logs-dir is set by the study for each of its runs; use --output" in said
+    error = refused(launch.study.main, path, "--logs-dir", tmp_path)
+    assert "--logs-dir is set by the study for each of its runs; use --output" in error
 
 
 def test_dry_run_of_a_study_makes_nothing(tmp_path):

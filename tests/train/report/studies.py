@@ -43,7 +43,8 @@ def full_study(path: Path) -> Path:
     cells = [cell("lost", state="failed", message="<script>alert(1)</script>", run_dir="")]
     cells += [cell("later", state="waiting", run_dir="")]
     for number, (sync, workers) in enumerate(MODES.items()):
-        name, precision = f"{sync}-{LONG}", ("fp32", "bf16")[number % 2]
+        name = f"{sync}-{LONG}"
+        precision = ("fp32", "bf16")[number % 2]
         own = {"sync": sync, "precision": precision, "bucket_mb": 25 + number}
         cells.append(cell(name, nodes=workers, settings=own | {"network": "10.0.0.0/24"}))
         more = [evaluation(n, accuracy=n / 30, eval_loss=1e-9 * n) for n in (10, 20)]

@@ -301,5 +301,5 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
     ],
 )
 def test_missing_run_folder_is_refused_in_one_line(argv, message):
-    said = refused(command.main, *argv.split())
-    assert said.startswith(f"error: {message}") and said.count("\n") == 1
+    error = refused(command.main, *argv.split())
+    assert error.startswith(f"error: {message}") and error.count("\n") == 1
