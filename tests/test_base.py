@@ -84,7 +84,7 @@ def test_the_packages_of_an_extra_are_those_of_setup(extra):
         assert canonicalize_name(name) in map(canonicalize_name, distributions)
 
 
-def test_all_modules_but_those_of_training_are_imported_with_the_base_alone(muster):
+def test_modules_outside_train_import_with_base_packages_alone(muster):
     files = [
         file
         for part in ("configs", "launch", "muster")
@@ -170,7 +170,7 @@ def test_missing_packages_of_the_trainer_are_refused_before_it_starts(muster, tm
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_worker_that_is_started_by_hand_says_what_the_trainer_needs(muster):
+def test_hand_started_worker_names_the_missing_trainer_extra(muster):
     command = (muster.with_name("python"), "muster/run_module.py", "train.worker")
     done = call(*command, "--task", "synthetic", cwd=CHECKOUT)
     assert done.returncode == 2

@@ -114,7 +114,7 @@ def installed(tmp_path_factory) -> dict[str, str]:
     return {"PYTHONPATH": str(packages)}
 
 
-def test_names_of_a_package_are_known_and_nothing_of_it_is_imported(installed):
+def test_plugin_names_of_package_are_known_without_import(installed):
     code = (
         "import sys; from configs import plugins\n"
         "print(*plugins.names('launch.starters'), *plugins.names('train.sync.compression'))\n"

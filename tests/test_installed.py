@@ -56,9 +56,7 @@ def test_a_wheel_has_the_tracked_files_alone(wheel):
     assert packages == checkout | importable
 
 
-def test_an_own_program_runs_under_another_python_and_finds_its_own_names(
-    installed, project, tmp_path
-):
+def test_own_program_under_another_python_finds_its_own_names(installed, project, tmp_path):
     skip_if_quick()
     venv.create(tmp_path / "other", symlinks=True)
     other = tmp_path / "other" / "bin" / "python"

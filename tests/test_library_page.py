@@ -84,7 +84,7 @@ def test_loop_has_the_same_losses_on_two_ranks(project):
 
 
 @pytest.mark.slow
-def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project):
+def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(project):
     alone = losses(project, 0)
     assert list(alone) == [6, 12, 18]
     begun = WHOLE_LOOP.replace(
@@ -134,7 +134,7 @@ def with_loader(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_loop_with_dropout_and_a_loader_goes_on_bit_for_bit(project):
+def test_documented_loop_with_dropout_and_loader_resumes_bit_for_bit(project):
     def losses(epochs: int) -> dict[str, str]:
         text = with_loader(WHOLE_LOOP).replace("epochs=3", f"epochs={epochs}")
         return dict(re.findall(r"step (\d+): (.*)", run(project, text)))

@@ -48,7 +48,7 @@ def last_lines_of_a_session(folder: Path, *words: str) -> list[str]:
     return [*sorted([first, second]), remedy]
 
 
-def test_the_last_lines_say_what_was_not_tried_in_both_halves_and_what_installs_it(tmp_path):
+def test_last_lines_list_skipped_tests_and_install_command(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
     executable(tmp_path / "sh", "")
     remedy = "install what they need: sudo make packages (Debian, Ubuntu)"
@@ -131,7 +131,7 @@ def test_where_no_program_is_installed_nothing_fails(without_programs):
     assert "sudo make packages" in remedy
 
 
-def test_root_and_what_it_may_not_do_have_remedies_of_their_own():
+def test_skips_for_root_or_namespaces_have_own_remedies():
     *_, only = required.last_lines(Counter({"root": 2}))
     assert only == "run all tests as root: sudo make test"
     *_, packages, root = required.last_lines(Counter({"root, sshd": 1, "rsync": 1}))

@@ -46,7 +46,7 @@ def test_a_job_binds_its_workers_and_ssh_does_not(other_cluster, tmp_path):
     assert found == parts and bound in printed
 
 
-def test_where_workers_take_turns_a_run_says_so_and_on_slurm_what_to_ask_for(cluster, tmp_path):
+def test_workers_beyond_cores_are_noted_and_slurm_flag_is_named(cluster, tmp_path):
     cores = max(1, len(EVERY) // 4)  # the share of one of four nodes
     count = ["--nproc-per-node", str(cores + 1)]
     for name, way in (("ssh", ways.ssh), ("slurm", ways.slurm)):

@@ -74,7 +74,7 @@ def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
 
 
 @pytest.mark.slow
-def test_a_slow_link_is_the_verdict_and_one_that_is_down_is_named(other_cluster, tmp_path):
+def test_doctor_names_slow_link_and_link_that_is_down(other_cluster, tmp_path):
     # so slow that the link, and not what else the machine does, decides
     cluster = other_cluster("--nodes", "3", "--rate", "500mbit", "--control-network")
     network = ["--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]

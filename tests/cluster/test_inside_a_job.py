@@ -64,7 +64,7 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_a_step_that_holds_all_cores_of_its_node_is_not_waited_for(cluster, tmp_path):
+def test_run_inside_a_full_srun_step_starts_without_waiting(cluster, tmp_path):
     """As `srun --pty bash` does, in a script of the user's."""
     script = tmp_path / "job.sh"
     step = ["srun", "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--mem=500", "--exact"]
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, 
 
 
 @pytest.mark.matrix
-def test_run_in_a_held_job_is_cancelled_or_ends_with_its_leader(cluster, held, tmp_path):
+def test_run_in_held_job_ends_when_cancelled_or_leader_dies(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "cancelled")
     logs = ["--logs-dir", str(tmp_path / "cancelled")]
     assert ways.jobs(cluster, *logs, "cancel").endswith(": stopped\n")
@@ -115,7 +115,7 @@ def test_run_in_a_held_job_is_cancelled_or_ends_with_its_leader(cluster, held, t
 TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
-def test_a_command_that_srun_starts_several_times_is_refused_by_every_task(cluster, tmp_path):
+def test_command_started_by_several_srun_tasks_is_refused_by_each(cluster, tmp_path):
     """But not in the shell of a step's terminal, of however many tasks the step is."""
     run = submit(*SHORT, "--logs-dir", str(tmp_path), "--nodes", "2")
     shell = f'[ "$SLURM_PROCID" != 0 ] || exec {run} --dry-run'

@@ -46,7 +46,7 @@ if __name__ == "__main__":
 """
 
 
-def test_nodes_behind_it_by_ssh_and_a_run_that_is_left_to_itself_comes_home(laptop, cluster):
+def test_detached_run_on_nodes_behind_login_node_is_fetched(laptop, cluster):
     hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
     words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--detach", "--json"]
     run = laptop.run("import sys; print('begun'); sys.exit(7)\n", *words)
@@ -66,7 +66,7 @@ def test_nodes_behind_it_by_ssh_and_a_run_that_is_left_to_itself_comes_home(lapt
 
 
 @pytest.mark.slow
-def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
+def test_second_login_run_removes_deleted_files_without_resending_muster(laptop):
     (laptop.project / "gone.py").write_text("")
     (laptop.project / "a name\nwith a line").write_text("kept")
     laptop.run("from pathlib import Path; Path('made').touch()\n", *LOCAL)

@@ -85,7 +85,7 @@ def test_the_courses_line_on_four_nodes(mpirun, tmp_path, node):
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_where_rank_0_has_been_put_elsewhere_its_address_is_asked_for(mpirun, tmp_path):
+def test_mpirun_needs_master_addr_where_rankfile_moves_rank_0(mpirun, tmp_path):
     """A file of ranks decides, and none of mpirun's variables tells the others of it."""
     ranks = tmp_path / "ranks"
     order = ["node2", "node0", "node3", "node1"]

@@ -48,7 +48,7 @@ def workers_that_meet(cluster: Cluster, hosts: str, folder: Path, per_node: int)
 
 
 @pytest.mark.slow
-def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_cluster, tmp_path):
+def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster, tmp_path):
     """With two cards the network was not seen, and address= was not heeded."""
     cluster = other_cluster("--nodes", "2")
     for node in range(2):
@@ -73,9 +73,7 @@ def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_clus
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", [0, 2])
-def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
-    other_cluster, tmp_path, node
-):
+def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_path, node):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")
     run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=SaysNothing(), nodes=3)

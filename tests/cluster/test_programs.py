@@ -52,7 +52,7 @@ def test_without_a_snapshot_a_program_runs_where_it_is(cluster, where):
 
 
 @pytest.mark.slow
-def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(cluster, where):
+def test_requeued_script_goes_on_in_its_snapshot_as_next_attempt(cluster, where):
     argv = WAYS["sbatch"](cluster, 2, *MANUAL, "--", "./where.sh", "waits")
     process = start(cluster, argv, where)
     try:
@@ -105,7 +105,7 @@ OF_THE_SHELL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", OF_THE_SHELL)
-def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
+def test_shell_variables_need_env_flag_over_ssh_and_sbatch_export(
     cluster, project, way, monkeypatch
 ):
     monkeypatch.setenv("OF_THE_SHELL", "shell")

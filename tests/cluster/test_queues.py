@@ -53,9 +53,7 @@ def of_run(cluster: Cluster, run_dir: Path) -> dict[str, tuple[str, ...]]:
     return {number: known[number] for number in job["job_ids"]}
 
 
-def test_the_partition_that_is_free_gets_the_run_and_the_other_job_is_withdrawn(
-    cluster, tmp_path, busy
-):
+def test_run_starts_in_free_partition_and_other_job_is_withdrawn(cluster, tmp_path, busy):
     busy(*cluster.hosts[:2])
     ranks = tmp_path / "ranks"
     program = [*MANUAL, "--no-snapshot", "--", "sh", "-c", 'echo $RANK >> "$0"', str(ranks)]
@@ -99,9 +97,7 @@ def test_jobs_of_all_accounts_are_listed_while_they_wait_and_cancelled(
     assert {state for state, *_ in of_run(cluster, run_dir).values()} == {"CANCELLED"}
 
 
-def test_a_job_that_starts_second_has_done_nothing_and_a_requeued_first_goes_on(
-    cluster, tmp_path, jobs
-):
+def test_second_job_of_run_does_nothing_and_requeued_first_leads(cluster, tmp_path, jobs):
     """Both are released together, on nodes that are all free, and in a partition without limit."""
     queues = ["--partition", "main,main", "--account", "x,y"]
     held = ["--slurm", "hold", *queues, *ENDLESS]

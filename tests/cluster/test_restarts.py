@@ -72,7 +72,7 @@ def working(
 
 
 @pytest.mark.parametrize("way", ["ssh", "sbatch"])
-def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(begin, way):
+def test_restart_replaces_only_the_lost_agent_on_its_node(begin, way):
     run = begin(recoveries.WAYS[way], "--nodes", "4", "--max-restarts", "4")
     first = agents(run)
     assert restarted(run, FAULTS["worker killed"].hit) == first
@@ -88,7 +88,7 @@ def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(
         assert steps.count("muster") == 2  # the second has ended with its agent
 
 
-def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held, tmp_path):
+def test_lost_agent_in_held_job_is_restarted_by_a_step(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "runs", "--max-restarts", "1", program=Loop())
     first = agents(run)
     second = restarted(run, FAULTS["agent killed"].hit)

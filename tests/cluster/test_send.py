@@ -119,7 +119,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
 
 
 @pytest.mark.slow
-def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(
+def test_interrupted_send_names_node_and_is_continued_by_next_run(
     other_cluster, project, tmp_path, monkeypatch
 ):
     monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # that of ~/muster/.venv
@@ -153,7 +153,7 @@ def test_a_link_that_is_cut_is_reported_and_the_next_run_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["slurm", "sbatch"])
-def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, data, tmp_path, way):
+def test_send_in_job_unpacks_archive_on_each_nodes_own_disk(cluster, project, data, tmp_path, way):
     """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
     archive = shutil.make_archive(str(tmp_path / "set"), "tar", data)
     place = f"{tmp_path}/$SLURMD_NODENAME"
@@ -172,7 +172,7 @@ def test_a_job_s_nodes_copy_the_data_to_a_disk_of_their_own(cluster, project, da
 
 
 @pytest.mark.slow
-def test_a_job_s_node_without_room_is_named_and_nothing_stays_there(cluster, project, tmp_path):
+def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, project, tmp_path):
     """As over ssh: it says that it has room, and many small files take more than they hold."""
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
     full = tmp_path / "node1"
@@ -191,7 +191,7 @@ def test_a_job_s_node_without_room_is_named_and_nothing_stays_there(cluster, pro
 
 
 @pytest.mark.slow
-def test_a_data_dir_that_a_node_does_not_see_is_named_with_the_flag_to_add(apart, data, tmp_path):
+def test_data_dir_that_nodes_lack_is_refused_with_send_flag(apart, data, tmp_path):
     flags = ["--task", "rte", "--data-dir", str(data), "--logs-dir", str(tmp_path / "runs")]
     code, _, err = ways.call(apart, ways.ssh(apart, 2, *flags))
     lines = [f"error: node{index}: --data-dir {data} is no folder there; " for index in (0, 1)]

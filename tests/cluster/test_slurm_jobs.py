@@ -26,7 +26,7 @@ def pwned() -> list[Path]:
     return [place / "pwned" for place in places if (place / "pwned").exists()]
 
 
-def test_job_that_slurm_would_refuse_is_refused_before_a_run_folder_is_made(cluster, tmp_path):
+def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
     refused = "Slurm would not take this job: "
     for settings, message in [
         ("--partition nope", f"{refused}invalid partition specified: nope"),

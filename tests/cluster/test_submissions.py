@@ -61,7 +61,7 @@ class Waited:
         return finish(self._process, timeout_s=600)
 
 
-def test_a_job_that_fails_before_it_leads_the_run_shows_what_it_has_printed(cluster, tmp_path):
+def test_job_that_fails_before_leading_shows_its_output(cluster, tmp_path):
     """As where its node does not see the run folder's files."""
     waited = Waited(cluster, tmp_path, "--slurm", "hold")
     missing = run_files.SLURM.path(waited.run_dir)
@@ -132,7 +132,7 @@ def test_a_job_whose_time_is_over_says_so(cluster, leaderless):
     check_end(cluster, leaderless, "TIMEOUT")
 
 
-def test_run_whose_leader_was_killed_has_one_end_for_all_who_ask(cluster, tmp_path):
+def test_run_with_killed_leader_ends_alike_for_all_commands(cluster, tmp_path):
     run = Run(cluster, ways.slurm, tmp_path, program=Sleeps(), nodes=1)
     try:
         psutil.Process(read_json(run_files.JOB.path(run.run_dir))["pid"]).kill()

@@ -153,7 +153,7 @@ def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
     assert listed.count("train-lr-") >= 4, listed
 
 
-def test_sweep_script_takes_a_program_and_refuses_an_index_beyond_the_grid(cluster, tmp_path):
+def test_sweep_script_takes_a_program_and_refuses_index_beyond_grid(cluster, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     argv = [*ways.SBATCH, "--array=1,18", f"--output={tmp_path / '%a.out'}"]
     argv += [str(CHECKOUT / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
@@ -164,7 +164,7 @@ def test_sweep_script_takes_a_program_and_refuses_an_index_beyond_the_grid(clust
 
 
 @pytest.mark.matrix
-def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(cluster, project):
+def test_requeued_task_of_array_goes_on_as_next_attempt(cluster, project):
     (project / "train.py").write_text(
         "import json, os, sys, time\n"
         "attempt = int(os.environ['MUSTER_ATTEMPT'])\n"

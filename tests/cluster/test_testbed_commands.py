@@ -116,7 +116,7 @@ def test_testbed_that_was_cut_short_is_cleaned_up(stage, then):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
-def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log():
+def test_testbed_daemon_that_fails_to_start_leaves_only_its_log():
     with socket.create_server(("0.0.0.0", 16817)):
         done = testbed("up")
     assert done.returncode == 1

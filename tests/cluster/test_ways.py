@@ -109,7 +109,7 @@ def test_nodes_with_different_numbers_of_workers_have_the_same_losses(cluster, t
 
 
 @SLOW
-def test_a_job_queued_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
+def test_job_queued_inside_a_job_runs_separately(cluster, tmp_path):
     inner = ways.slurm(cluster, 2, *SHORT, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"
     script.write_text(f"#!/bin/bash\nenv -u SLURM_JOB_ID {subprocess.list2cmdline(inner)}\n")

@@ -247,7 +247,7 @@ def test_problem_that_follows_from_another_is_not_named(words):
 # --help
 
 
-def test_help_comes_before_complaints_and_shows_the_values_that_a_file_sets(write, capsys):
+def test_help_ignores_wrong_flags_and_shows_values_of_config_file(write, capsys):
     path = write("batch_size: 12345")
     for words in (["-h"], ["--help"], ["--foo", "--epochs=x", "--help-all"]):
         with pytest.raises(SystemExit) as ended:
@@ -256,7 +256,7 @@ def test_help_comes_before_complaints_and_shows_the_values_that_a_file_sets(writ
     assert re.search(r"--batch-size INTEGER.*?\(default:\s+12345\)", capsys.readouterr().out, re.S)
 
 
-def test_the_batch_is_of_all_or_of_each_and_the_later_level_counts(write):
+def test_later_of_batch_size_and_local_batch_size_wins(write):
     of_each = ["--config", write("local_batch_size: 16")]
     assert train_config(*of_each).on(4).batch_size == 64
     config = train_config(*of_each, "--batch-size", "128")

@@ -76,9 +76,7 @@ def test_argv_makes_the_same_configuration(config):
 
 @settings(max_examples=25, deadline=None)
 @given(CONFIGS)
-def test_yaml_makes_the_same_configuration_but_for_what_is_of_one_run_alone(
-    tmp_path_factory, config
-):
+def test_yaml_round_trip_loses_only_settings_of_one_run(tmp_path_factory, config):
     path = tmp_path_factory.getbasetemp() / "again.yaml"
     launch = LaunchConfig(nodes=NodeCount(3, 3), dry_run=True)
     path.write_text(cli.to_yaml(config, launch), encoding="utf-8")

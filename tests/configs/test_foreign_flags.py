@@ -79,7 +79,7 @@ def test_without_a_program_flags_of_the_trainer_are_suggested():
     assert refusal("--pytohn", "x") == ["unknown flag --pytohn; did you mean --python?"]
 
 
-def test_a_program_without_its_dashes_is_no_value_of_an_unknown_flag():
+def test_program_without_dashes_is_no_value_of_unknown_flag():
     first, second = refusal("--verbose", "train.py")
     assert first.startswith("unknown flag --verbose; ")
     assert second.endswith("a program of your own follows after --: -- train.py")

@@ -147,7 +147,7 @@ def test_settings_are_shown_as_flags_take_them():
     ],
     ids=str,
 )
-def test_a_wrong_word_is_refused_in_one_line_that_says_what_to_type(words, error):
+def test_wrong_command_is_refused_in_one_line_with_remedy(words, error):
     done = call(sys.executable, COMMAND, *words, cwd=CHECKOUT)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and last.startswith("error: ") and error in last

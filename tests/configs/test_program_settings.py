@@ -22,7 +22,7 @@ LAST=$LAST
 """
 
 
-def test_an_env_file_is_read_as_others_read_it_and_a_dollar_stays(tmp_path, monkeypatch):
+def test_env_file_follows_usual_syntax_and_expands_no_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("LAST", "not this")
     path = tmp_path / ".env"
     path.write_text(FILE)

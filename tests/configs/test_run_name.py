@@ -18,7 +18,7 @@ def test_a_run_s_name_is_that_of_one_folder(name):
 
 
 @fuzzed(st.text() | st.text("abz09._-+=", max_size=300))
-def test_a_run_s_name_never_leaves_its_folder_and_is_no_pattern(name):
+def test_accepted_run_name_stays_in_logs_and_has_no_pattern(name):
     if list(name_problems("", name)):
         return
     folder = (Path("/logs") / name).resolve()

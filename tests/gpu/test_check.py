@@ -69,7 +69,7 @@ def test_missing_packages_of_every_gpu_row_are_one_line(monkeypatch):
         check.main([])
 
 
-def test_missing_packages_and_the_rows_that_go_without_them_are_one_line():
+def test_missing_packages_and_rows_that_need_them_are_listed():
     some = [Row("ddp", 2), Row("accelerate", 2, needs=("accelerate",))]
     line = "missing packages: datasets; no row needs them"
     assert trial.packages_line(["datasets"], some) == line
@@ -113,7 +113,7 @@ def test_a_row_is_wrong_whose_losses_are_others():
         assert row.problem.startswith(problem) and bool(row.problem) == bool(problem)
 
 
-def test_a_resumed_run_has_the_losses_of_the_steps_that_it_has_run():
+def test_resumed_row_is_judged_by_losses_of_its_own_steps():
     row = Row("resumed", 2, steps=Steps([2.0], [0.1]), first_step=2)
     judge(row, Steps([3.0, 2.0], [0.1, 0.1]))
     assert not row.problem
@@ -167,7 +167,7 @@ def test_the_page_is_written_after_every_row_also_one_that_fails(simulated):
     assert by_name["fsdp"]["result"] == "right"
 
 
-def test_rows_run_at_once_where_there_are_cores_and_one_of_speed_runs_alone(simulated):
+def test_rows_share_cores_but_speed_row_runs_alone(simulated):
     active, most = set(), {}
 
     def meeting(row, bench, folder):
@@ -209,7 +209,7 @@ def test_row_beyond_the_minutes_is_not_run(simulated, capsys):
     assert "0 of 2 rows are right, 2 were not run" in capsys.readouterr().out
 
 
-def test_only_the_rows_that_are_asked_for_are_run_beside_the_single_process(simulated):
+def test_only_flag_runs_chosen_rows_beside_single_process(simulated):
     some = [Row(name, 1, losing(1.0)) for name in ("single", "ddp", "fsdp")]
     _, written, _ = simulated(some, "--only", "fsdp, 1")
     assert "|ddp|" not in written[-1] and "|single|" in written[-1]

@@ -114,7 +114,7 @@ class Slow(synthetic.Synthetic):
         return output._replace(loss=output.loss + 0.0 * square[0, 0])
 
 
-def test_share_of_a_step_in_which_the_gpu_waits_for_data_is_shown(tmp_path, capsys):
+def test_gpu_wait_for_data_is_measured_as_share_of_step(tmp_path, capsys):
     config = replace(CONFIG, epochs=3, evaluate="never")
     shares = {}
     for workers in (0, 2):

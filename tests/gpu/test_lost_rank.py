@@ -98,7 +98,7 @@ def test_killed_rank_is_named_and_the_other_ends(run):
     assert code == 137 and "rank 1 on node0 was killed by SIGKILL" in cause_in(err), err
 
 
-def test_rank_that_waits_in_cpu_is_named_when_the_other_times_out(run, record_property):
+def test_rank_waiting_in_cpu_is_named_after_peer_times_out(run, record_property):
     late = run("late", limit_s=LATE_S)
     assert wait_until(lambda: "waits" in late.printed(1) or late.process.poll() is not None)
     began_s = time.monotonic()

@@ -54,7 +54,7 @@ def test_state_of_a_run_is_one_word(tmp_path):
     assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
 
 
-def test_cancel_waits_as_long_as_the_run_s_workers_have_to_stop(tmp_path, monkeypatch):
+def test_cancel_waits_for_stop_grace_of_the_run(tmp_path, monkeypatch):
     run, now_s, lines = run_folder(tmp_path, "run", leader()), [0.0], []
     write(run, {"launch.json": {"stop_grace_s": 200.0}})
 
@@ -85,7 +85,7 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path):
     assert word("c", **{**record, "boot_id": "another"}) == "lost"
 
 
-def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
+def test_run_is_found_by_name_prefix_or_job(tmp_path):
     run_folder(tmp_path, "20260101-one", leader(job_id="77"), {"code": 0, "message": ""})
     run_folder(tmp_path, "20260102-two", leader(job_id="78"), {"code": 0, "message": ""})
     for given, found in [
@@ -205,9 +205,7 @@ def test_cancel_without_a_name_lists_several_active_runs(project, first, second)
     assert first.poll() is second.poll() is None
 
 
-def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(
-    project, other, first, second
-):
+def test_cancel_without_name_ends_only_active_run_of_project(project, other, first, second):
     other.run("other", **led_by(first))
     run = project.run("a", **led_by(second))
     project.run("b", host="another-machine")

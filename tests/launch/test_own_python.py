@@ -57,7 +57,7 @@ def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
     assert python_of(tmp_path)[:2] == (0, str(own))
 
 
-def test_a_python_without_the_packages_is_passed_over_and_the_way_to_one_is_said(tmp_path):
+def test_python_without_packages_is_refused_with_make_command(tmp_path):
     executable(tmp_path / "bin/python3", LACKS_THEM)
     code, out, err = python_of(tmp_path)
     assert (code, out) == (2, "")

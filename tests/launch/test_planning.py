@@ -74,7 +74,7 @@ def test_by_hand_each_worker_is_told_who_it_is():
 
 
 @pytest.mark.parametrize("workers", ["manual", "preload", "accelerate"])
-def test_before_nodes_have_counted_their_gpus_a_dry_run_names_no_ranks(workers):
+def test_dry_run_names_no_ranks_before_gpus_are_counted(workers):
     uncounted = [replace(each, nproc=ONE_PER_GPU) for each in FACTS.nodes]
     facts = replace(FACTS, nodes=(*uncounted, *FACTS.nodes))
     assert "counted its GPUs" in local().show(replace(SPEC, workers=workers), facts)
@@ -89,7 +89,7 @@ def test_a_dry_run_says_that_commands_are_for_a_container():
 
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
 @pytest.mark.parametrize("port", [None, 29123])
-def test_port_of_node_0_is_filled_in_and_the_programs_words_stay(style, port):
+def test_port_of_node_0_is_filled_in_outside_program_words(style, port):
     program = replace(PROGRAM, argv=("train.py", PLACEHOLDER))
     spec = replace(SPEC, workers=style, program=program)
     nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
@@ -130,7 +130,7 @@ def test_gpus_are_those_that_are_visible(monkeypatch, visible, count):
     assert local(nproc_per_node="gpu").probe().world_size == count
 
 
-def test_a_batch_of_each_worker_needs_a_number_of_nodes_that_stays():
+def test_local_batch_size_needs_a_fixed_number_of_nodes():
     launch, train = LaunchConfig(nodes=NodeCount(2, 3)), TrainConfig(local_batch_size=8)
     with pytest.raises(UsageError, match=r"--local-batch-size 8 on --nodes 2:3: .*--batch-size"):
         OwnProgram(launch, train, BenchConfig()).check("python", None)

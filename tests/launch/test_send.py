@@ -43,7 +43,7 @@ def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
 
 
 @pytest.mark.slow
-def test_at_a_place_of_their_own_jobs_clean_finds_them_and_a_run_holds_them(project, tmp_path):
+def test_placed_data_are_held_by_run_then_found_by_clean(project, tmp_path):
     place = tmp_path / "place"
     goes_on = tmp_path / "goes_on"
     run = start(*words(project, f"../data:{place}", str(goes_on)), cwd=project)

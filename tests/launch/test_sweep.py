@@ -102,7 +102,7 @@ while not Path("go").exists(): time.sleep(0.05)
 """
 
 
-def test_no_value_of_env_is_written_down_or_on_a_command_line(project):
+def test_sweep_writes_env_value_to_no_file_or_command_line(project):
     (project / "shows.py").write_text(SHOWS)
     secret = f"s3cr3t-{os.getpid()}\nX=1"
     hidden = secret.partition("\n")[0]
@@ -176,7 +176,7 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
+def test_sweep_has_one_leader_and_can_run_detached(project):
     (project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
     code, out, err = sweep(project, "--detach", *words, python=sys.executable)

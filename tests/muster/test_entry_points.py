@@ -22,7 +22,7 @@ def package(tmp_path, monkeypatch):
     return install
 
 
-def test_a_name_is_listed_beside_the_files_and_loaded_when_it_is_chosen(package):
+def test_entry_point_is_listed_unloaded_and_loaded_when_chosen(package):
     package("first", "tables = json:dumps\nlost = no_such_module:build\nwhole = json\n")
     assert entry_points.names("muster.tasks") == ["lost", "tables", "whole"]
     assert {"tables", "rte"} <= {*plugins.names("train.tasks")}
@@ -54,9 +54,7 @@ def test_two_packages_with_one_name_are_named(package):
         plugins.load("train.tasks", "chess")
 
 
-def test_an_older_version_that_is_hidden_by_a_newer_one_adds_nothing(
-    package, tmp_path, monkeypatch
-):
+def test_hidden_older_version_of_package_adds_no_entry_points(package, tmp_path, monkeypatch):
     package("first", "chess = json:dumps\n")
     newer = tmp_path / "newer"
     shutil.copytree(tmp_path / "first", newer)

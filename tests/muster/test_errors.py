@@ -98,7 +98,7 @@ def test_output_that_nobody_reads_any_more_ends_a_command_in_silence(body):
     assert (process.wait(300), message) == (141, "")
 
 
-def test_a_terminal_that_is_closed_is_its_signal_and_not_a_disk(tmp_path):
+def test_closed_terminal_ends_command_with_code_of_sighup(tmp_path):
     """As after SIGHUP, for which a command may clean up."""
     reader, terminal = os.openpty()
     body = "input(); [print(number, flush=True) for number in range(100_000)]"

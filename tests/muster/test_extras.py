@@ -64,7 +64,7 @@ def test_where_an_environment_is_ready_it_is_to_be_activated(folder):
     assert not extras.lacking(extras.REPORT, ["pillow"], "/opt/env/bin/python").endswith(do)
 
 
-def test_a_module_that_is_none_of_ours_is_an_error_of_its_program():
+def test_missing_foreign_module_is_not_explained_as_an_extra():
     assert extras.explained(ModuleNotFoundError(name="nowhere")) is None
     assert extras.explained(ModuleNotFoundError()) is None
 

@@ -20,7 +20,7 @@ def test_completion_lists_all_names_and_loads_nothing():
     assert (done.returncode, {*muster.__all__} - {*done.stdout.split()}) == (0, set())
 
 
-def test_completion_works_where_a_test_has_put_something_else_in_torchs_place(monkeypatch):
+def test_completion_works_with_a_replaced_torch_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     assert {"sync", "launch"} <= {*dir(muster)}
 

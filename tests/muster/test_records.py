@@ -36,7 +36,7 @@ def lines(count: int) -> bytes:
     return b"".join(json.dumps({"step": step}).encode() + b"\n" for step in range(count))
 
 
-def test_a_line_cut_off_at_either_end_or_broken_is_left_out():
+def test_json_line_that_is_cut_or_broken_is_skipped():
     data = lines(3) + b'[1]\n{"step": \xff}\n' + b'{"step": 3}\n{"st'
     assert [one["step"] for one in json_objects(data)] == [0, 1, 2, 3]
     assert [one["step"] for one in json_objects(data[2:24])] == [1]

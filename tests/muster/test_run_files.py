@@ -47,7 +47,7 @@ def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
     assert run_files.matching(f"thesis/{name}") is None
 
 
-def test_an_entry_of_the_folder_is_either_the_runs_or_an_attempts():
+def test_run_folder_entry_belongs_to_run_or_attempt_never_both():
     """Else it could not be put aside by renaming it."""
     for file in FILES:
         assert len({one.scope for one in FILES if one.top == file.top}) == 1, file.top
@@ -61,7 +61,7 @@ def test_the_page_on_run_folders_has_every_file(file):
         assert f"`{file.top}" in page, file.pattern
 
 
-def test_files_are_found_by_their_numbers_and_what_is_unfinished_is_not(tmp_path):
+def test_run_files_are_found_by_number_without_partial_ones(tmp_path):
     for name in ("rank_00010.jsonl", "rank_00002.jsonl", "rank_00003.jsonl.77.partial", "other"):
         (tmp_path / "metrics").mkdir(exist_ok=True)
         (tmp_path / "metrics" / name).touch()
@@ -94,7 +94,7 @@ def test_no_other_source_spells_a_file_of_a_run_folder():
 
 
 @pytest.mark.needs("git")
-def test_a_folder_below_belongs_to_the_project_whose_name_need_not_be_utf_8(tmp_path):
+def test_subfolder_belongs_to_git_project_with_non_utf8_name(tmp_path):
     project = tmp_path / os.fsdecode(b"caf\xe9\r\n")
     (project / "src").mkdir(parents=True)
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)

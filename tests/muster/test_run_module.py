@@ -16,7 +16,7 @@ print(json.dumps([tempfile.gettempdir(), child.stdout.strip()]))
 """
 
 
-def test_torchruns_folders_are_removed_with_its_agents_and_workers_have_the_users(tmp_path):
+def test_torchrun_uses_muster_scratch_and_workers_use_tmpdir(tmp_path):
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "tool.py").write_text(TOOL)
     folders = [tmp_path / "scratch", tmp_path / "users"]

@@ -59,7 +59,7 @@ def test_the_folder_goes_with_the_context(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_files_cannot_be_locked_a_folder_is_made_and_never_left_over(tmp_path, monkeypatch):
+def test_scratch_folder_without_file_locks_is_never_left_over(tmp_path, monkeypatch):
     def refuse(*given):
         raise OSError("no locks available")
 

@@ -54,7 +54,7 @@ def seen(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_tool_that_is_asked_sees_none_of_the_user_s_settings_for_it(call, seen, tmp_path):
+def test_called_tool_gets_none_of_its_configuring_variables(call, seen, tmp_path):
     tool = call.split()[0]
     with suppress(MusterError, IndexError):  # it has no answer
         CALLS[call](tmp_path)

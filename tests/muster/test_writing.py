@@ -18,7 +18,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("forced", [True, False])
-def test_a_file_is_replaced_whole_and_a_secret_is_never_readable_by_others(forced, tmp_path):
+def test_file_is_replaced_whole_and_secret_unreadable_to_others(forced, tmp_path):
     path = tmp_path / "new" / "summary.json"
     write_json(path, {"steps": 1}, forced=forced)
     before = path.stat().st_ino

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("foreign_program.py")
 
 
-def test_sync_and_what_goes_with_it_can_be_loaded_into_any_program(tmp_path):
+def test_sync_package_loads_into_program_with_clashing_names(tmp_path):
     shutil.copy(PROGRAM, tmp_path / "program.py")
     (tmp_path / "train.py").write_text('MINE = "mine"\n')
     (tmp_path / "configs").mkdir()

@@ -260,7 +260,7 @@ def start_script(folder, *flags):
     return start([script, *given.split(), *flags], cwd="/", python=sys.executable)
 
 
-def test_a_run_from_elsewhere_writes_its_results_and_will_not_overwrite_them(course_folder):
+def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
     """On two workers, with DDP; neither prints a library's warning."""
     where = f"--master_ip 127.0.0.1 --master_port {free_port()} --world_size 2 --model_type bert"
     words = [*where.split(), "--num_train_epochs=2", "--local_rank"]

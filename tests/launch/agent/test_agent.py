@@ -83,7 +83,7 @@ if (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]) == ("0", "1"):
 """
 
 
-def test_an_agent_that_was_sent_a_signal_is_not_given_the_next_attempt(tmp_path):
+def test_agent_that_got_a_signal_is_replaced_for_next_attempt(tmp_path):
     """It ends after its part of this one; another agent is started on its node."""
     (tmp_path / "signalled.py").write_text(SIGNALLED)
     flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "signalled")
@@ -103,7 +103,7 @@ time.sleep(10_000)
 """
 
 
-def test_a_node_that_ends_without_a_failure_of_its_own_ends_the_others(tmp_path):
+def test_node_that_stops_cleanly_alone_ends_the_others(tmp_path):
     """Some of its ranks are done, and others have stopped: nobody can go on with these."""
     (tmp_path / "stops_alone.py").write_text(STOPS_ALONE)
     flags = (*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", "manual")

@@ -94,7 +94,7 @@ def test_a_node_whose_connection_ends_connects_again(node_0, connect):
     assert names(own) == ["broken", "connected"] and not node.is_cut_off
 
 
-def test_a_node_that_has_lost_node_0_knows_that_it_is_cut_off(node_0, connect):
+def test_node_that_lost_node_0_counts_as_cut_off(node_0, connect):
     """Then it waits less long for a leader that is silent, too."""
     node = connect(node_0.port)
     assert not node.is_cut_off  # it is not connected yet
@@ -105,7 +105,7 @@ def test_a_node_that_has_lost_node_0_knows_that_it_is_cut_off(node_0, connect):
     assert node.is_cut_off
 
 
-def test_a_node_tries_until_node_0_listens_and_says_why_it_waits(connect):
+def test_node_retries_until_node_0_listens_and_reports_refusal(connect):
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
     node = connect(port)
@@ -211,7 +211,7 @@ def test_no_stranger_comes_in_after_the_start(node_0, connect):
     assert refused == {"unreached": "connection refused"}
 
 
-def test_the_kernel_asks_both_ends_and_gives_a_dead_way_fifteen_seconds(node_0, connect):
+def test_connections_have_keepalive_and_fifteen_second_timeout_at_both_ends(node_0, connect):
     node = connect(node_0.port)
     until([node_0, node], all_of)
     (accepted,) = node_0._open.values()
@@ -223,7 +223,7 @@ def test_the_kernel_asks_both_ends_and_gives_a_dead_way_fifteen_seconds(node_0, 
 
 
 @pytest.mark.parametrize("address", [HERE, "192.0.2.1"])
-def test_a_port_of_somebody_else_and_an_address_of_another_machine_are_refused(address):
+def test_taken_port_or_foreign_address_of_node_0_is_refused(address):
     with socket.create_server((HERE, 0)) as other:
         ports = [other.getsockname()[1]]
         with pytest.raises(MusterError, match=f"node0 cannot listen at {address}.*is that its add"):
@@ -312,7 +312,7 @@ def test_a_program_that_accepts_everything_is_no_node_0(agents):
     assert "but node 0 has no such connection: another program" in (meeting.failure(301.0) or "")
 
 
-def test_two_runs_that_share_a_range_of_ports_have_their_own_nodes(agents):
+def test_runs_sharing_a_port_range_connect_only_own_nodes(agents):
     """Each leader tells its nodes the port of its own node 0, and both ends confirm it."""
     with socket.create_server((HERE, 0)) as taken:
         first = taken.getsockname()[1]

@@ -79,7 +79,7 @@ def test_every_folder_is_mounted_once(folders):
     assert {*map(str, mounts)} <= {str(Path(folder)) for folder in folders}
 
 
-def test_a_folder_behind_a_link_in_another_one_is_mounted_at_its_place(tmp_path):
+def test_folder_behind_a_link_is_mounted_at_its_real_path(tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "scratch" / "run").mkdir(parents=True)
     (tmp_path / "project" / "logs").symlink_to(tmp_path / "scratch")
@@ -146,7 +146,7 @@ def test_folders_of_a_run_are_mounted(tmp_path):
     assert Path(checkpoints).is_dir()  # else an engine would not mount it
 
 
-def test_a_folder_that_a_node_does_not_have_is_neither_mounted_nor_made(tmp_path):
+def test_folder_that_node_lacks_is_neither_mounted_nor_made(tmp_path):
     """As without a container: the project may be elsewhere, and its absence is named later."""
     engines(tmp_path, "apptainer")
     found = of_node(tmp_path, cwd="/none/snapshot", project="/none")
@@ -272,7 +272,7 @@ if attempt == "0":
 
 
 @pytest.mark.slow
-def test_workers_of_a_restart_are_forked_inside_with_the_variables_of_the_image(project, inside):
+def test_restarted_workers_fork_in_container_with_variables_of_image(project, inside):
     (project / "again.py").write_text(AGAIN)
     flags = [*LOCAL, "--workers", "preload", "--preload", "json", "--max-restarts", "1", *inside]
     code, out, err = submit(*flags, "--", "again.py", cwd=project)
@@ -347,7 +347,7 @@ def test_agents_that_are_killed_leave_nothing_inside(project, inside):
     assert wait_until(lambda: alive(project.parent) == [])
 
 
-def test_a_hanging_engine_is_not_waited_for_once_the_attempt_is_over(tmp_path):
+def test_hanging_container_engine_is_abandoned_when_attempt_is_over(tmp_path):
     engine = executable(tmp_path / "bin" / "apptainer", f"#!/bin/sh\nexec {TAIL} -f $0\n")
     given, env, scratch = on_node(tmp_path)
     Path(scratch).mkdir()

@@ -79,16 +79,14 @@ def test_folders_of_pythonpath_that_do_not_fit_are_named(tmp_path, python, files
     assert found == [line.format(tmp=tmp_path, path=path, python=python)]
 
 
-def test_torch_of_a_module_is_no_surprise_where_the_program_has_none(tmp_path, python):
+def test_module_torch_is_not_noted_for_program_without_torch(tmp_path, python):
     """As EasyBuild's modules have it."""
     write(tmp_path, {"sw/lib/python3.11/site-packages/torch/__init__.py": ""})
     bare = executable(tmp_path / "bare" / "bin" / "python3.11", "#!/bin/sh\n")
     assert noted(tmp_path, bare, {"PYTHONPATH": "sw/lib/python3.11/site-packages"}) == []
 
 
-def test_a_python_that_the_prologue_puts_first_and_that_is_not_the_programs_is_named(
-    tmp_path, python
-):
+def test_other_python_that_prologue_puts_on_path_is_noted(tmp_path, python):
     other = executable(tmp_path / "conda" / "bin" / "python", "#!/bin/sh\n")
     path = f"{other.parent}:{python.parent}"
     (line,) = noted(tmp_path, python, {"PATH": path})
@@ -130,9 +128,7 @@ def test_version_of_a_python_is_that_of_its_files(tmp_path, python):
 
 
 @pytest.mark.parametrize(("gpus", "lines"), [("", 1), ("0", 2)])
-def test_cards_that_not_all_programs_use_are_noted_where_they_are_absent(
-    tmp_path, python, monkeypatch, gpus, lines
-):
+def test_socket_ifname_of_an_absent_card_is_noted(tmp_path, python, monkeypatch, gpus, lines):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     monkeypatch.setattr(inherited, "card_names", lambda: ["ib0", "lo"])
     env = {"TP_SOCKET_IFNAME": "ib1", "GLOO_SOCKET_IFNAME": "eth0"}
@@ -152,7 +148,7 @@ print("port", os.environ["MASTER_PORT"], os.environ["RANK"])
 
 
 @pytest.mark.needs("prlimit")
-def test_nodes_with_the_same_note_are_one_line_and_files_are_raised(tmp_path):
+def test_low_file_limit_is_raised_and_noted_once_per_node(tmp_path):
     (tmp_path / "t.py").write_text(PROGRAM)
     flags = ("--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "few")
     process = start(*flags, "--", "t.py", cwd=tmp_path, before=["prlimit", "--nofile=400:1000"])

@@ -19,7 +19,7 @@ from tests.launch.pretended import FACTS, assignment
 from tests.written import write
 
 
-def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_path, monkeypatch):
+def test_agent_that_dies_while_starting_is_not_started_twice(tmp_path, monkeypatch):
     """Else what has started the first one would be left, and nobody would know it."""
     started = []
 
@@ -58,7 +58,7 @@ def agent():
         yield both
 
 
-def test_an_agent_that_ended_while_other_nodes_were_waited_for_does_not_live(agent):
+def test_agent_that_ended_during_wait_for_nodes_is_not_alive(agent):
     """Nobody looks at its channel then; what it has sent before is for the next attempt."""
     own, other = agent
     other.send(beat=1.0)
@@ -68,9 +68,7 @@ def test_an_agent_that_ended_while_other_nodes_were_waited_for_does_not_live(age
     assert own.channel.receive() == [{"beat": 1.0}]
 
 
-def test_an_agent_that_fell_silent_while_other_nodes_were_waited_for_does_not_live(
-    agent, monkeypatch
-):
+def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
     own, other = agent
     now_s = channel.running_s()
     monkeypatch.setattr(channel, "running_s", lambda: now_s + 60.0)
@@ -79,9 +77,7 @@ def test_an_agent_that_fell_silent_while_other_nodes_were_waited_for_does_not_li
     assert own.lives()
 
 
-def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
-    agent, tmp_path, monkeypatch
-):
+def test_heartbeats_of_agents_cause_no_extra_read_of_run_files(agent, tmp_path, monkeypatch):
     """A look asks for the state of two files of each rank, perhaps of a file server."""
     own, other = agent
     now_s = [channel.running_s()]
@@ -102,7 +98,7 @@ def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
     assert len(looks) == 2
 
 
-def test_a_note_of_several_nodes_is_one_line_and_none_with_quiet(agent, tmp_path, capsys):
+def test_equal_notes_of_nodes_are_joined_and_hidden_by_quiet(agent, tmp_path, capsys):
     first = assignment(tmp_path)
     second = replace(first, index=1, name="node1", ranks=(1,))
     for quiet, printed in (
@@ -126,7 +122,7 @@ WORK = [
 
 
 @pytest.mark.parametrize(("files", "words"), WORK)
-def test_an_attempt_that_ends_between_two_looks_is_still_said_to_be_back(
+def test_recovery_of_attempt_that_ends_at_once_is_reported(
     agent, tmp_path, monkeypatch, capfd, files, words
 ):
     own, other = agent

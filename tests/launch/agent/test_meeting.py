@@ -101,7 +101,7 @@ def test_another_program_in_the_place_of_node_0_is_said():
     )
 
 
-def test_addresses_that_are_changed_on_the_way_are_said_as_both_ends_report_them():
+def test_addresses_changed_by_nat_are_reported_from_both_ends():
     made = meeting(2, join_s=5.0)
     made.accepted(ends(NODE_0, ["192.168.0.1", 1_234]))
     made.connected(1, ends(node(1), NODE_0))

@@ -39,7 +39,7 @@ def test_recovery_of_the_trainer_ends_with_a_step(run_dir):
     assert (record["attempt"], record["fault_unix_s"], record["total_s"]) == (2, 18.0, 7.2)
 
 
-def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
+def test_recovery_is_reported_at_first_record_or_first_output(run_dir):
     write(run_dir, {"attempts/0/start.json": {"step": 1, "marks_unix_s": {}}})
     assert recovery(run_dir, output=True).look() is None  # the attempt before has recorded steps
     write(run_dir, STEP_3)

@@ -30,7 +30,7 @@ def crash(rank, time_unix_s=8.0):
     return record | {"message": "ValueError: 7", "traceback": "Traceback ..."}
 
 
-def test_a_worker_s_own_record_is_joined_with_what_its_starter_says(node, tmp_path):
+def test_worker_end_comes_from_its_record_or_else_starter(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(0, 1, None, 9.0), WorkerEnd(1, None, 9, 9.0)], 100.0)
     assert [(end.kind, end.rank, end.time_unix_s) for end in ends] == [
@@ -54,9 +54,7 @@ EXIT, KILL = StarterEnd("torchrun", 1, None, 9.0), StarterEnd("torchrun", None, 
         (KILL, [RAISED], "torchrun on node0 was killed by SIGKILL (ranks 0, 1)"),
     ],
 )
-def test_the_end_of_a_starter_is_reported_where_it_says_more_than_its_workers(
-    node, starter, workers, text
-):
+def test_starter_end_is_reported_where_worker_ends_explain_less(node, starter, workers, text):
     assert "".join(end.text for end in ends_of_starter(node, starter, workers, 0.0)) == text
 
 
@@ -68,7 +66,7 @@ def test_workers_that_never_began_have_another_end_than_those_that_did(node, tmp
     assert (end.kind, end.ranks) == (Kind.NOT_STARTED, (0, 1))
 
 
-def test_worker_ended_by_the_agent_without_a_record_is_named_with_its_state(node, tmp_path):
+def test_worker_that_agent_ended_without_record_is_named_with_state(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     held = EndedProcess(7, 1, "was held by a debugger", survives=True)
     processes = [EndedProcess(6, 0, ""), held, EndedProcess(8, None, ""), EndedProcess(9, 5, "")]
@@ -124,7 +122,7 @@ def aborted(node, tmp_path):
 @pytest.mark.parametrize(
     ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.KILLED)]
 )
-def test_worker_that_nccl_aborts_for_a_lost_peer_is_not_the_cause(aborted, why, kind):
+def test_worker_aborted_by_nccl_for_lost_peer_is_no_cause(aborted, why, kind):
     (end,) = aborted(why)
     assert (end.kind, end.exit_code) == (kind, 134)
     if kind is not Kind.KILLED:

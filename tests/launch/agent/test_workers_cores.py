@@ -72,9 +72,7 @@ def test_quiet_run_prints_no_line_on_cores(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_trainer_computes_with_its_share_or_with_what_the_user_has_set(
-    tmp_path, here, monkeypatch
-):
+def test_trainer_threads_are_its_share_or_omp_num_threads(tmp_path, here, monkeypatch):
     flags = ["--task", "synthetic", "--max-steps", "1", "--evaluate", "never"]
     for name, threads in (("share", here.threads(1)), ("given", 1)):
         # a torch that reads the variable anew

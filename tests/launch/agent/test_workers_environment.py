@@ -34,7 +34,7 @@ def test_commands_of_the_program_find_its_python_first(tmp_path, python, monkeyp
     assert path_of(tmp_path, "env/bin/python", str(tmp_path)) == f"{folder}{os.pathsep}/usr/bin"
 
 
-def test_a_path_that_has_it_or_that_the_user_gives_stays_as_it_is(tmp_path, python, monkeypatch):
+def test_path_with_the_python_or_of_the_user_is_unchanged(tmp_path, python, monkeypatch):
     as_it_is = f"/usr/lib{os.pathsep}{Path(python).parent}"
     monkeypatch.setenv("PATH", as_it_is)
     assert path_of(tmp_path, python) == as_it_is

@@ -50,7 +50,7 @@ def test_wrong_values_are_a_problem():
     assert "all_reduce of 1024 bytes: 3 values are wrong" in problem
 
 
-def test_ranks_are_called_by_their_node_and_number_where_nodes_have_several():
+def test_rank_names_have_numbers_where_nodes_have_several_ranks():
     nodes = {0: "a", 1: "b", 2: "b", 3: "c"}
     assert bandwidth.names(measured(), nodes) == ["a.0", "b.1", "b.2", "c.3"]
     assert bandwidth.names(measured(), dict(enumerate(NAMES))) == NAMES

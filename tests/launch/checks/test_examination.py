@@ -41,7 +41,7 @@ def test_doctor_finds_nothing_on_this_machine_as_three_nodes(tmp_path):
 
 
 @pytest.mark.needs("ip")
-def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at(tmp_path):
+def test_node_that_cannot_start_is_named_and_others_are_examined(tmp_path):
     well = local_transport(3)
     broken = (*well.commands[:2], ("sh", "-c", "cat >/dev/null & echo no python >&2; exit 127"))
     found = look(replace(well, commands=broken), tmp_path)

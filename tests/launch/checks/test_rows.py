@@ -105,7 +105,7 @@ def test_cores_of_each_worker_are_in_the_row_once_known():
     )
 
 
-def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
+def test_unshared_files_pass_check_over_ssh_but_fail_on_slurm():
     apart = {index: {"shared": False} for index in range(4)}
     assert node_checks.code(findings(nodes=apart)).verdict == "ok"
     assert "each run sends it first" in node_checks.code(findings(nodes=apart)).found[0]

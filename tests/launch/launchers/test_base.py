@@ -46,7 +46,7 @@ def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
     assert last == "['launch.launchers.base', 'launch.launchers.local']", done.stderr
 
 
-def test_without_slurm_nothing_is_asked_and_the_way_from_a_laptop_is_named(tmp_path, monkeypatch):
+def test_slurm_launcher_without_sbatch_is_refused_with_login_flag(tmp_path, monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -36,7 +36,7 @@ def test_a_job_is_not_requeued_for_ever(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_requeued_job_goes_on_after_the_attempts_that_its_last_leader_has_made(tmp_path):
+def test_requeued_job_numbers_attempts_after_those_already_made(tmp_path):
     """Else two attempts would have one number, and one of them no folder of its own."""
     run_job.write_spec(LaunchSpec("run", tmp_path, Program(("t.py",)), max_restarts=5), {})
     ends = {"attempts/0/exit.json": {"code": 1}, "attempts/1/exit.json": {"code": 1}}

@@ -49,7 +49,7 @@ def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     assert capsys.readouterr().err.endswith(f"error: stopped by {number.name}\n")
 
 
-def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, capsys):
+def test_culprit_reported_two_seconds_late_is_still_the_cause(spec, capsys):
     (node,) = FACTS.nodes
     facts = replace(FACTS, nodes=(node, replace(node, name="node1")))
     code = lead(Pretended("late_culprit", facts=facts), replace(spec, max_restarts=0), facts)
@@ -120,7 +120,7 @@ def test_an_agent_that_dies_between_attempts_is_known_to_be_dead(spec):
     job.close()
 
 
-def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):
+def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monkeypatch):
     monkeypatch.setattr(leader, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
 
@@ -148,7 +148,7 @@ def test_failures_that_are_alike_are_counted(spec):
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT])
-def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path, number):
+def test_sigquit_to_leader_stops_run_and_is_recorded(tmp_path, number):
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
         assert wait_until((tmp_path / "exits").exists)
@@ -183,7 +183,7 @@ def follow(spec):
 
 
 @pytest.mark.parametrize("code", BY_SIGNAL)
-def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys):
+def test_exit_code_of_a_program_is_not_taken_for_signal(spec, code, capsys):
     """With --wait: the leader in the job has recorded the end."""
     message = f"error: rank 1 on node1: exit code {code}"
     run_record.end(spec.run_dir, code, message, rank=1, cause="program")
@@ -194,7 +194,7 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
     assert run_state.state_after(recorded).word == "failed"
 
 
-def test_last_output_of_a_rank_is_shown_to_who_waits_for_the_job(spec, capsys):
+def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):
     """The job's leader has recorded it; its files may not be seen here yet."""
     run_record.end(spec.run_dir, 7, "error: rank 1 on node1: exit code 7", 1, "program", "no data")
     assert follow(spec) == 7
@@ -206,7 +206,7 @@ def test_last_output_of_a_rank_is_shown_to_who_waits_for_the_job(spec, capsys):
     ]
 
 
-def test_an_error_of_who_only_waits_is_not_the_end_of_the_run(spec, monkeypatch):
+def test_error_of_waiting_command_records_no_end_of_run(spec, monkeypatch):
     def unseen(*given):
         raise OSError(errno.EIO, "the terminal is gone")
 

@@ -14,7 +14,7 @@ from tests.launch.submit import wait_until
     [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],
     ids=["briefly", "for long"],
 )
-def test_a_record_that_takes_long_to_write_ends_no_run_and_is_named(tmp_path, held_s, deadlines):
+def test_slow_disk_of_agent_is_named_and_run_goes_on(tmp_path, held_s, deadlines):
     with led(tmp_path, **deadlines) as leader:
         record = tmp_path / "agents" / "node_00001.exit.json"
         # `write_json` opens this first, and waits for a reader

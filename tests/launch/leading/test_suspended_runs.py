@@ -54,7 +54,7 @@ def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadli
         finished(leader, tmp_path)
 
 
-def test_an_agent_that_was_stopped_alone_does_not_count_that_as_its_leaders_silence(tmp_path):
+def test_agent_resumed_after_suspension_does_not_count_leader_as_silent(tmp_path):
     limits = {"AGENT_LOST_WHEN_SILENT_S": 100.0, "LEADER_LOST_WHEN_SILENT_S": LIMIT_S}
     with led(tmp_path, **limits) as leader:
         first = agent(tmp_path, 1)
@@ -65,7 +65,7 @@ def test_an_agent_that_was_stopped_alone_does_not_count_that_as_its_leaders_sile
         finished(leader, tmp_path)
 
 
-def test_an_agent_that_is_stopped_alone_is_lost_as_its_node_would_be(tmp_path):
+def test_suspended_agent_is_reported_lost_and_run_ends(tmp_path):
     """The leader cannot know which of both it is, and others wait for that node."""
     with led(tmp_path, AGENT_LOST_WHEN_SILENT_S=LIMIT_S) as leader:
         stopped = agent(tmp_path, 1)

@@ -75,7 +75,7 @@ def test_noise_before_a_message_is_kept_apart(channel_and_other):
     assert channel.receive() == [] and channel.ended
 
 
-def test_a_message_may_follow_on_what_a_shell_has_printed_without_a_newline(channel_and_other):
+def test_message_behind_shell_output_without_newline_is_read(channel_and_other):
     """A terminal's title, say, which may even hold our mark."""
     channel, other = channel_and_other
     title = b"\x1b]0;me@muster:~\x07"
@@ -248,7 +248,7 @@ def test_a_node_writes_no_file_of_another(name, tmp_path):
         assert (tmp_path / own).exists()
 
 
-def test_a_node_that_has_not_said_its_host_writes_no_file_of_a_host(tmp_path):
+def test_node_of_unknown_host_writes_no_environment_file(tmp_path):
     """It was refused at once, and sends what an earlier run has left there."""
     message = {"file": "environment/node0.json", "at": 0, "data": "", "last": True}
     receiver(tmp_path, 0).take(message, None)
@@ -265,7 +265,7 @@ def test_any_name_below_a_folder_comes_home(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_fifo_or_socket_in_a_run_folder_is_named_and_not_sent(tmp_path, capsys):
+def test_fifo_in_run_folder_is_named_and_not_sent(tmp_path, capsys):
     there = write(tmp_path / "there", {"workers/rank_00000.err": "x", "exits/x": ""})
     for name in ("workers/rank_00000.out", "exits/rank_00000.json"):
         os.mkfifo(there / name)
@@ -329,7 +329,7 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
 
 
-def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
+def test_file_replaced_during_sending_is_sent_again_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
     there, here, name = tmp_path / "there", tmp_path / "here", "profile/rank_00000.json"
     write(there, {name: b"a" * 900_000, "new": b"b" * 300_000})
@@ -357,7 +357,7 @@ class Narrow:
         self.waiting_bytes += len(str(message))
 
 
-def test_a_file_that_grows_faster_than_the_link_takes_it_holds_no_other_up(tmp_path, monkeypatch):
+def test_fast_growing_file_does_not_delay_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "CHUNK_BYTES", 100)
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 300)
     output, metrics = "workers/rank_00000.out", "metrics/rank_00000.jsonl"

@@ -154,7 +154,7 @@ def test_other_files_of_the_same_content_are_not_sent_again(source, nodes, tmp_p
     assert "nothing is sent" in capsys.readouterr().err
 
 
-def test_new_content_takes_the_place_of_the_old_and_nothing_of_others_is_lost(source, nodes):
+def test_new_data_replaces_old_and_is_refused_over_users_files(source, nodes):
     one = nodes("node0")
     (place,) = one.have(f"{source}:~/set")
     (source / "a.txt").write_text("other")  # of the same size
@@ -173,7 +173,7 @@ def test_new_content_takes_the_place_of_the_old_and_nothing_of_others_is_lost(so
     assert "were changed there: z; " in refusal(one, f"{source}:~/set")
 
 
-def test_a_folder_that_muster_did_not_make_is_used_or_refused_never_written(source, nodes, capsys):
+def test_users_own_data_folder_is_used_or_left_unchanged(source, nodes, capsys):
     """Without a place, as on a node that has the data already at the same path."""
     one = nodes("node0")
     assert one.have(source) == [source]  # the same files, as on a shared disk
@@ -188,7 +188,7 @@ def test_a_folder_that_muster_did_not_make_is_used_or_refused_never_written(sour
     assert {name: each for name, each in content(theirs).items() if "data" not in name} == before
 
 
-def test_a_path_that_has_other_content_is_refused_with_what_to_type(source, nodes, tmp_path):
+def test_path_with_other_content_is_refused_with_send_flag(source, nodes, tmp_path):
     one = nodes("node0")
     theirs = write(tmp_path / "theirs", {"a.txt": "else"})
     sending = Sending(str(source))
@@ -214,7 +214,7 @@ def _as(source: Source, path: Path) -> Source:
     return source
 
 
-def test_a_link_that_is_cut_leaves_nothing_whole_and_the_next_try_goes_on(source, nodes, tmp_path):
+def test_interrupted_transfer_makes_no_folder_and_is_continued_by_next(source, nodes, tmp_path):
     data = os.urandom(3_000_000)
     write(source, {"y/large": data})
     # One after the other: of two at once, the first to be cut ends the other, too.
@@ -260,7 +260,7 @@ def test_a_node_on_which_nothing_moves_is_named_in_time(
     assert not (one.home("node0") / "set").exists()
 
 
-def test_data_that_are_not_what_was_read_here_are_refused_and_removed(source, nodes):
+def test_data_with_wrong_digest_are_refused_and_removed(source, nodes):
     one = nodes("node0")
     other: Future[str] = Future()
     other.set_result("0" * 64)
@@ -306,7 +306,7 @@ def test_nodes_that_share_a_disk_get_the_data_once(source, nodes, tmp_path):
     assert content(places[0]) == content(source)
 
 
-def test_a_variable_is_the_node_s_and_no_shell_reads_the_place(source, nodes, tmp_path):
+def test_variable_in_place_is_expanded_by_node_without_shell(source, nodes, tmp_path):
     two = nodes("node0", "node1")
     wild = "$(touch pwned)`id`;&\\*'\""
     places = two.have(f"{source}:$TMPDIR/${{HOME}}/{wild}")
@@ -405,7 +405,7 @@ EVIL = {
 
 @pytest.mark.parametrize("ending", ["tar", "zip"])
 @pytest.mark.parametrize("kind", EVIL)
-def test_a_member_that_would_leave_the_place_is_refused_and_nothing_stays(
+def test_archive_member_outside_its_place_is_refused_and_nothing_unpacked(
     tmp_path, nodes, kind, ending
 ):
     files, links = EVIL[kind]
@@ -443,7 +443,7 @@ def left(nodes: Nodes, **paths: list[Path]) -> list[dict]:
         return [answer.value for answer in answers.values()]
 
 
-def test_nodes_know_the_folders_of_sent_data_and_remove_what_is_not_used(source, nodes):
+def test_nodes_list_sent_data_and_remove_only_unused_folders(source, nodes):
     one = nodes("node0")
     (place,) = one.have(f"{source}:~/set")
     refusal(nodes("node0", through=cut_after(100_000)), f"{source}:~/cut")

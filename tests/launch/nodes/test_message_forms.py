@@ -219,7 +219,7 @@ def test_an_odd_port_of_node_0_is_that_node_s_failure(port):
             check_message(message, forms_of_agent(first))
 
 
-def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
+def test_failure_lengthened_by_escapes_stays_a_valid_message(monkeypatch):
     sent = []
     monkeypatch.setattr(Attempt, "_send_all", lambda job, **message: sent.append(message))
     with leader() as (job, others):
@@ -228,7 +228,7 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
     check_message(sent[-1], FROM_LEADER)
 
 
-def test_where_ranks_only_lost_each_other_the_leader_looks_at_its_disk(monkeypatch):
+def test_full_disk_is_named_where_ranks_only_lost_peers(monkeypatch):
     """What is missing may not have fitted on it."""
     monkeypatch.setattr("launch.agent.led_run.full_disk", lambda path: f"{path}: the disk is full")
     lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
@@ -402,7 +402,7 @@ def slow():
 
 
 @pytest.mark.parametrize("answer", [endless, slow])
-def test_a_worker_that_answers_for_ever_is_one_that_does_not_answer(answer, tmp_path):
+def test_worker_with_endless_or_slow_answer_counts_as_silent(answer, tmp_path):
     with worker(tmp_path, answer()):
         (report,) = local_workers.ask(tmp_path, [0], 0.5, ask="progress").values()
     assert not report["answers"]

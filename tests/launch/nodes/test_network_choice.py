@@ -51,7 +51,7 @@ def test_given_addresses_and_numeric_names_are_meant():
     assert choose(PROBES, NAMES, apart, None) == Choice(None, tuple(apart))
 
 
-def test_nodes_on_networks_of_their_own_take_the_addresses_that_are_asked_for():
+def test_nodes_on_separate_networks_use_the_given_addresses():
     probes = [probe(LOOP, (f"10.1.{i}.1", "255.255.255.255")) for i in (0, 1)]
     apart = ("10.1.0.1", "10.1.1.1")
     assert choose(probes, NAMES, apart, None) == Choice(None, apart)
@@ -68,7 +68,7 @@ def test_an_address_that_the_node_does_not_have_is_refused():
         choose(PROBES, NAMES, ["10.10.1.1", "10.10.1.9"], None)
 
 
-def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
+def test_ipv6_is_used_if_asked_for_or_alone():
     def dual(i):
         return probe((f"10.0.{i}.1", "255.255.255.0"), (f"fd00::{i}", "64"))
 

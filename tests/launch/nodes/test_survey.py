@@ -41,7 +41,7 @@ def test_failed_question_is_named_and_the_next_is_answered():
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey
 
 
-def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
+def test_silent_node_does_not_delay_answers_of_others():
     well = local_transport(2)
     transport = Transport(well.names, [well.commands[0], ["sleep", "10000"]], well.explain)
     with Survey(transport) as survey:
@@ -65,7 +65,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
 
 
 @pytest.mark.needs("ip")
-def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
+def test_named_node_folder_is_used_even_where_checkout_is_shared(tmp_path):
     with Survey(local_transport(1)) as survey:
         with facts_request() as request:
             (usual,), _ = (list(one.values()) for one in survey.probes(request))
@@ -90,7 +90,7 @@ def installation(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.needs("ip")
-def test_a_node_uses_an_installation_that_it_has_in_the_same_place(installation, tmp_path):
+def test_node_uses_equal_installation_at_the_same_place(installation, tmp_path):
     with facts_request() as request, Survey(local_transport(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
         assert probe["shared"] and probe["folder"] == str(installation)
@@ -245,7 +245,7 @@ def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
     assert process.returncode == 0 and channel.ended and errors.closed
 
 
-def test_a_probe_that_ends_by_no_signal_but_kill_is_not_waited_for(monkeypatch):
+def test_probe_that_ignores_sigterm_is_killed(monkeypatch):
     monkeypatch.setattr(survey, "NODE_LEAVES_SURVEY_S", 0.2)
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('x', flush=True)\nwhile 1: pass"
     one = Transport(["node0"], [[sys.executable, "-c", deaf]], local_transport(1).explain)

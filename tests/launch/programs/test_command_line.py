@@ -132,7 +132,7 @@ def test_bench_of_a_study_gets_only_flags_that_it_heeds():
     ]  # fmt: skip
 
 
-def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
+def test_config_of_earlier_run_is_accepted_and_repeats_that_run(tmp_path):
     path = tmp_path / "config.yaml"
     line = CommandLine.of([*OWN, "--epochs", "2"])
     settings = (line.train, line.launch, line.ssh, line.slurm, line.bench)
@@ -181,7 +181,7 @@ def test_wrong_python_hides_no_other_problem(tmp_path, monkeypatch, words, start
     assert len(lines) == len(starts)
 
 
-def test_the_trainer_s_python_that_is_not_here_is_named_with_all_else():
+def test_missing_python_of_trainer_is_named_with_other_errors():
     lines = all_lines(*OWN, "--python", "nopython", "--nodes=0", "--task=synthetic")
     assert [line.split(":")[0] for line in lines] == [
         "--nodes must be at least 1 (got 0)",
@@ -199,7 +199,7 @@ def test_a_python_that_the_workers_alone_may_find_is_not_refused(tmp_path, monke
     assert all_lines(*OWN, "--python", "nopython", *more, "--", "train.py") == []
 
 
-def test_a_variable_that_is_not_set_here_is_named_with_all_else(monkeypatch):
+def test_unset_env_variable_is_named_with_other_errors(monkeypatch):
     monkeypatch.delenv("NOT_SET", raising=False)
     lines = all_lines(*OWN, "--env", "NOT_SET", "--nodes=0", "--", "none.py")
     starts = ("--nodes must", "--env NOT_SET: it is not set here", "none.py: No such file")
@@ -240,7 +240,7 @@ def test_missing_input_of_the_trainer_is_refused_where_known(tmp_path):
     assert all_lines(*OWN, "--task", "cs744", "--data-dir", "generated") == []  # made, not read
 
 
-def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatch):
+def test_port_in_use_and_missing_gpus_are_refused_together(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with socket.socket() as server:
         server.bind(("", 0))

@@ -86,7 +86,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("line", OTHERS)
-def test_a_program_that_only_speaks_of_one_is_not_taken_for_it(line):
+def test_command_that_only_mentions_another_launcher_is_not_refused(line):
     assert call_in(shlex.split(line)) is None
 
 

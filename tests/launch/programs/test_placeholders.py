@@ -79,7 +79,7 @@ def test_misspelt_placeholder_is_noted_before_the_start(tmp_path, capsys):
     assert note == "{masteraddr} is not replaced; did you mean {master_addr}?"
 
 
-def test_a_port_of_the_programs_own_is_noted_where_torchrun_serves_another(tmp_path, capsys):
+def test_own_port_of_program_is_noted_only_with_torchrun(tmp_path, capsys):
     words = ["--", "main.py", *CS744]
     (note,) = notes_of(tmp_path, capsys, *words)
     assert "a port that the program chooses itself needs --workers manual" in note

@@ -56,7 +56,7 @@ def test_plugin_that_the_workers_lack_is_refused(python):
     assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign"
 
 
-def test_the_answer_of_a_node_counts_and_its_python_is_not_looked_for_here():
+def test_plugins_are_judged_by_answer_of_nodes_python():
     made = program("--task", "chess", "--hosts", "a,b", launcher="ssh")
     made.check_plugins("/nodes/own/python", ["muster.tasks:chess"])
     made.check_plugins("/nodes/own/python")
@@ -69,7 +69,7 @@ def test_on_this_machine_an_unknown_name_is_refused_at_once():
         program("--task", "chess", launcher="local")
 
 
-def test_where_jobs_have_this_python_an_unknown_name_is_refused_at_once(monkeypatch):
+def test_unknown_plugin_is_refused_early_where_jobs_share_python(monkeypatch):
     monkeypatch.setenv("MUSTER_PYTHON", sys.executable)
     with pytest.raises(UsageError, match=r"^--task: unknown 'checkers'; known: bert"):
         program("--task", "checkers")
@@ -91,7 +91,7 @@ def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatc
     assert launcher_of(CommandLine.of(["--launcher", "local"])).name == "local"
 
 
-def test_each_run_of_a_sweep_with_a_mode_that_the_workers_lack_is_named(python):
+def test_each_sweep_run_with_unknown_sync_mode_is_named(python):
     flags = ["--launcher", "local", "--python", str(python), "--task", "synthetic"]
     with pytest.raises(UsageError) as refused:
         from_grid(["sync=ddp,dpp,nosync"], flags, [], None)

@@ -127,7 +127,7 @@ def test_workers_stop_in_order_and_are_sent_sigterm_once(project, program, ended
 
 
 @pytest.mark.slow
-def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project):
+def test_preloaded_workers_have_variables_of_prologue(project):
     """A prologue makes the environment, and libraries may read it as they are imported."""
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
     (project / "train.py").write_text(text)

@@ -62,7 +62,7 @@ def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--env-file", "--prologue"])
-def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
+def test_non_utf8_env_file_or_prologue_is_refused_by_line(project, flag):
     (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
     with chdir(project):
         error = refused(main, *LOCAL, flag, "latin", "--", "train.py")

@@ -91,7 +91,7 @@ def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
-def test_a_link_leads_to_the_same_thing_in_the_copy_or_else_to_the_original(tmp_path, has_git):
+def test_link_in_snapshot_leads_to_copy_or_else_original(tmp_path, has_git):
     project, outside = tmp_path / "project", tmp_path / "datasets"
     write(tmp_path, {"project/src/model.py": "model", "datasets/set.bin": "much"})
     links = {"data": "../datasets", "again": "data/set.bin", "code": "src", "last": "logs/run",
@@ -136,7 +136,7 @@ def test_the_changes_can_be_applied_again_to_the_commit(project, tmp_path):
     assert {name: (tmp_path / "copy" / name).read_bytes() for name in changed} == changed
 
 
-def test_a_file_that_vanishes_while_others_are_copied_is_no_part_of_it(project, monkeypatch):
+def test_file_that_vanishes_during_copy_is_not_in_snapshot(project, monkeypatch):
     (project / "src" / "zz.tmp").touch()
     copy = shutil.copy2
 
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_named(project):
     assert f"UsageError: {project / 'secret.key'} cannot be read" in done.stderr
 
 
-def test_ignored_files_that_were_asked_for_are_copied_and_those_beside_them_linked(project):
+def test_ignored_files_asked_for_are_copied_and_others_linked(project):
     (project / "data" / "best.ckpt").write_text("ignored")
     root = snapshot(project, "*.ckpt", "data/*.ckpt")
     for copied in (root / "last.ckpt", root / "data" / "best.ckpt"):
@@ -249,7 +249,7 @@ def test_a_diff_that_git_cannot_make_is_said(project):
     )
 
 
-def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
+def test_snapshot_excludes_runs_of_project_even_in_a_sweep(tmp_path):
     sweep, other = "logs/sweeps/mine", "logs/other"
     names = (f"{sweep}/sweep.json", f"{sweep}/runs/a/summary.json", f"{other}/summary.json")
     project = write(tmp_path / "sweeps" / "project", dict.fromkeys((*names, "train.py"), ""))
@@ -258,7 +258,7 @@ def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
         assert copied(project / run / "snapshot") == ["train.py"]
 
 
-def test_runs_may_be_kept_around_the_project_but_not_in_its_own_folder(project):
+def test_logs_dir_around_project_is_allowed_but_not_project_itself(project):
     around = project.parent / "run"
     assert project_snapshot.copy_project(project, around).startswith("snapshot: 4 files, ")
     with pytest.raises(UsageError, match=r"--logs-dir .*/project is the project itself.*/logs, or"):

@@ -118,7 +118,7 @@ def test_a_python_that_is_not_here_is_refused_before_the_start(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--prologue", "--wrap"])
-def test_a_python_that_a_prologue_or_a_container_has_is_not_looked_for_here(tmp_path, flag):
+def test_python_of_prologue_or_wrapper_is_not_checked_locally(tmp_path, flag):
     write(tmp_path, {"train.py": "", "setup.sh": ""})
     value = str(tmp_path / "setup.sh") if flag == "--prologue" else "env"
     words = ["--python", "python9", flag, value, "--workers", "manual", "--", "train.py"]
@@ -177,7 +177,7 @@ exec sleep 9999
 """
 
 
-def test_a_run_of_a_shell_s_program_shows_what_the_failed_rank_printed(tmp_path):
+def test_failed_shell_program_shows_last_output_of_its_rank(tmp_path):
     write(tmp_path, {"run.sh": SHELL})
     code, _, err = submit(*LOCAL, "--run-id", "r", "--", "bash", "run.sh", cwd=tmp_path)
     last = ["the end of its output:", r"  \x1b[2Jno data in /x"]

@@ -121,7 +121,7 @@ def test_program_that_can_start_is_taken(tmp_path):
         check(tmp_path, "--", *line.split())
 
 
-def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkeypatch):
+def test_folder_or_archive_with_main_is_a_python_program(tmp_path, monkeypatch):
     write(tmp_path, {"app/__main__.py": "print(1)", "wrong/__main__.py": "print(", "none/x": ""})
     for name in ("app.pyz", "runs.pyz"):
         zipapp.create_archive(tmp_path / "app", tmp_path / name, "/usr/bin/python3")

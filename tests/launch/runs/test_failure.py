@@ -45,7 +45,7 @@ def ended(tmp_path):
     return ended
 
 
-def test_missing_record_on_a_full_disk_is_no_kill_or_lost_node(tmp_path):
+def test_missing_record_on_full_disk_is_reported_as_disk_full(tmp_path):
     write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(2)})
     full = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
     agent(tmp_path, 0, "peer", "node1 is gone: its agent was killed", full="")
@@ -60,7 +60,7 @@ def test_run_whose_ranks_are_done_has_no_failure(ended):
 
 
 @pytest.mark.timeout(60)
-def test_a_fifo_in_the_place_of_a_record_or_of_output_counts_as_none(ended, tmp_path):
+def test_fifo_instead_of_record_or_output_counts_as_none(ended, tmp_path):
     """Whoever opened it would wait for its writer for good."""
     ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
     (tmp_path / "workers" / "rank_00000.err").unlink()
@@ -152,7 +152,7 @@ def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
     assert explain(tmp_path, 2, 1).text == "Traceback: first"
 
 
-def test_a_collective_timed_out_though_only_one_that_lost_those_ranks_says_how_it_ended(ended):
+def test_timeout_seen_only_in_stacks_is_named_as_cause(ended):
     folder = ended(0, "crash", 2.0, "RuntimeError: Connection closed by peer [10.0.0.2]:99")
     assert explain(folder, 4).cause != "timeout"
     gave_up = {"rank": 1, "gave_up": {"message": "RuntimeError: Timed out waiting 8000ms"}}
@@ -193,7 +193,7 @@ def test_a_job_that_was_cancelled_was_stopped(tmp_path):
     assert (failure.code, failure.text) == (143, "error: stopped by SIGTERM")
 
 
-def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_path):
+def test_killed_node_is_named_though_scheduler_signalled_first(tmp_path):
     agent(tmp_path, 0, "signal", "node0 was sent SIGTERM", code=143)
     for index in range(2):
         here = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
@@ -220,7 +220,7 @@ def test_schedulers_word_is_shown_where_the_leader_died(ended, tmp_path):
     assert explain(tmp_path, 2, 1).text == "error: node0 lost its launcher"
 
 
-def test_a_rank_is_named_by_its_node_where_one_host_is_several(ended, tmp_path):
+def test_rank_is_named_by_node_where_nodes_share_host(ended, tmp_path):
     for rank in range(2):
         ended(rank, "exit", 2.0 - rank, "exit code 7", code=7)
         record = json.loads((tmp_path / f"exits/rank_{rank:05d}.json").read_text())
@@ -256,7 +256,7 @@ def victim(state="", number="SIGKILL"):
     return {"pid": 7, "state": state, "signal": number, "survives": False}
 
 
-def test_a_rank_that_hung_is_named_and_our_own_kill_is_not_its_end(ended, tmp_path):
+def test_hung_rank_is_named_as_cause_instead_of_our_kill(ended, tmp_path):
     ended(1, "lost_peer", 1.0, TIMED_OUT)
     ended(0, "lost_peer", 1.1, "lost another worker (Connection closed by peer)")
     for index in (0, 1):
@@ -374,7 +374,7 @@ def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
     assert failure.code == 1 and "Connection closed by peer" in failure.text
 
 
-def test_an_interrupt_without_a_signal_to_the_run_is_the_programs_own(ended, tmp_path):
+def test_keyboard_interrupt_without_signal_counts_as_program_error(ended, tmp_path):
     ended(0, "crash", 3.0, "RuntimeError: Connection closed by peer", "Traceback: echo\n")
     ended(1, "signal", 2.0, "KeyboardInterrupt: ", "Traceback: KeyboardInterrupt\n", code=130)
     failure = explain(tmp_path, 2)
@@ -478,7 +478,7 @@ def test_beside_warnings_the_reason_may_be_on_stdout(ended, tmp_path):
     assert shown == [*lines[-5:], "UserWarning: old"]
 
 
-def test_the_end_of_an_output_fits_into_the_space_that_is_reserved_for_the_record(ended, tmp_path):
+def test_end_of_output_fits_space_reserved_in_record(ended, tmp_path):
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=b"\n".join([b"x" * 390] * 30))
     failure = explain(tmp_path, 4, 1)
@@ -531,9 +531,7 @@ def test_traceback_of_losers_is_not_shown_where_a_rank_left_early(ended, tmp_pat
     assert pointer == POINTER.format(tmp_path.name)
 
 
-def test_where_no_rank_has_a_cause_the_traceback_of_the_first_that_lost_another_is_shown(
-    ended, tmp_path
-):
+def test_first_lost_peer_traceback_is_shown_without_other_cause(ended, tmp_path):
     """Its worker has hidden it as a consequence."""
     ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
     agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})

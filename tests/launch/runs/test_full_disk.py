@@ -51,7 +51,7 @@ needs_root = pytest.mark.needs("root", "namespaces")  # to make a small disk
 
 
 @needs_root
-def test_a_program_that_fills_the_disk_is_not_said_to_be_killed(tmp_path):
+def test_program_that_fills_disk_is_reported_as_disk_full(tmp_path):
     """By what it prints: no rank, and no agent, has room for a word about it."""
     (tmp_path / "prints.py").write_text(PRINTS)
     flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--quiet"]
@@ -67,7 +67,7 @@ def test_a_program_that_fills_the_disk_is_not_said_to_be_killed(tmp_path):
 
 
 @needs_root
-def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
+def test_disk_full_of_records_ends_run_without_traceback(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--evaluate", "never"]
     flags += ["--max-steps", "1000000", "--epochs", "1000000"]
     done, run_dir = on_a_small_disk(tmp_path, *flags)
@@ -86,7 +86,7 @@ LAST_WORDS = [
 
 
 @pytest.mark.parametrize("writes", LAST_WORDS)
-def test_last_words_that_fit_nowhere_are_not_the_end_of_who_writes_them(writes):
+def test_unwritable_last_record_does_not_end_its_writer(writes):
     """The stderr of an agent, and of a worker, is a file on the same disk."""
     code = f"import sys; from pathlib import Path; {writes}; print('it goes on', flush=True)"
     with Path("/dev/full").open("wb") as full:

@@ -71,7 +71,7 @@ def test_a_folder_that_nobody_may_look_at_is_no_removed_one(tmp_path):
     assert here(tmp_path) == []
 
 
-def test_where_a_run_is_on_a_login_node_is_known_for_a_month(tmp_path):
+def test_record_of_login_run_is_leftover_after_a_month(tmp_path):
     write(logins(), {"new": {"session": ""}, "old": {"session": ""}})
     make_old(logins() / "old", days=31)
     assert here(tmp_path) == ["where a run is, of more than a month ago"]
@@ -86,7 +86,7 @@ def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch)
     assert here(tmp_path) == ["link of over, which is over", "link of removed, which is over"]
 
 
-def test_a_link_in_the_checkout_to_a_disk_that_is_away_stays(tmp_path, monkeypatch):
+def test_link_to_missing_disk_in_checkout_is_no_leftover(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "CHECKOUT", tmp_path / "muster")
     logs = tmp_path / "muster" / "logs"
     logs.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_on_a_login_node_other_versions_and_old_sessions_go(base, tmp_path):
     assert sorted(path.name for path in (base / "versions").iterdir()) == ["new", "this"]
 
 
-def test_a_version_stays_while_a_run_or_a_command_may_need_it(base, tmp_path):
+def test_muster_version_in_use_by_run_or_command_stays(base, tmp_path):
     run_dir = remembered(tmp_path / "logs" / "running")
     write(run_dir, {"job.json": leader()})
     (other,) = (one for one in leftovers.here() if one.what == "another version of Muster")

@@ -75,7 +75,7 @@ def test_line_on_a_lost_peer_is_not_shown_but_logged(tmp_path, workers, capfdbin
 @pytest.mark.parametrize(
     ("prefixes", "shown"), [(False, b"\r 1%\nend\n"), (True, b" 1%\nnode?.0| end\n")]
 )
-def test_line_on_a_lost_peer_behind_a_progress_bar_is_not_shown(
+def test_lost_peer_line_behind_progress_bar_is_hidden(
     tmp_path, workers, capfdbinary, prefixes, shown
 ):
     follower = Follower(tmp_path, prefixes=prefixes)
@@ -113,7 +113,7 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path, workers, capfdbin
     assert b"19999 of 100000" in capfdbinary.readouterr().out[-100:]
 
 
-def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, workers, capfdbinary):
+def test_new_file_of_same_name_is_shown_from_start(tmp_path, workers, capfdbinary):
     """A requeued job puts aside what its last attempt left."""
     follower = Follower(tmp_path)
     workers(0, "the first attempt said much\n")
@@ -162,9 +162,7 @@ def test_missing_folder_of_output_shows_nothing(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_a_fifo_in_the_place_of_output_or_of_requests_holds_nothing_up(
-    tmp_path, workers, capfdbinary
-):
+def test_fifo_instead_of_output_or_requests_blocks_nothing(tmp_path, workers, capfdbinary):
     requests = RequestFile(tmp_path)
     for name in ("requests/requests.jsonl", "workers/rank_00000.out"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

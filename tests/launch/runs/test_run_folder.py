@@ -90,7 +90,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
 
 
-def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
+def test_overwrite_with_resume_leaves_checkpoints_in_run_folder(tmp_path):
     fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
     claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
     assert left(tmp_path) == [TAKEN, "checkpoints/step_00000050/manifest.json"]

@@ -60,14 +60,14 @@ def test_banner_of_a_site_is_no_part_of_slurms_answer(queue):
     assert controller.host_names("node0,node1", os.environ) == ["node0", "node1"]
 
 
-def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
+def test_job_end_time_is_known_only_where_slurm_answers(queue):
     assert controller.end_unix_s("1", os.environ) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
     assert controller.end_unix_s("9", os.environ) is None
     queue.silence()
     assert controller.end_unix_s("1", os.environ) is None
 
 
-def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue, monkeypatch):
+def test_slurm_is_asked_for_all_jobs_together_and_seldom(queue, monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("launch.slurm.run_watcher.time", clock)
@@ -99,7 +99,7 @@ NODES = ("main* 64 gpu:a100:4(S:0-1)", "main* 128 gpu:4", "main* 8 (null)", "big
 @pytest.mark.parametrize(
     ("wanted", "cores"), [("", 16), ("big", 12), ("main,big", 12), ("elsewhere", None)]
 )
-def test_a_gpu_has_the_cores_that_the_least_of_its_nodes_has_for_each(slurm, wanted, cores):
+def test_cores_per_gpu_are_least_among_nodes_of_partition(slurm, wanted, cores):
     slurm.has_gpus(*NODES, main="JobDefaults=(null)", big="JobDefaults=(null)")
     assert controller.cores_per_gpu(wanted, os.environ) == cores
 

@@ -37,7 +37,7 @@ GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=g
 
 
 @pytest.mark.parametrize(("more", "gpus"), [(NODES, 0), (GPUS, 2)])
-def test_a_job_that_runs_has_nodes_and_the_gpus_that_each_has(slurm, more, gpus):
+def test_running_job_has_nodes_and_gpus_per_node(slurm, more, gpus):
     slurm.job_is("RUNNING", more=more)
     job = found()
     assert (job.nodes, job.num_nodes, job.gpus) == (["a", "b"], 2, gpus)
@@ -52,7 +52,7 @@ def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     assert len(slurm.calls("squeue")) == 1
 
 
-def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
+def test_pending_or_unknown_current_job_is_refused(slurm):
     slurm.job_is("PENDING", reason="Priority", more="NodeList=(null)")
     with pytest.raises(MusterError, match="a job that has no nodes: pending Priority; to queue"):
         found()

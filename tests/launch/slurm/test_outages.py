@@ -81,7 +81,7 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     assert slurm.calls("scancel") == []
 
 
-def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
+def test_job_number_means_its_latest_run_on_one_cluster(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
@@ -92,7 +92,7 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     assert code == 2 and "'12' fits several runs: run-c, run-b" in err
 
 
-def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm, tmp_path):
+def test_cancel_during_submission_waits_for_number_of_job(slurm, tmp_path):
     """sbatch takes as long as a busy controller does."""
     run, lines = run_folder(tmp_path, "run", JOB | leader(launcher="slurm", job_id="")), []
     assert run_state.state_of(run).word == "submitting"
@@ -121,7 +121,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     assert lines == ["run: stopped"] and run_state.state_of(run).over
 
 
-def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm, tmp_path):
+def test_flag_overrides_sbatch_variable_and_account_is_passed_on(slurm, tmp_path):
     env = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_WAIT": "1"}
     env |= {"SLURM_JWT": "token", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "3"}
     flags = ["--no-preflight", "--partition", "main"]

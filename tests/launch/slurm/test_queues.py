@@ -158,7 +158,7 @@ def test_a_job_that_is_refused_leaves_no_other_in_the_queue(slurm, tmp_path):
     assert slurm.calls("scancel") == ["scancel 12"]
 
 
-def test_ctrl_c_before_the_last_is_submitted_leaves_none_in_the_queue(slurm, tmp_path, monkeypatch):
+def test_ctrl_c_between_submissions_cancels_submitted_jobs(slurm, tmp_path, monkeypatch):
     submit_one = batch_script.submit
 
     def interrupted(*args: object) -> list[str]:
@@ -280,7 +280,7 @@ def test_a_job_that_starts_while_the_numbers_are_recorded_leads_alone(slurm, tmp
     assert run_record.read_job(spec.run_dir)["job_id"] == "13"
 
 
-def test_a_job_that_was_not_the_first_ends_well_and_has_done_nothing(run):
+def test_job_that_starts_second_ends_well_and_changes_nothing(run):
     """Without any Slurm: it asks for nothing."""
     write(run, {run_files.FIRST_JOB.pattern: "13"})
     before = sorted(path.stat().st_mtime_ns for path in run.iterdir())
@@ -314,9 +314,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("one", "other", "word", "detail"), STATES)
-def test_the_job_that_is_closest_to_leading_the_run_says_its_state(
-    slurm, run, one, other, word, detail
-):
+def test_run_state_is_that_of_job_closest_to_leading(slurm, run, one, other, word, detail):
     slurm.queue_is(f"12|12|{one}|N/A|N/A|None", f"13|13|{other}|N/A|N/A|None")
     state = run_state.state_of(run)
     assert (state.word, state.detail) == (word, detail)

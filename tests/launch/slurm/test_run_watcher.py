@@ -149,9 +149,7 @@ def test_output_of_a_job_without_a_leader_is_shown(slurm, tmp_path, capsys):
     ]
 
 
-def test_a_record_of_the_leader_that_cannot_be_read_now_ends_no_following(
-    slurm, tmp_path, monkeypatch
-):
+def test_unreadable_leader_record_does_not_end_following(slurm, tmp_path, monkeypatch):
     """A shared disk may show it later."""
     run = write(run_folder(tmp_path, "run", JOB), of_ranks("done", "", 0))
 
@@ -167,7 +165,7 @@ def test_a_record_of_the_leader_that_cannot_be_read_now_ends_no_following(
     assert state.word == "done"
 
 
-def test_a_job_that_ended_well_says_nothing_of_a_run_that_was_in_it(slurm, tmp_path):
+def test_run_of_completed_held_job_without_record_is_lost(slurm, tmp_path):
     """It is one that somebody held; the run's leader was elsewhere, and has recorded nothing."""
     slurm.job_is("COMPLETED")
     run = run_folder(tmp_path, "run", JOB)

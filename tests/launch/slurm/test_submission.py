@@ -53,7 +53,7 @@ CORES = [
 
 
 @pytest.mark.parametrize(("launch", "asked", "cores"), CORES)
-def test_a_node_has_a_core_for_each_worker_or_what_goes_with_its_gpus(slurm, launch, asked, cores):
+def test_cpus_per_task_follow_workers_or_gpus_of_node(slurm, launch, asked, cores):
     slurm.has_gpus(
         "main* 64 gpu:4", "big 96 gpu:8", "own 64 gpu:4",
         main="JobDefaults=(null)", big="", own="JobDefaults=DefCpuPerGPU=2",
@@ -68,7 +68,7 @@ def test_without_slurm_a_dry_run_asks_for_gpus_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", ["torchrun", "manual"])
-def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
+def test_batch_job_has_one_task_per_node_and_leader_command(workers):
     found = options({"nodes": 2, "nproc_per_node": "4", "workers": workers})
     assert (found["nodes"], found["ntasks-per-node"]) == ("2", "1")
     assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
@@ -99,7 +99,7 @@ def test_a_job_s_number_is_found_behind_a_site_s_banner(slurm, tmp_path, runs, j
     assert submitted(*(tmp_path / name for name in runs)) == job_ids
 
 
-def test_the_parts_of_an_array_lead_their_runs_and_print_into_files_of_their_own(slurm, tmp_path):
+def test_array_tasks_lead_own_runs_and_have_own_output_files(slurm, tmp_path):
     runs = [tmp_path / name for name in ("50% a", "b", "c")]
     assert submitted(*runs) == ["12_0", "12_1", "12_2"]
     folder = tmp_path / "001" / "submitit"
@@ -128,7 +128,7 @@ def test_dry_run_shows_the_submitted_script(slurm, tmp_path, count):
     assert names == (of_array if count > 1 else set())
 
 
-def test_a_job_has_the_environment_without_a_job_s_and_this_process_keeps_its_own(
+def test_submission_drops_job_variables_without_changing_own_environment(
     slurm, tmp_path, monkeypatch
 ):
     for name in ("SLURM_ARRAY_JOB_ID", "SBATCH_OUTPUT", "OF_THE_USER"):
@@ -177,7 +177,7 @@ def test_more_workers_than_the_gpus_of_a_held_job_are_refused():
     assert "--nproc-per-node 4, but each node has 2 GPUs" in line
 
 
-def test_a_short_job_is_not_told_of_its_end_as_it_starts():
+def test_short_job_is_not_warned_at_its_start():
     assert options(slurm={"time": "1"})["signal"] == "B:USR2@15"
     assert options(slurm={"time": "1:00:00"})["signal"] == "B:USR2@90"
 
@@ -327,9 +327,7 @@ def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
 @pytest.mark.parametrize(
     ("runs", "pattern"), [(["50%test/run"], "%t"), (["100%a/run", "100%a/other"], "%a")]
 )
-def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(
-    slurm, tmp_path, runs, pattern
-):
+def test_run_folder_with_submitit_pattern_is_refused(slurm, tmp_path, runs, pattern):
     message = f"submitit reads {pattern} in a path as a job's number; choose"
     with pytest.raises(UsageError, match=message):
         submitted(*(tmp_path / name for name in runs))
@@ -340,7 +338,7 @@ TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=
 
 
 @fuzzed(TEXTS | st.text())
-def test_any_text_of_slurm_is_refused_in_lines_or_is_one_option(text):
+def test_random_slurm_text_is_refused_or_one_sbatch_option(text):
     """Which sbatch is given as one word, whatever is in it."""
     try:
         config = SlurmConfig(slurm=tuple(map(SbatchOption.parse, text.split("\n"))))

@@ -31,7 +31,7 @@ print(sys.argv[1:], *(signal.getsignal(getattr(signal, name)).name for name in n
 """
 
 
-def test_the_leader_takes_submitit_s_place_and_no_notice_ends_it_before(tmp_path):
+def test_leader_replaces_submitit_and_ignores_early_end_notices(tmp_path):
     write(tmp_path, {"muster/run_module.py": SHOWS})
     done = call(sys.executable, "-c", IN_A_JOB, "/logs/a run", tmp_path, cwd=CHECKOUT)
     words = ["launch.leading.batch_job", "run", "/logs/a run"]

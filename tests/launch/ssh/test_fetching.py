@@ -80,7 +80,7 @@ def test_results_stay_private(fetch, remote_run):
     assert stat.S_IMODE((here / "results" / "rank_00000.pkl").stat().st_mode) == 0o600
 
 
-def test_a_login_node_s_greeting_is_no_part_of_how_a_run_has_ended(tmp_path, monkeypatch):
+def test_login_greeting_is_no_part_of_a_runs_end(tmp_path, monkeypatch):
     """One that has no record of its end, which would have come with the results."""
     state = {"word": "failed", "over": True, "detail": "", "notes": []}
     end = {"exit_code": 1, "rank": None, "message": "Slurm says NODE_FAIL of job 12"}
@@ -94,7 +94,7 @@ def test_a_login_node_s_greeting_is_no_part_of_how_a_run_has_ended(tmp_path, mon
         job.results()
 
 
-def test_a_run_known_here_as_the_login_node_s_is_never_one_of_this_machine(tmp_path, monkeypatch):
+def test_run_known_from_login_node_is_never_taken_as_local(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     known = dict.fromkeys(("login_config", "login_dir", "login_python"))

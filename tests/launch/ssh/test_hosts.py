@@ -75,7 +75,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("text", "nodes"), FILES)
-def test_a_line_says_how_to_log_in_and_how_many_workers_start(read, text, nodes):
+def test_hosts_line_gives_login_and_number_of_workers(read, text, nodes):
     assert read(text) == tuple(nodes)
 
 
@@ -103,7 +103,7 @@ def test_hosts_come_in_the_order_of_writing(text, expected):
     assert names(*re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)) == expected.split()
 
 
-def test_a_user_given_beside_the_hosts_logs_in_where_none_is_named(read):
+def test_given_user_applies_to_hosts_without_one(read):
     assert [node.name for node in read("a\nb@c", user="me")] == ["me@a", "b@c"]
     assert parse_hosts(["a"], ONE_WORKER, "", user="me") == (NodeSpec("a", ONE_WORKER, "me"),)
 
@@ -163,7 +163,7 @@ IPV6_HOST = st.ip_addresses(v=6).map(str)
 
 
 @given(st.lists(HOST | IPV6_HOST.map("[{}]".format), min_size=1, max_size=4), st.integers(1, 21))
-def test_mpich_s_count_of_workers_is_refused_with_its_line_and_our_word_for_it(hosts, count):
+def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
     """`node0:4`: here a port stands after the colon, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
     assert refused(text, read=of_text) == [
@@ -175,7 +175,7 @@ def test_mpich_s_count_of_workers_is_refused_with_its_line_and_our_word_for_it(h
 
 
 @given(HOST, st.integers(1, 9999), st.integers(1, 9999), st.sampled_from(MOST_SLOTS), st.booleans())
-def test_open_mpi_s_slots_are_workers_and_its_most_slots_a_limit(host, slots, most, name, swap):
+def test_open_mpi_slots_are_workers_limited_by_max_slots(host, slots, most, name, swap):
     options = [f"slots={slots}", f"{name}={most}"]
     text = " ".join([host, *(reversed(options) if swap else options)])
     if slots <= most:
@@ -277,7 +277,7 @@ def test_unreadable_hosts_file_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_user_beside_the_hosts_is_refused_and_no_hosts_at_all(read):
+def test_wrong_user_or_empty_hosts_are_refused(read):
     with pytest.raises(UsageError, match="user '-x': begin with a letter"):
         read("a\nb", user="-x")
     assert refused() == ["--hosts: no hosts; write them as in user@node[0-3]:22,user@other"]

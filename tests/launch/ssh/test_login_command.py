@@ -39,7 +39,7 @@ def test_a_python_in_front_of_the_script_is_its_python(started, program, name, w
 
 
 @pytest.mark.parametrize("words", [["--run-id", "a"], ["--run-id=a"], ["--run_id=a"]])
-def test_a_name_that_is_given_is_the_run_s_name_on_both_sides(words):
+def test_given_run_id_names_run_on_both_sides(words):
     command = login.read("run", [*words, "--no-wait", "--", "t.py"])
     assert (command.name, command.words_there()) == ("a", [*words, "--no-wait", "--", "t.py"])
 
@@ -68,9 +68,7 @@ def test_pickled_function_is_named_by_its_remote_path():
     assert command.words_there("/there")[-1] == "--cells=/there/cells.json"
 
 
-def test_settings_of_a_login_node_do_not_go_there_and_the_cluster_s_name_does(
-    tmp_path, monkeypatch
-):
+def test_login_settings_are_not_passed_on_but_cluster_is(tmp_path, monkeypatch):
     (tmp_path / "muster.toml").write_text('[clusters.hpc]\nlogin = "me@hpc"\npython = "p"\n')
     monkeypatch.chdir(tmp_path)
     command = login.read("doctor", ["--login-dir", "/x", "--on", "hpc", "--quick"])

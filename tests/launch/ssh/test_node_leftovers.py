@@ -61,7 +61,7 @@ def test_files_of_a_run_that_is_over_go(checkout):
     assert [path.name for path in (checkout / "logs").iterdir()] == [".keep"]
 
 
-def test_files_of_a_run_stay_while_its_agent_lives_or_its_leader_does(checkout):
+def test_run_files_stay_while_agent_or_leader_lives(checkout):
     ran(checkout, "lives", ended=False)
     ran(checkout, "led")
     stays = "its run may not be over"
@@ -107,7 +107,7 @@ def test_a_project_that_is_being_sent_stays(checkout):
     assert ask(checkout) == {".snapshot-new": "its run may not be over"}
 
 
-def test_a_run_that_was_started_on_the_node_is_the_user_s_own(checkout):
+def test_run_started_on_node_itself_is_no_leftover(checkout):
     run_dir = checkout / "logs" / "own"
     claim(run_dir, {}, overwrite=False, resumed=False)
     write(run_dir, {"checkpoints/step_1/model.pt": ""})

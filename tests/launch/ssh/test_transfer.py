@@ -37,7 +37,7 @@ SENT = [".muster-sent", "Makefile", "configs/here.yaml"]
 SENT += [f"{package}/here.py" for package in ("launch", "muster", "train")]
 
 
-def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, checkout):
+def test_sent_checkout_is_complete_and_loses_deleted_files(hosts, checkout):
     nodes = hosts("a", "b")
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert [files(node.repository) for node in nodes] == [SENT, SENT]
@@ -139,7 +139,7 @@ class Sending(Pretended):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp_path, number):
+def test_signal_during_code_transfer_ends_run_and_is_recorded(hosts, tmp_path, number):
     nodes = hosts("node0", "node1", "node2")
     executable(tmp_path / "bin" / "rsync", STUCK.format(folder=tmp_path))
     run = LaunchSpec("run", tmp_path / "run", PROGRAM)

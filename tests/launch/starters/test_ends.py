@@ -45,7 +45,7 @@ def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, cod
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["torchrun"], indirect=True)
-def test_the_time_is_when_torchrun_noticed_and_not_when_it_says_so(node):
+def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
     """It names the worker only after it has ended all others, which may take long."""
     skip_if_quick()
     workload = node.begin(EXITS + WAITS)
@@ -129,7 +129,7 @@ def test_a_last_word_after_much_output_is_seen_at_once(torchrun):
     assert [end.rank for end in process.new_ends()] == [1]
 
 
-def test_a_line_of_a_program_that_reads_like_torchruns_names_no_rank_that_is_not_here(torchrun):
+def test_program_line_like_torchruns_names_no_foreign_rank(torchrun):
     process, log = torchrun
     log.write(f"{LINE.format(len(RANKS))}\n{LINE.format(0)}\n".encode())
     log.flush()
@@ -137,7 +137,7 @@ def test_a_line_of_a_program_that_reads_like_torchruns_names_no_rank_that_is_not
 
 
 @pytest.mark.slow
-def test_a_starter_whose_package_the_node_lacks_is_watched_all_the_same(tmp_path):
+def test_starter_of_package_that_node_lacks_is_watched(tmp_path):
     """What it starts is torchrun, or each worker by itself."""
     with pytest.raises(UsageError, match="unknown 'absent'"):
         starter_of("absent")

@@ -61,7 +61,7 @@ def test_the_attempt_after_a_failure_is_forked_from_the_same_import(node):
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_later_attempt_is_as_one_of_the_first(node):
+def test_worker_of_later_attempt_starts_like_first_one(node):
     """Its environment is replaced, not added to; handlers, descriptors and session are new."""
     node.finish(attempt(node, 0, MUSTER_ONCE="once"))
     node.finish(attempt(node, 1, MUSTER_TWICE="twice \udcff \u00e4"))

@@ -19,7 +19,7 @@ def test_a_program_that_ends_with_a_signal_s_code_has_failed(tmp_path, cause, st
     assert cell.state == state and "exit code 143" in cell.message
 
 
-def test_a_run_without_a_traceback_is_told_by_what_its_rank_printed_last(tmp_path):
+def test_sweep_run_without_traceback_shows_last_output_line(tmp_path):
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
     text = "error: rank 1 on node0: exit code 7"
     run_record.end(tmp_path, 7, text, 1, "program", "a warning\nno data in /x")

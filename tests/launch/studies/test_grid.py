@@ -41,14 +41,14 @@ def test_names_are_those_of_runs_and_no_two_are_alike(block):
     assert names == grid.names_of(points, "train")  # the same command has the same names
 
 
-def test_a_name_says_the_values_and_a_long_one_ends_with_a_digest():
+def test_run_name_lists_values_and_is_shortened_by_digest():
     assert grid.names_of([{"lr": "1e-4", "seed": "1"}], "train") == ["train-lr-1e-4_seed-1"]
     (name,) = grid.names_of([{"text": "x" * 300}], "train")
     assert len(name) == grid.LONGEST and name.startswith("train-text-xxx")
     assert grid.names_of([{"a": "1/2"}, {"a": "1,2"}, {"a": "3"}], "t")[2] == "t-a-3"
 
 
-def test_the_last_value_changes_fastest_and_commas_can_be_part_of_a_value():
+def test_last_grid_value_varies_fastest_and_may_contain_commas():
     block = grid.read(["seed=1,2", "betas=0.9,0.999;0.8,0.99"])
     found = [" ".join(point.values()) for point in grid.points(block)]
     assert found == ["1 0.9,0.999", "1 0.8,0.99", "2 0.9,0.999", "2 0.8,0.99"]
@@ -86,7 +86,7 @@ WORDS = st.lists(
 
 
 @given(WORDS, VALUE)
-def test_a_value_stands_once_in_each_of_its_places_or_at_the_end(words, value):
+def test_grid_value_fills_each_placeholder_or_is_added_last(words, value):
     point = {"lr": value, "rank": "4"}  # workers replace the latter
     written = grid.with_values(words, point)
     places = grid.names_in_place(words, point)

@@ -27,6 +27,6 @@ def test_a_setting_that_a_run_reports_again_is_one_column(tmp_path):
     assert names == ["run", "batch_size", "state", "seconds", "place", "loss", "message"]
 
 
-def test_a_result_of_the_name_of_a_setting_has_its_own_column(tmp_path):
+def test_result_named_like_a_setting_has_own_column(tmp_path):
     found = sweep_of(({"lr": "1"}, {"lr": 1}), ({"lr": "2"}, {"lr": 1.5}), folder=tmp_path)
     assert header(found) == ["lr", "state", "seconds", "lr", ""]

@@ -96,9 +96,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize(("flags", "rate", "message"), TWICE)
-def test_a_flag_that_would_make_the_grid_s_runs_alike_is_refused(
-    read, tmp_path, flags, rate, message
-):
+def test_flag_that_grid_already_sets_is_refused(read, tmp_path, flags, rate, message):
     text = "{base: {epochs: 1}, grid: [{lr: [0.1, 0.2], nodes: 2, save-model: true, rate: 1gbit}]}"
     with pytest.raises(UsageError) as refused:
         read(text, *flags, rate=rate)

@@ -28,7 +28,7 @@ def test_wrong_testbed_option_is_refused(monkeypatch, words, problem):
         testbed.main()
 
 
-def test_the_kind_of_network_and_of_homes_is_part_of_the_testbed():
+def test_testbed_options_include_kind_of_network_and_homes():
     private = Options(nodes=2, control_network=True, private_home=True, venv="/venv")
     assert str(private) == "--nodes 2 --control-network --private-home with /venv"
     six = Options(nodes=2, control_network=True, ipv6=True)

@@ -20,9 +20,7 @@ def write(task, state: str, switches: int, name: str = "pt_gloo_runloop") -> Non
         ([("S", 5), ("S", 6), ("S", 7), ("S", 7)], 3),  # it has run in between
     ],
 )
-def test_a_thread_is_waited_for_until_it_has_not_run_though_it_could(
-    tmp_path, monkeypatch, looks, waits
-):
+def test_gloo_thread_is_awaited_until_idle(tmp_path, monkeypatch, looks, waits):
     later = iter([*looks[1:], ("R", 9)])
     monkeypatch.setattr(
         gloo_threads.time, "sleep", lambda seconds: write(tmp_path / "12", *next(later))
@@ -35,7 +33,7 @@ def test_a_thread_is_waited_for_until_it_has_not_run_though_it_could(
 
 
 @pytest.mark.parametrize(("folder", "slept"), [("", []), ("proc", [0.1])])
-def test_without_threads_nothing_is_waited_for_and_without_proc_a_fixed_time(
+def test_gloo_wait_is_zero_without_threads_and_fixed_without_proc(
     tmp_path, monkeypatch, folder, slept
 ):
     found: list[float] = []

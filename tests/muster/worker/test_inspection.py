@@ -35,7 +35,7 @@ print(set(answered), len(answered))
 """
 
 
-def test_a_fork_is_not_warned_of_and_questions_are_answered_after_it(tmp_path):
+def test_fork_gives_no_warning_and_leaves_inspection_answering(tmp_path):
     script, folder = tmp_path / "forks.py", tmp_path / "inspection"
     script.write_text(FORKS)
     folder.mkdir()

@@ -62,7 +62,7 @@ def test_text_without_a_placeholder_is_unchanged(text):
     assert filled(["a.py", doubled], ENV) == ["a.py", text]
 
 
-def test_a_single_worker_needs_no_variables_but_a_missing_one_is_named():
+def test_single_worker_fills_placeholders_and_missing_variable_is_named():
     assert filled(["a.py", "{rank} of {world_size}"], {}) == ["a.py", "0 of 1"]
     with pytest.raises(SystemExit, match="MASTER_PORT is not set in this worker; write "):
         filled(["a.py", "{master_port}"], {})

@@ -95,7 +95,7 @@ def test_each_rank_is_as_under_torchrun(project):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["-m", "train", "-h"], ["app.pyz", "-x"]])
-def test_a_module_and_a_zipapp_are_as_in_a_worker_that_is_not_forked(project, words):
+def test_forked_module_and_zipapp_start_as_without_fork(project, words):
     own = printed(run(project, *words))[1]
     argv = [sys.executable, WORKER / "worker_main.py", *words]
     (other,) = printed(call(*argv, cwd=project, env=own["env"]))
@@ -124,7 +124,7 @@ def test_module_that_cannot_be_forked_is_refused_as_preload(project, text, what)
     assert f"error: --preload busy: busy {what}" in done.stderr
 
 
-def test_a_package_that_is_known_to_read_its_rank_is_not_imported_in_advance(project):
+def test_package_known_to_read_rank_is_not_preloaded(project):
     package(project, "lightning_utilities", "import os\nrank = os.environ.get('RANK')")
     done = run(project, "train.py", modules="lightning_utilities")
     assert "lightning_utilities reads RANK as it is imported" in done.stderr

@@ -39,7 +39,7 @@ def test_a_program_that_may_meet_otherwise_says_nothing(monkeypatch, module):
     assert was_made() is None
 
 
-def test_without_torch_or_with_one_that_is_not_known_nothing_is_said(monkeypatch):
+def test_process_group_state_is_unknown_without_known_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, distributed_c10d.__name__, types.ModuleType("another"))
     assert was_made() is None
     monkeypatch.delitem(sys.modules, distributed_c10d.__name__)

@@ -71,7 +71,7 @@ class Hidden(Exception):
         ("Hidden()", "Hidden"),
     ],
 )
-def test_an_exception_without_a_readable_text_is_a_crash_of_its_program(tmp_path, error, message):
+def test_exception_without_readable_text_is_recorded_as_crash(tmp_path, error, message):
     (tmp_path / "train.py").write_text(f"{UNSPEAKABLE}raise {error}")
     done = run(tmp_path, "train.py", MUSTER_RUN_DIR=str(tmp_path / "run"))
     record = ended(tmp_path / "run")

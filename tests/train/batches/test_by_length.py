@@ -60,7 +60,7 @@ def test_cut_with_one_pass_per_rank_is_the_best_of_all(widths, ranks):
 
 
 @given(st.lists(st.integers(1, 128), min_size=1, max_size=64), st.sampled_from([20.0, 100.0]))
-def test_passes_of_one_rank_cost_at_most_a_quarter_more_than_the_best(widths, pass_tokens):
+def test_cut_of_one_rank_costs_at_most_quarter_above_best(widths, pass_tokens):
     """The best is found by dynamic programming, which is too slow for every step."""
     ordered = sorted(widths)
     (part,) = Cut(ordered, [1.0], pass_tokens).best(plain_of(widths, [1.0]))

@@ -37,7 +37,7 @@ def of_rank(monkeypatch):
     accumulation=st.integers(1, 3),
     by_length=st.booleans(),
 )
-def test_over_the_ranks_each_sample_counts_once_and_weights_make_the_mean(
+def test_sample_counts_once_over_ranks_and_weights_give_mean(
     size, batch_size, split, accumulation, by_length
 ):
     world_size, lengths = len(split), [1 + i % 9 for i in range(size)] if by_length else []
@@ -128,7 +128,7 @@ def test_a_loader_that_reads_ahead_moves_no_position(options):
     assert [got for _, got, _ in through(again, loader)] == whole[14:]
 
 
-def test_a_checkpoint_is_refused_where_a_loader_takes_steps_ahead_of_the_loop(tmp_path):
+def test_checkpoint_after_loader_took_steps_ahead_is_refused(tmp_path):
     steps = muster.steps(Squares(), batch_size=6)
     sampler = (list(step.micro_batches[0].indices) for step in steps)
     loader = DataLoader(
@@ -276,7 +276,7 @@ def trained_by_units(ranks):
     return torch.cat(found)
 
 
-def test_means_over_words_and_by_weights_of_classes_are_those_of_one_process(tmp_path):
+def test_means_by_words_or_class_weights_equal_one_process(tmp_path):
     alone = trained_by_units(Ranks())
     assert alone.isfinite().all()
     for found in results_of(trained_by_units, 3, tmp_path):

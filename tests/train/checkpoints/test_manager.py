@@ -188,7 +188,7 @@ def interrupt_at(last):
     return lambda step: step == last - 1 and os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_run_stopped_at_the_end_of_an_epoch_evaluates_it_when_resumed(tmp_path):
+def test_run_stopped_at_epoch_end_evaluates_when_resumed(tmp_path):
     folder = tmp_path / "checkpoints"
     config = replace(CONFIG, keep_best="mine:min", checkpoint_dir=folder)
     with pytest.raises(StoppedCleanly, match="after step 16"):

@@ -64,7 +64,7 @@ def test_state_that_cannot_be_saved_is_refused_on_every_rank(ended, what, proble
         assert message.startswith(f"muster.checkpoints: {problem}")
 
 
-def test_state_that_one_rank_cannot_save_ends_the_others_with_its_message(ended):
+def test_unsavable_state_of_one_rank_ends_others_with_message(ended):
     kinds = [kind for kind, _ in (one["only on rank 1"] for one in ended)]
     assert kinds == ["PeerFailed", "UsageError", "UsageError"]
     assert "the state of own[a] holds a set" in ended[0]["only on rank 1"][1]

@@ -106,7 +106,7 @@ def resumes(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_resume_from_one_disk_sends_nothing_and_needs_no_copy_in_memory(resumes):
+def test_resume_from_shared_disk_needs_no_transfer_or_copy(resumes):
     """Its peak is that of what stays: the optimizer's state, two thirds of the checkpoint."""
     for (most, sent, is_right), *_ in resumes[0]:
         assert most < 0.9 * CHECKPOINT_BYTES
@@ -127,7 +127,7 @@ def test_same_content_of_another_run_is_used(resumes):
 
 
 @pytest.mark.slow
-def test_full_disk_of_a_rank_that_receives_is_named_on_all_ranks(resumes):
+def test_full_disk_of_receiving_rank_is_named_on_all_ranks(resumes):
     ranks, folder = resumes
     of_rank_0, of_rank_1 = (end for *_, end in ranks)
     assert of_rank_1.startswith(f"{folder / 'full1' / 'optimizer.pt'} on ")

@@ -48,7 +48,7 @@ def ended(tmp_path_factory):
     return (whole, finish(done)), (cut, finish(stopped))
 
 
-def test_slow_disk_is_waited_for_at_the_best_checkpoint_and_the_end(ended):
+def test_slow_disk_is_awaited_at_best_and_last_checkpoint(ended):
     run_dir, workers = ended[0]
     assert [code for code, *_ in workers] == [0, 0], workers
     steps = [checkpoint.step for checkpoint in storage.list_checkpoints(run_dir / "checkpoints")]

@@ -23,7 +23,7 @@ def test_installation_inside_a_users_repository_records_no_commit(tmp_path, monk
 
 @pytest.mark.needs("git")
 @pytest.mark.parametrize(("changed", "dirty"), [("docs/speed.md", False), ("train/loop.py", True)])
-def test_commit_of_a_run_is_changed_by_code_but_not_by_docs(tmp_path, monkeypatch, changed, dirty):
+def test_recorded_commit_is_dirty_by_code_but_not_docs(tmp_path, monkeypatch, changed, dirty):
     def git(*words):
         identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
         subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)

@@ -202,7 +202,7 @@ def test_store_keys_are_hidden_without_the_attempts_secret(open_store):
     assert "s3cret" not in repr(World(store_secret="s3cret"))
 
 
-def test_rank_that_fails_aborts_its_nccl_kernels_and_does_not_wait_for_them(monkeypatch):
+def test_failed_rank_aborts_nccl_kernels_without_waiting(monkeypatch):
     """They wait for the other ranks, so their end, and even an abort, may take for ever."""
     is_over = Event()
     destroy = Mock()

@@ -57,7 +57,7 @@ def test_compiled_model_has_the_same_losses_and_names(tmp_path):
 
 
 @pytest.mark.parametrize(("device", "threads"), [("cuda", 3), ("cpu", 1)])
-def test_kernels_of_a_gpu_are_compiled_by_all_cores_of_the_worker(device, threads, monkeypatch):
+def test_gpu_kernels_are_compiled_by_all_cores_of_worker(device, threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr("train.loop.build.shutil.which", lambda name: name)
     with torch._inductor.config.patch(compile_threads=7):

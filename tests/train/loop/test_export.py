@@ -84,7 +84,7 @@ def scores_of(ranks: Ranks, mode: str, folder: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_a_model_that_a_sync_mode_splits_scores_as_a_whole_one(tmp_path, mode):
+def test_model_split_by_sync_mode_scores_like_whole_one(tmp_path, mode):
     saved = synthetic.build(TrainConfig(task="synthetic")).build_model()
     save_model(saved, str(tmp_path / export.WEIGHTS))
     whole = scores_of(Ranks(), "single", str(tmp_path))

@@ -75,7 +75,7 @@ def test_loader_processes_by_device(asked, device, processes):
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_run_goes_on_to_the_bit_and_evaluates_alike_with_loader_processes(processes, tmp_path):
+def test_loader_processes_change_no_bit_of_resumed_run_or_score(processes, tmp_path):
     whole, _ = retained.run(retained.CONFIG, tmp_path / "whole")
     config = replace(retained.CONFIG, data_workers=processes)
     retained.run(replace(config, max_steps=5, checkpoint_every="5"), tmp_path / "part")

@@ -186,7 +186,7 @@ def test_dropout_masks_differ_between_ranks_and_weights_do_not():
     assert all(map(torch.equal, *params))
 
 
-def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_path):
+def test_records_are_whole_and_summary_excludes_first_step(tmp_path):
     history, _ = run(CONFIG, tmp_path)
     kinds = [one["kind"] for one in records(tmp_path / "run", 0)]
     assert kinds == ["step"] * 8 + ["eval"]
@@ -209,9 +209,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     assert set(asdict(history.steps[0])) == set(StepRecord.__dataclass_fields__)
 
 
-def test_step_of_a_gpu_is_recorded_after_the_next_is_given_or_before_a_checkpoint(
-    tmp_path, monkeypatch
-):
+def test_gpu_step_is_recorded_after_next_pass_or_before_checkpoint(tmp_path, monkeypatch):
     """The trainer takes its device for no CPU; what is computed is on one."""
     config = replace(CONFIG, dropout=0.5, max_steps=5, checkpoint_every="3")
     plain, _ = retained.run(config, tmp_path / "plain")
@@ -276,7 +274,7 @@ def test_at_a_terminal_a_line_is_due_after_ten_seconds(monkeypatch, capsys, env,
     assert not quiet.is_line_due
 
 
-def test_between_its_usual_lines_a_step_is_printed_when_one_is_due(tmp_path, monkeypatch):
+def test_due_line_is_printed_between_usual_step_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(Console, "is_line_due", property(lambda console: True))
     _, lines = retained.run(CONFIG, tmp_path)
     assert [line.split()[1] for line in lines if line.startswith("step ")] == [*"12345678"]

@@ -105,7 +105,7 @@ def test_bf16_on_a_cpu_without_its_instructions_is_advised_against(monkeypatch):
     assert advice("fp32", CPU) == "" and advice("bf16", torch.device("cuda")) == ""
 
 
-def test_float32_products_of_a_gpu_are_said_and_are_torchs_default_without_the_setting():
+def test_float32_matmul_on_gpu_is_shown_and_torchs_default_stays():
     gpu = torch.device("cuda")
     assert "highest, torch's default; --float32-matmul high (TF32)" in advice("fp32", gpu)
     try:

@@ -16,7 +16,7 @@ class OnDevice(torch.Tensor):
 
 
 @pytest.mark.parametrize("norm", [2.0, torch.tensor(2.0)])
-def test_exchange_of_a_loss_on_a_device_does_not_wait_for_it(norm):
+def test_exchange_of_loss_does_not_wait_for_device(norm):
     loss = torch.tensor(0.5, dtype=torch.float64).as_subclass(OnDevice)
     shared = exchange(Ranks(), loss, StepRequests(save=True), norm)
     assert (shared.loss, shared.norms) == (0.5, [2.0])

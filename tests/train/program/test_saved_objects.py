@@ -210,7 +210,7 @@ def test_invalid_arguments_of_checkpoints_are_refused(tmp_path, options, problem
         muster.checkpoints(tmp_path, **options)
 
 
-def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp_path, capsys):
+def test_program_without_last_checkpoint_on_disk_ends_with_error(tmp_path, capsys):
     folder = tmp_path / "saved"
     with (
         pytest.raises(

@@ -57,7 +57,7 @@ def test_unknown_operation_is_noted():
         crossing("gossip", 1, FOUR, "a")
 
 
-def test_headers_add_a_twentieth_on_ethernet_and_nothing_on_a_virtual_link():
+def test_header_bytes_follow_mtu_of_ethernet_or_virtual_link():
     assert on_the_wire(1e6, 0, 1514) == pytest.approx(1.0456e6, rel=1e-3)
     assert on_the_wire(1e6, 0, 65536) == pytest.approx(1.001e6, rel=1e-4)
     assert on_the_wire(0, 1e6, 1514) == pytest.approx(0.0228e6, rel=1e-2)

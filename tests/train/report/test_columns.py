@@ -53,7 +53,7 @@ def test_batch_that_grows_with_x_is_one_series(tmp_path):
     assert {entry.series for entry in subject.entries} == {"ddp"}
 
 
-def test_runs_that_x_and_series_do_not_tell_apart_are_no_repeats(tmp_path):
+def test_runs_that_differ_beyond_x_and_series_are_no_repeats(tmp_path):
     runs = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2)]
     subject = study_of(tmp_path, runs, x="workers", series=["sync"])
     assert names(subject) == [f"lr {lr} #{n}" for lr in (0.1, 0.2) for n in (1, 2)]

@@ -43,7 +43,7 @@ def test_runs_have_settings_ends_seconds_losses_and_metrics(tmp_path):
     assert rows["single"]["state"] == "done" and rows["single"]["accuracy"] is None
 
 
-def test_steps_have_a_row_for_each_rank_and_only_timed_ones_count(tmp_path):
+def test_step_rows_are_per_rank_and_first_step_is_untimed(tmp_path):
     rows = [step(n) for n in range(1, 4)]
     table = frames.steps(subject_of(tmp_path, {"rows": rows}))
     assert len(table) == 6 and set(table["rank"]) == {0, 1}

@@ -74,7 +74,7 @@ return [...document.querySelectorAll("html, body, body :not(.wide, pre, svg, svg
 """
 
 
-def test_no_text_leaves_its_box_and_the_page_does_not_scroll_sideways(view):
+def test_page_has_no_overflowing_text_or_sideways_scrolling(view):
     assert view.execute_script(COLUMNS) == []
 
 

@@ -36,7 +36,7 @@ def emotion(path: Path) -> Subject:
     return read_subject([make_study(path, cells)])
 
 
-def test_the_table_has_accuracies_time_and_speedup_with_the_run_it_is_over(tmp_path):
+def test_worker_table_has_accuracy_time_and_speedup_over_base(tmp_path):
     rows = records(over_workers.training(emotion(tmp_path)))
     assert [(row["workers"], row["batch_of_each"]) for row in rows] == [one[:2] for one in ROWS]
     for row, (workers, local, step_s) in zip(rows, ROWS, strict=True):

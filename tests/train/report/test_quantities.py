@@ -25,7 +25,7 @@ def test_no_interval_of_few_values_or_below_zero(values):
     assert found["mean_s"] > 0 and found["low_s"] is None is found["high_s"]
 
 
-def test_all_seconds_of_a_table_have_one_unit_and_memory_is_in_mib():
+def test_seconds_of_table_share_unit_and_memory_is_mib():
     table = [{"eval_s": 0.6382, "high_s": 1.443, "peak_memory_bytes": 447 * 2**20}]
     columns = {column.name: column.cells for column in page.shown(table)}
     assert columns == {"eval_s": ["0.6382"], "high_s": ["1.443"], "peak_memory_MiB": ["447"]}

@@ -17,7 +17,7 @@ def test_a_half_written_last_line_is_left_out_without_a_note(tmp_path):
     assert run.notes == []
 
 
-def test_fields_that_an_older_version_did_not_write_are_unknown_not_zero(tmp_path):
+def test_fields_missing_in_older_records_are_unknown_not_zero(tmp_path):
     old = [{k: v for k, v in step(n).items() if k not in ("sync_s", "kind")} for n in (1, 2, 3)]
     run = read_run(make_run(tmp_path / "run", workers=1, rows={0: old}))
     assert [row["sync_s"] for row in run.first_rank("step")] == [None] * 3
@@ -25,7 +25,7 @@ def test_fields_that_an_older_version_did_not_write_are_unknown_not_zero(tmp_pat
     assert ": 3 " in note
 
 
-def test_kinds_of_a_newer_version_and_broken_lines_are_left_out_and_noted(tmp_path):
+def test_unknown_record_kinds_and_broken_lines_are_skipped_and_noted(tmp_path):
     new = {"kind": "energy", "step": 1, "joules": 3}
     path = make_run(tmp_path / "run", more=[new, new])
     file = path / "metrics" / "rank_00000.jsonl"

@@ -48,7 +48,7 @@ def test_run_without_a_recorded_command_is_repeated_from_its_settings(tmp_path):
     ]
 
 
-def test_command_to_type_has_a_path_if_muster_is_not_on_path(monkeypatch):
+def test_printed_command_has_full_path_where_path_lacks_muster(monkeypatch):
     monkeypatch.setenv("PATH", str(MUSTER.parent))
     assert to_type("report", "a b") == "muster report 'a b'"
     monkeypatch.setenv("PATH", "/nowhere")

@@ -202,7 +202,7 @@ def on(tags: tuple[str, ...], boxes: list) -> list:
 @pytest.mark.slow
 @pytest.mark.needs("Pango")
 @on_both
-def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(on_paper, study):
+def test_printed_report_has_full_pages_and_no_stray_rows(on_paper, study):
     pages = on_paper[study]
     split = {}  # rows of each table's body, by the page that they are on
     for boxes in pages:
@@ -246,7 +246,7 @@ def test_printed_figures_can_be_read(on_paper, study):
 
 @pytest.mark.slow
 @pytest.mark.needs("Pango")
-def test_the_report_of_a_course_has_at_most_eight_pages_before_its_appendix(on_paper):
+def test_course_report_has_at_most_eight_pages_before_appendix(on_paper):
     pages = on_paper["course"]
     (at,) = [n for n, boxes in enumerate(pages) if any(map(is_appendix, boxes))]
     assert at <= 8
@@ -270,7 +270,7 @@ def test_a_table_is_beside_its_figure_where_both_have_room(
 
 
 @pytest.mark.parametrize(("runs", "is_long"), [(12, False), (13, True)])
-def test_a_long_table_is_in_the_appendix_and_its_figure_in_the_body(tmp_path, runs, is_long):
+def test_long_table_moves_to_appendix_and_figure_stays(tmp_path, runs, is_long):
     many = (make_run(tmp_path / str(number), seed=number) for number in range(runs))
     subject = read_subject(list(many))
     (losses,) = (one for one in sections.build(subject) if one.name == "first_losses")

@@ -59,7 +59,7 @@ def test_prediction_of_an_older_version_is_ignored(tmp_path):
     assert "predicted" not in scaling.speedup(subject) and not subject.notes
 
 
-def test_neither_names_nor_ways_to_send_part_what_does_the_same_work(tmp_path):
+def test_speedup_base_is_same_for_same_work_of_any_name(tmp_path):
     """The courses' tasks by their names, against one base."""
     names = {"single": "Task 1", "3": "Task 3", "2a": "Task 2a", "2b": "Task 2b"}
     table = table_of(tmp_path, {key: COURSES[key] | {"title": one} for key, one in names.items()})

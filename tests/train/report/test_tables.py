@@ -11,7 +11,7 @@ from train.report.data.tables import records
 from train.report.pages import verdict
 
 
-def test_repeats_are_pooled_without_first_steps_and_their_interval_is_over_their_means(tmp_path):
+def test_repeats_are_pooled_and_interval_is_over_their_means(tmp_path):
     subject = subject_of(tmp_path, *({"step_s": 0.1 + 0.01 * n} for n in range(3)))
     (row,) = records(tables.seconds(subject))
     assert (row["runs"], row["steps"]) == (3, 57)
@@ -32,7 +32,7 @@ def test_traffic_is_judged_where_gradients_are_large(tmp_path):
     assert {row["band"] for row in found} == {"small"}
 
 
-def test_a_byte_count_that_is_not_known_or_small_gives_no_ratio(tmp_path):
+def test_unknown_or_small_byte_count_gives_no_ratio(tmp_path):
     old = folders.traffic(1)
     del old["control_sent_bytes"]
     sent, received = traffic_of(tmp_path / "old", more=[old])
@@ -54,7 +54,7 @@ def test_a_plan_stands_beside_what_came_of_it(tmp_path):
     assert row["measured_gain"] == pytest.approx(2)
 
 
-def test_own_work_of_a_rank_is_what_it_does_before_it_waits(tmp_path):
+def test_own_work_of_a_rank_excludes_its_waits(tmp_path):
     fast = [step(n, 0, sync_s=0.05) for n in range(1, 9)]
     slow = [step(n, 1, forward_s=0.08, sync_s=0.0) for n in range(1, 9)]
     subject = subject_of(tmp_path, {"sync": "all_reduce", "rows": {0: fast, 1: slow}})

@@ -154,7 +154,7 @@ def test_the_same_note_of_many_runs_and_ranks_is_one(tmp_path):
     assert note.startswith("2 of 2 ") and "(run0, run1): 4 " in note
 
 
-def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_path):
+def test_foreign_program_run_has_its_name_and_one_note(tmp_path):
     run_dir = make_run(tmp_path / "20261122-141115-hello.sh-2x1", rows={}, end={})
     (run_dir / "config.yaml").write_text("launcher: ssh\nnodes: '2'\n")
     subject = read_subject([run_dir])
@@ -163,7 +163,7 @@ def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_p
     assert "muster.record" in note
 
 
-def test_a_table_that_is_cut_has_the_first_rows_of_each_run():
+def test_cut_table_has_first_rows_of_each_run():
     sizes = {"a": 70, "b": 3, "c": 70}
     rows = [{"run": run, "number": n} for run, size in sizes.items() for n in range(size)]
     part = sections.Section("collectives", frame(rows), "Collectives", longest=40)
@@ -237,7 +237,7 @@ def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
     assert ".yaml" in between and plain.count(between.strip()) == 1
 
 
-def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_it(tmp_path):
+def test_study_texts_stand_beside_results_and_links_resolve(tmp_path):
     texts = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
     path = make_study(tmp_path, [cell("a")], texts=texts)
     make_run(path / "runs" / "a")
@@ -254,7 +254,7 @@ def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_
     assert all(text.count(f'id="{link}"') == 1 for link in links)
 
 
-def test_the_first_lines_say_what_ran_when_for_how_long_and_at_which_commit(tmp_path):
+def test_report_head_shows_runs_time_duration_and_commit(tmp_path):
     (what, state, when, commit, torch) = head.facts(subject_of(tmp_path / "one", {"workers": 4}))
     assert (what, state) == ("quickstart, ddp, 4 workers", "done")
     assert when == "2027-01-15 08:00 UTC, 61 s"

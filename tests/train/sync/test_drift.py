@@ -41,7 +41,7 @@ def noted(ranks, folder):
     return notes, lines, bool((ranks.all_gather(weight) == weight).all())
 
 
-def test_embedding_with_max_norm_is_named_in_the_trainer_and_the_library(tmp_path):
+def test_max_norm_embedding_is_named_by_trainer_and_library(tmp_path):
     (notes, lines, is_equal), (other, _, _) = results_of(noted, 2, tmp_path, str(tmp_path))
     assert len(notes) == 1 and notes[0].startswith(f"muster.sync: {WORDS}")
     assert other == []  # rank 0 speaks for all

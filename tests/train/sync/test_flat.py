@@ -27,7 +27,7 @@ def test_complete_group_is_not_delayed_by_a_large_tensor():
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 400))
-def test_every_tensor_is_in_one_group_and_groups_come_as_they_are_complete(sizes, limit):
+def test_flat_groups_hold_each_tensor_once_in_completion_order(sizes, limit):
     tensors = [torch.zeros(size) for size in sizes]
     place = {id(tensor): index for index, tensor in enumerate(tensors)}
     index_groups = [[place[id(tensor)] for tensor in group] for group in groups(tensors, limit)]

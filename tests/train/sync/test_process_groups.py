@@ -31,7 +31,7 @@ def group_of_one(request: pytest.FixtureRequest) -> Iterator[str | None]:
     dist.destroy_process_group()
 
 
-def test_buckets_and_rows_are_those_of_gloo_however_the_group_was_made(group_of_one):
+def test_gloo_buckets_and_rows_apply_in_any_process_group(group_of_one):
     hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
     words = nn.Embedding(3000, 96)
     for group in (None, dist.new_group([0]), dist.new_group([0], backend="gloo")):

@@ -36,7 +36,7 @@ def test_a_script_that_never_calls_set_device_uses_its_own_gpu(
     assert own_gpu() == torch.device("cuda", own)
 
 
-def test_tensors_of_a_group_without_a_cpu_backend_lie_on_the_own_gpu(alone, monkeypatch):
+def test_group_without_cpu_backend_uses_own_gpu(alone, monkeypatch):
     monkeypatch.setattr(ranks, "backend_of", lambda *_: "")
     monkeypatch.setattr(ranks, "own_gpu", lambda: torch.device("cuda", 5))
     assert Ranks().device == torch.device("cuda", 5)

@@ -180,7 +180,7 @@ class OnGpu(nn.Linear):
         return [SimpleNamespace(is_cuda=True, device="cuda")]
 
 
-def test_on_a_gpu_events_are_recorded_and_waited_for_at_the_end_only(monkeypatch):
+def test_gpu_step_timer_waits_for_events_only_at_end(monkeypatch):
     stream = ["training"]
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream[0])

@@ -45,7 +45,7 @@ def test_drawn_samples_have_the_lengths_of_emotion():
     assert lengths(draw(4000, 30522, 16, seed=1)).max() == 16
 
 
-def test_drawn_sample_has_marks_words_and_the_label_of_its_first_word():
+def test_drawn_sample_has_marks_and_label_of_first_word():
     samples = draw(50, 1200, 128, seed=3)
     for at in range(50):
         tokens, label = samples[at]["input_ids"], samples[at]["label"]

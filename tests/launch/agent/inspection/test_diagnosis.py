@@ -169,7 +169,7 @@ def test_a_lost_node_comes_first():
     assert "rank 2 on node2 has not come" in found[1]
 
 
-def test_ranks_that_disagree_do_so_also_where_one_has_not_given_up_yet():
+def test_disagreeing_ranks_are_named_before_all_have_timed_out():
     # rank 1 has sent its broadcast, and waits in the next collective
     ahead = view(1, 7, waits=collective(7))
     other = collective(6, operation="broadcast", waits=False)

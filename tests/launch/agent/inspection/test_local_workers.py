@@ -233,9 +233,7 @@ def condition_of(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_child_that_is_stuck_is_named_with_its_line_and_one_that_waits_for_work_is_not(
-    start, tmp_path
-):
+def test_stuck_child_is_named_with_line_and_idle_one_not(start, tmp_path):
     process = start("loads")
     stuck, idle, anew = map(int, process.stdout.readline().split())
     line = PROGRAM.splitlines().index("    os.read(file, 1)") + 1
@@ -250,7 +248,7 @@ def test_a_child_that_is_stuck_is_named_with_its_line_and_one_that_waits_for_wor
     assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
 
 
-def test_a_child_that_has_closed_the_file_of_stacks_writes_none_elsewhere(start, tmp_path):
+def test_child_with_closed_stacks_file_writes_to_no_other_file(start, tmp_path):
     """As a daemon does: another file may have the number of that file."""
     process = start("forks_one_without_files")
     pid = int(process.stdout.readline())
@@ -259,7 +257,7 @@ def test_a_child_that_has_closed_the_file_of_stacks_writes_none_elsewhere(start,
     assert (tmp_path / "own").stat().st_size == 0
 
 
-def test_a_child_that_is_about_to_run_another_program_is_not_ended_by_a_question(start, tmp_path):
+def test_child_about_to_exec_survives_request_for_stacks(start, tmp_path):
     process = start("forks_one_that_turns_into_sleep")
     child = psutil.Process(int(process.stdout.readline()))
     (report,) = ask(tmp_path)["process"]["children"]
@@ -296,7 +294,7 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
+def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_path, monkeypatch):
     channel = Channel(*os.pipe())
     node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), channel, 0.0)
     start("load_data")
@@ -364,7 +362,7 @@ def test_end_of_long_stacks_and_names_is_kept():
     assert thread["frames"][0]["file"].endswith("x/59.py")
 
 
-def test_the_oldest_thread_stands_for_the_main_one_where_none_is_marked():
+def test_oldest_thread_is_taken_as_main_where_none_is_marked():
     text = DUMP.replace("Current thread", "Thread")
     assert local_workers.threads_of(text)[0]["frames"][0]["file"] == "/home/me/train.py"
     assert local_workers.threads_of("nothing") == []

@@ -30,7 +30,7 @@ def test_rank_that_gave_up_is_told_from_one_that_lost_it(tmp_path):
     assert [one.timed_out for one in views.values()] == [False, True, False]
 
 
-def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
+def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
     """Its workers move, as they end."""
     rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
@@ -47,7 +47,7 @@ def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     assert len(messages) == 1
 
 
-def test_an_agent_that_waits_for_its_disk_does_not_say_that_workers_hang(tmp_path, monkeypatch):
+def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     """It sees nothing of them meanwhile; a file server may take a minute."""
     now_s = [0.0]
     monkeypatch.setattr("launch.agent.inspection.run_inspection.running_s", lambda: now_s[0])

@@ -79,7 +79,7 @@ def in_init(rank, *, world_size=2, store="", serves=False):
     return RankView(rank, "node0", True, "sleeping", "sleeps", place=LINE, init_call=call)
 
 
-def test_a_store_that_nobody_serves_and_a_group_that_is_too_large_are_named():
+def test_unserved_store_duplicate_rank_and_missing_ranks_are_named():
     lost = [replace(in_init(rank, store="10.0.0.9:4000"), rank=rank) for rank in (0, 1)]
     assert sentences(dict(enumerate(lost)))[0].startswith(
         "ranks 0, 1 wait in init_process_group, in main, train.py:7, for a store at 10.0.0.9:4000, "
@@ -95,7 +95,7 @@ def test_a_store_that_nobody_serves_and_a_group_that_is_too_large_are_named():
     assert sentence.endswith("it waits for 4 ranks (world_size=4), and the run has 2")
 
 
-def test_a_backward_pass_of_ddp_may_wait_before_its_collective_is_recorded(monkeypatch):
+def test_wait_in_ddp_backward_pass_counts_as_unrecorded_collective(monkeypatch):
     inside = {"sys": sys}
     text = "def _engine_run_backward(): return sys._getframe()"
     exec(compile(text, "/packages/torch/autograd/graph.py", "exec"), inside)

@@ -77,7 +77,7 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     assert run_activity.one_line(run, RUNNING) == "; ".join(activity(run))
 
 
-def test_without_a_word_of_the_last_step_the_time_left_is_not_known(tmp_path):
+def test_time_left_is_unknown_without_number_of_last_step(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 49)
     assert activity(run) == ["step 49, 10 steps per second, time left not known"]
@@ -89,7 +89,7 @@ def test_steps_whose_loss_is_no_number_are_counted(tmp_path):
     assert activity(run) == ["step 49, 10 steps per second, time left not known"]
 
 
-def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_path):
+def test_fast_run_that_stops_recording_is_reported_silent(tmp_path):
     run = run_folder(tmp_path, max_steps=1000)
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
@@ -101,7 +101,7 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
     assert "no step is on record" not in run_activity.one_line(run, suspended)
 
 
-def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
+def test_waiting_run_shows_its_reason_and_ended_one_none(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 60)
     why = ("Resources: ...", "expected start: ...")

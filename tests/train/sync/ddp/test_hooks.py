@@ -72,7 +72,7 @@ def log(monkeypatch):
         yield log
 
 
-def test_background_work_on_a_gpu_is_ordered_with_the_stream_of_the_pass(log):
+def test_gpu_background_work_waits_for_stream_of_pass(log):
     thread = BackgroundThread(Ranks(), SyncOptions(), GPU)
     future = thread.promise(lambda: log.append(f"{current.stream.name}: work"))
     future.wait()
@@ -84,7 +84,7 @@ def test_background_work_on_a_gpu_is_ordered_with_the_stream_of_the_pass(log):
     ]
 
 
-def test_error_of_background_work_on_a_gpu_is_raised_by_its_future(log):
+def test_gpu_background_error_is_raised_by_its_future(log):
     def broken():
         raise RuntimeError("connection closed by peer")
 
@@ -111,7 +111,7 @@ def collective():
     return SimpleNamespace(get_future=lambda: future)
 
 
-def test_gloo_s_result_on_a_gpu_is_that_of_the_default_stream(log, monkeypatch):
+def test_gloo_result_on_gpu_belongs_to_default_stream(log, monkeypatch):
     """gloo's thread has that one wait for its copy, and its future orders no stream."""
     monkeypatch.setattr(hooks, "backend_of", lambda *_: "gloo")
     work, buffer = collective(), OnGpu()
@@ -138,7 +138,7 @@ def test_nccl_s_future_is_taken_as_it_is(log, monkeypatch):
     assert future.wait() is buffer and log == []
 
 
-def test_parts_on_a_gpu_are_waited_for_in_a_stream_beside_computing(log):
+def test_gpu_parts_are_awaited_in_a_separate_stream(log):
     parts = [Future(), Future()]
     whole = OnGpu()
     future = hooks.all_done(parts, whole, Stream("beside", log))
@@ -163,9 +163,7 @@ class Bucket:
 
 
 @pytest.mark.parametrize("is_timed", [True, False])
-def test_events_are_those_of_the_pass_and_only_where_they_are_read(
-    is_timed, log, alone, monkeypatch
-):
+def test_ready_events_are_of_last_pass_and_only_if_timed(is_timed, log, alone, monkeypatch):
     events = iter(range(99))
     monkeypatch.setattr(hooks, "marked", lambda: next(events))
     hook = BucketHook(nn.Linear(1, 1), Ranks(), SyncOptions())

@@ -32,7 +32,7 @@ def test_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, options):
     assert [(one.operation, one.nbytes) for one in sent_by(model)] == [("all_reduce", 12)]
 
 
-def test_trainer_s_all_reduce_on_nccl_is_plain_ddp_without_a_hook(backend, monkeypatch):
+def test_all_reduce_on_nccl_is_ddp_without_hook(backend, monkeypatch):
     monkeypatch.setattr(torch_ddp, "fix_buckets", lambda *_: None)  # the double sends nothing
     mode = AllReduce(Ranks(0, 2), SyncOptions())
     assert reducer.hooks_of(mode.wrap(nn.Linear(2, 1))) == []

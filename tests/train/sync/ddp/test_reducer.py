@@ -32,7 +32,7 @@ def test_buckets_are_cut_in_the_given_order_and_stay_so(alone):
     assert not reducer.can_cut_buckets(model)
 
 
-def test_buckets_of_a_first_pass_can_be_read_and_given_to_a_new_model(alone):
+def test_bucket_order_of_first_pass_is_readable_and_reusable(alone):
     first = made(chain())
     first(torch.ones(1, 1)).sum().backward()
     order = reducer.bucket_order(first)

@@ -120,7 +120,7 @@ def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(of_modes):
 
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_saving_gathers_one_parameter_at_a_time_on_a_rank_that_does_not_write(of_modes, mode):
+def test_non_writing_rank_gathers_one_parameter_at_a_time(of_modes, mode):
     assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 16, with two means each
 
 

@@ -75,7 +75,7 @@ def test_buckets_are_averaged_in_order_and_large_ones_in_pieces(network, root):
     assert root.ranks.ledger.gradients.total() == 2 * sum(bucket.nbytes for bucket in buckets)
 
 
-def test_root_gathers_the_next_piece_while_it_scatters_and_no_further_one(network, root):
+def test_root_gathers_only_one_piece_ahead_while_scattering(network, root):
     network.may_scatter.clear()
     started = [root.start(torch.full((5,), 100.0 * number)) for number in range(4)]
     network.wait_for(PIECES_AT_ONCE + 1)  # the mean of the first has made room

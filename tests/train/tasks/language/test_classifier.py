@@ -119,7 +119,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13
         ("pytorch_model.bin", lambda _: POINTER, "is a Git LFS pointer"),
     ],
 )
-def test_model_file_that_is_pointer_page_empty_or_cut_off_is_named(made, file, harm, message):
+def test_unusable_model_file_is_named_with_its_fault(made, file, harm, message):
     folder = Path(saved(made, "tuned", ["entailment", "not_entailment"]))
     data = (folder / "model.safetensors").read_bytes()
     if file == "pytorch_model.bin":

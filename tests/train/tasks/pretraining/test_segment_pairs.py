@@ -118,7 +118,7 @@ def test_masking_follows_80_10_10():
     assert ways["same"] / total == pytest.approx(0.1, abs=0.015)
 
 
-def test_special_tokens_are_never_masked_and_masks_have_a_least_and_most_count():
+def test_masks_skip_special_tokens_and_have_min_and_max_count():
     for seed in range(50):
         made = hide([2, 7, 3, 8, 3], MASKING, Random(seed))
         assert made.positions in ([1], [3])
