@@ -96,22 +96,22 @@ def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     assert f"python: {python}, of the project; --python names another\n" in err
 
 
-# Those starts of the table of docs/own-programs.md that do not hand on the variables of the shell.
+# The table of docs/own-programs.md: which start hands on the variables of the shell.
 OF_THE_SHELL = {
-    "ssh": ways.ssh,
-    "sbatch --export": ways.sbatch("multinode.sh", "--export=PASSED_ON"),
+    "ssh": (ways.ssh, ""),
+    "slurm": (ways.slurm, "shell"),
+    "sbatch": (WAYS["sbatch"], "shell"),
+    "sbatch --export": (ways.sbatch("multinode.sh", "--export=PASSED_ON"), ""),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", OF_THE_SHELL)
-def test_shell_variables_need_env_flag_over_ssh_and_sbatch_export(
-    cluster, project, way, monkeypatch
-):
+def test_shell_variables_reach_program_as_the_page_says(cluster, project, way, monkeypatch):
     monkeypatch.setenv("OF_THE_SHELL", "shell")
     monkeypatch.setenv("PASSED_ON", "passed")
-    begin = OF_THE_SHELL[way]
+    begin, seen = OF_THE_SHELL[way]
     words = [*MANUAL, "--env", "PASSED_ON", "--", "sh", "-c", "echo $OF_THE_SHELL,$PASSED_ON"]
     ways.succeed(cluster, begin(cluster, 1, *words), project)
     output = only_run(project / "logs") / "workers/rank_00000.out"
-    assert output.read_text() == ",passed\n"
+    assert output.read_text() == f"{seen},passed\n"

@@ -103,13 +103,16 @@ def test_files_of_a_function_are_private(worked):
 
 
 def test_result_that_others_may_have_written_is_not_unpickled(worked):
-    """The last test with these results."""
     again = muster.job(worked.run_dir.name)
-    RESULT.path(worked.run_dir, rank=3).chmod(0o640)
-    with pytest.raises(PermissionError, match=r"not unpickled, since others may have written it"):
-        again.results()
-    own = (7, 2, "s3cret", str(worked.run_dir.parent.parent))
-    assert again.rank(2) == own  # no other one is read
+    result = RESULT.path(worked.run_dir, rank=3)
+    result.chmod(0o640)
+    try:
+        with pytest.raises(PermissionError, match=r"not unpickled, since others may have written"):
+            again.results()
+        own = (7, 2, "s3cret", str(worked.run_dir.parent.parent))
+        assert again.rank(2) == own  # no other one is read
+    finally:
+        result.chmod(0o600)
 
 
 def test_one_exception_from_the_first_that_failed(project):

@@ -60,7 +60,6 @@ muster.init(device=1)
 muster.launch(max, nodes=1.5)
 muster.nothing
 """
-SCRIPTS = {"script.py": SCRIPT, "wrong.py": WRONG}
 # Enough of torch: mypy takes half a minute for all of it.
 TORCH = {
     "__init__.pyi": "from . import nn as nn\nclass Tensor: ...\nclass device: ...\n",
@@ -89,8 +88,8 @@ def project(tmp_path_factory) -> Path:
         path = packages / "torch" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    for name, text in SCRIPTS.items():
-        (folder / name).write_text(text)
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "wrong.py").write_text(WRONG)
     return folder
 
 
@@ -99,33 +98,33 @@ def test_the_stub_is_what_the_source_says():
     assert STUB.read_text(encoding="utf-8") == formatted()
 
 
-def test_a_checker_that_is_given_the_folder_finds_the_stub():
-    assert (CHECKOUT / "muster" / "on_path" / "muster.pyi").samefile(STUB)
-
-
-@pytest.fixture(scope="module")
-def checked(project) -> dict[str, list[str]]:
-    """What mypy says of each script, where Muster is installed."""
-    (packages,) = (project / "env" / "lib").glob("python*/site-packages")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(CHECKOUT / "muster", packages / "muster", ignore=ignored)
+def mypy(project: Path, script: str, path: Path | str) -> list[str]:
     python = project / "env" / "bin" / "python"
-    words = ["--strict", f"--python-executable={python}", "--no-error-summary", *SCRIPTS]
-    done = call(sys.executable, "-m", "mypy", *words, cwd=project, env={"MYPYPATH": ""})
+    words = ["--strict", f"--python-executable={python}", "--no-error-summary", script]
+    done = call(sys.executable, "-m", "mypy", *words, cwd=project, env={"MYPYPATH": str(path)})
     assert not done.stderr, done.stderr
-    lines = done.stdout.splitlines()
-    return {name: [line for line in lines if line.startswith(f"{name}:")] for name in SCRIPTS}
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
-def test_a_checker_knows_the_types_of_results(checked):
-    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in checked["script.py"]]
+def test_mypy_knows_the_types_of_results_from_mypypath(project):
+    folder = CHECKOUT / "muster" / "on_path"
+    assert (folder / "muster.pyi").samefile(STUB)
+    lines = mypy(project, "script.py", folder)
+    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in lines]
     assert [line.replace("muster.", "").replace("builtins.", "") for line in revealed] == REVEALED
 
 
 @pytest.mark.slow
-def test_wrong_arguments_are_found_where_muster_is_installed(checked):
-    errors = [line for line in checked["wrong.py"] if ": error: " in line]
+def test_wrong_arguments_are_found_where_muster_is_installed(project):
+    (packages,) = (project / "env" / "lib").glob("python*/site-packages")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "muster", packages / "muster", ignore=ignored)
+    try:
+        lines = mypy(project, "wrong.py", "")
+    finally:
+        shutil.rmtree(packages / "muster")
+    errors = [line for line in lines if ": error: " in line]
     assert [line.split(":")[1] + line.rpartition("  ")[2] for line in errors] == [
         "4[arg-type]", "5[call-arg]", "6[arg-type]", "7[arg-type]", "8[attr-defined]",
     ]  # fmt: skip

@@ -30,8 +30,8 @@ from tests.train.workers import read_json, run_on_ranks
 PROGRAM = Path(__file__).with_name("program.py")
 # What the library's tests import beside torch.
 PACKAGES = (
-    "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis PyYAML"
-    " python-dotenv tqdm"
+    "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis vermin"
+    " PyYAML python-dotenv tqdm"
 ).split()
 # Those of what a user's program loads; not those that train with the toolkit's own trainer.
 TESTS = """

@@ -40,9 +40,10 @@ def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, her
 
 
 @pytest.mark.slow
-def test_a_worker_alone_has_all_cores(tmp_path, here):
+@pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
+def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
     """torchrun gives it no number of threads at all."""
-    threads, cpus, out = run(tmp_path, "--workers", "torchrun")
+    threads, cpus, out = run(tmp_path, "--workers", workers)
     assert threads == [str(here.threads(1))] and cpus == [sorted(os.sched_getaffinity(0))]
     assert f"\ncores: {here.words(1)}\n" in out
 

@@ -31,6 +31,7 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     out = run_well(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
     assert "rank 0 of 4: step 2" in out
     run_dir = only_run(project / "logs")
+    assert [*(project / "logs").iterdir()] == [run_dir]
     assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
     ranks = sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
     assert ranks == [0, 1, 2, 3]

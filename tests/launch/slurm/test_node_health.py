@@ -18,9 +18,11 @@ def asked(tmp_path, monkeypatch):
     return ask
 
 
-@pytest.mark.parametrize("gone", ["exec sleep 1000", "exit 1"])
-def test_a_node_that_does_not_answer_is_left_out(asked, gone):
-    assert asked(f"*=node1*) {gone} ;; *) exit 0 ;;") == ["node1"]
+@pytest.mark.parametrize(
+    ("node", "gone"), [("node1", "exec sleep 1000"), ("node1", "exit 1"), ("node0", "exit 1")]
+)
+def test_a_node_that_does_not_answer_is_left_out(asked, node, gone):
+    assert asked(f"*={node}*) {gone} ;; *) exit 0 ;;") == [node]
 
 
 def test_nodes_are_not_gone_because_the_controller_is_busy(asked):

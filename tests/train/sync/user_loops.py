@@ -346,6 +346,19 @@ def a_group_of_ones_own(wrap: Wrap) -> Iterator[Any]:
 
 
 @loop
+def uneven_inputs(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for joined in (model.join(), Join([model])):
+        with joined:
+            for step in range(2 + 2 * dist.get_rank()):
+                model(inputs(step)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        yield from (one.detach().clone() for one in model.parameters())
+
+
+@loop
 def uneven_inputs_divided_by_the_ranks_left(wrap: Wrap) -> Iterator[Any]:
     """Of layers, large embeddings, and sparse gradients; of two models, torch asks the first."""
     for inner, options in (
@@ -371,6 +384,18 @@ def uneven_inputs_divided_by_the_ranks_left(wrap: Wrap) -> Iterator[Any]:
         with model.join():
             model(inputs(9)).square().mean().backward()
         yield from gradients(model)
+
+
+@loop
+def compiled(wrap: Wrap) -> Iterator[Any]:
+    inside = wrap(torch.compile(net(), backend="eager"))
+    around = wrap(net())
+    call = torch.compile(around, backend="eager")
+    for step in range(2):
+        inside(inputs(step)).square().mean().backward()
+        yield from gradients(inside)
+        call(inputs(step)).square().mean().backward()
+        yield from gradients(around)
 
 
 LOOPS |= {

@@ -18,7 +18,7 @@ import torch.distributed as dist
 pathlib.Path(f"{sys.argv[1]}-{os.environ['RANK']}").touch()
 while not all(os.path.exists(f"{sys.argv[1]}-{rank}") for rank in (0, 1)):
     time.sleep(0.05)
-dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 def step(number):
     if number == 3 and dist.get_rank() == 1:
         match sys.argv[1]:
