@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ TRAININGS = {  # options of muster.sync, and of muster.steps
 SAMPLES = 96
 BATCH = 12  # 8 steps an epoch
 EPOCHS = 3
+SAVED_EVERY = 2  # steps
 
 
 class Net(nn.Module):
@@ -66,6 +68,13 @@ class Killer:
                 self.kill()
 
 
+def wait_for_the_disk():
+    """A checkpoint is left out while the last one is being written: then the moments would move."""
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
+
+
 def main():
     training = os.environ["TRAINING"]
     options, division = TRAININGS[training]
@@ -95,8 +104,8 @@ def main():
         with (
             (FOLDER / f"rank_{run.rank}").open("w") as lines,
             muster.checkpoints(
-                FOLDER / "checkpoints", every="2 steps", model=model, optimizer=optimizer,
-                schedule=schedule, steps=steps,
+                FOLDER / "checkpoints", every=f"{SAVED_EVERY} steps", model=model,
+                optimizer=optimizer, schedule=schedule, steps=steps,
             ) as checkpoints,
         ):  # fmt: skip
             print(json.dumps({"begun": checkpoints.resume()}), file=lines, flush=True)
@@ -117,6 +126,8 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
                 schedule.step()
+                if step.step % SAVED_EVERY == 0:
+                    wait_for_the_disk()
                 mean = muster.record(step, loss=total, model=model)
                 row = {"step": step.step, "loss": mean.hex(), "samples": taken}
                 print(json.dumps(row), file=lines, flush=True)
