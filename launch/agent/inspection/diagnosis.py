@@ -34,7 +34,10 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
     """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
     lines = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
     blocked = _blocked(views)
-    culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
+    culprits = sorted(
+        {rank for ranks in blocked.values() for rank in ranks} - set(blocked),
+        key=lambda rank: (_can_come(views.get(rank)), rank),
+    )
     waits = _waiting(views)
     causes: list[str] = []
     # Ranks that wait in a collective that all have begun disagree about it. Ranks that wait for
@@ -124,6 +127,11 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
             alive = [other for other, its_view in views.items() if not its_view.ended]
             blocked[rank] = [other for other in alive if other not in (rank, *blocked)]
     return blocked
+
+
+def _can_come(view: RankView | None) -> bool:
+    """Whether a rank has neither ended nor been stopped; such a one may wait for one that has."""
+    return view is not None and not view.ended and not view.is_held
 
 
 def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
