@@ -115,8 +115,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The longest files: begun last, one of them would keep all but one process waiting.
 LONGEST_FIRST = (
     "test_modes_agree.py", "test_own_programs.py", "test_equality.py", "test_no_false_alarm.py",
-    "test_submit.py", "test_torch_ddp.py", "test_agreement.py", "test_documents.py",
-    "test_hung_runs.py",
+    "test_preloaded_programs.py", "test_submit.py", "test_torch_ddp.py", "test_agreement.py",
+    "test_suspended_runs.py", "test_study.py", "test_check.py", "test_kill_and_continue.py",
+    "test_documents.py", "test_hung_runs.py",
 )  # fmt: skip
 
 
