@@ -234,7 +234,8 @@ def a_peer_has_the_losses_of_ours_or_of_its_base(folder: Path) -> None:
 
 @contextmanager
 def printed() -> Iterator[StringIO]:
-    with StringIO() as text, redirect_stdout(text), redirect_stderr(text):
+    text = StringIO()
+    with redirect_stdout(text), redirect_stderr(text):
         yield text
 
 
