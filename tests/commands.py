@@ -17,7 +17,8 @@ LIMIT_S = 300  # against hanging
 def refused(main: Callable[[], object], *argv: object) -> str:
     """What a command says that is called in this process, and refused: it prints nothing else."""
     words = ["command", *map(str, argv)]
-    out, err = StringIO(), StringIO()
+    out = StringIO()
+    err = StringIO()
     with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
         try:
             main()

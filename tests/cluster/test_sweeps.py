@@ -90,14 +90,17 @@ class OnSlurm:
     """A sweep on Slurm: submitted, waited for, and called again after its program was repaired."""
 
     def __init__(self, cluster: Cluster, project: Path) -> None:
-        self.cluster, self.project = cluster, project
+        self.cluster = cluster
+        self.project = project
         flags = ["--launcher", "slurm", "--at-once", "2"]
         self.detached = sweep(cluster, project, *flags, "--detach")
         self.waited = sweep(cluster, project, *flags)
-        self.submissions, self.first = self._submissions(), rows(project)
+        self.submissions = self._submissions()
+        self.first = rows(project)
         (project / "text").write_text("repaired")
         self.again = sweep(cluster, project, *flags)
-        self.all_submissions, self.second = self._submissions(), rows(project)
+        self.all_submissions = self._submissions()
+        self.second = rows(project)
 
     def _submissions(self) -> list[Path]:
         return sorted((folder_of(self.project) / "submissions").iterdir())

@@ -20,10 +20,10 @@ for name in ("lr", "seed", "betas"):
 args = parser.parse_args()
 with open(Path(__file__).with_name("begun"), "a") as file:
     file.write(f"{args.lr} {args.seed} {args.betas}\\n")
-kept = Path(os.environ["MUSTER_CHECKPOINTS"], "state")
-step = int(kept.read_text()) if kept.exists() else 0
-kept.parent.mkdir(parents=True, exist_ok=True)
-kept.write_text(str(step + 1))
+saved = Path(os.environ["MUSTER_CHECKPOINTS"], "state")
+step = int(saved.read_text()) if saved.exists() else 0
+saved.parent.mkdir(parents=True, exist_ok=True)
+saved.write_text(str(step + 1))
 if Path("block").exists() and args.seed == "2":
     time.sleep(10_000)
 if args.seed == "3" and not Path("repaired").exists():

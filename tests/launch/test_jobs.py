@@ -149,7 +149,8 @@ class Project:
     """A folder in which runs are started, and the index of the user's runs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.logs = folder, folder / "logs"
+        self.folder = folder
+        self.logs = folder / "logs"
         self._state = folder.parent
         self.logs.mkdir(parents=True)
         (self._state / "muster" / "runs").mkdir(parents=True, exist_ok=True)

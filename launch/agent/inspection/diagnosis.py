@@ -2,10 +2,11 @@
 
 How it works: a rank that waits in a collective waits for the members of its group that have not
 begun that collective. Followed from rank to rank, these waits lead to ranks that wait for nobody.
-These ranks are the cause, and the sentences say what each of them does. If the waits lead to no
-such rank, ranks wait for each other in different orders. Ranks that have all begun the same
-collective, and wait, must disagree about its operation, shape or type. If no rank waits in a
-collective, the rank that is elsewhere than most is named.
+These ranks are the cause, and the sentences say what each of them does. Those that have ended or
+were stopped come first, since the others may wait for them in a way that no rank records. If the
+waits lead to no such rank, ranks wait for each other in different orders. Ranks that have all begun
+the same collective, and wait, must disagree about its operation, shape or type. If no rank waits in
+a collective, the rank that is elsewhere than most is named.
 
 A slow rank is recognised by when it comes to collectives. All ranks leave a collective at about the
 same time, when the last rank has come to it. A rank's own time is the time from there until it
@@ -130,8 +131,8 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
 
 
 def _can_come(view: RankView | None) -> bool:
-    """Whether a rank has neither ended nor been stopped; such a one may wait for one that has."""
-    return view is not None and not view.ended and not view.is_held
+    """Whether a rank has neither ended nor been stopped."""
+    return view is not None and not view.is_over and not view.is_held
 
 
 def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
@@ -174,7 +175,7 @@ def condition(view: RankView) -> str:
     """
     if view.ended:
         return f"it has ended: {view.ended}"
-    if view.status in ("dead", "zombie"):
+    if view.is_over:
         return "its process has ended"
     return "; ".join([_own_condition(view), *_conditions_of_children(view)])
 

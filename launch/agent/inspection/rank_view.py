@@ -146,6 +146,11 @@ class RankView:
     def is_held(self) -> bool:
         return self.status in HELD_STATES
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its process has ended, with or without a record of how."""
+        return bool(self.ended) or self.status in ("dead", "zombie")
+
 
 def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
     """The view of the rank that `report` is about, a report of `local_workers.ask`."""

@@ -140,7 +140,7 @@ def test_a_node_that_nobody_reaches_is_one_line():
     assert row.found[1] == "node2 reaches nobody: no route to host" and len(row.found) == 2
 
 
-def test_large_packets_that_do_not_pass_are_told_from_a_firewall():
+def test_lost_large_packets_are_distinguished_from_a_firewall():
     row = network_checks.pairs(findings(unreached={("node0", "node1"): "stalls"}))
     assert row.found == ("node0 to node1: stalls",)
     assert "MTU" in row.fix and "firewall" not in row.fix

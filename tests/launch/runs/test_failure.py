@@ -282,7 +282,7 @@ def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
     assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
 
 
-def test_rank_that_died_is_told_from_ranks_that_were_ended(ended, tmp_path):
+def test_rank_that_died_is_distinguished_from_ended_ranks(ended, tmp_path):
     ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
     agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1")
     how = {2: victim(), 3: victim(number="SIGTERM")}

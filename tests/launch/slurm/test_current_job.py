@@ -77,5 +77,5 @@ def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
 def test_variables_of_a_step_do_not_reach_the_next():
     step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}
-    kept = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}
-    assert srun_environment({**step, **kept}) == kept
+    others = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}
+    assert srun_environment({**step, **others}) == others

@@ -90,7 +90,7 @@ def test_an_archive_has_the_form_of_its_ending(own, tmp_path):
         hand_in.archive("group7.rar")
 
 
-def test_texts_from_before_the_runs_are_told_from_those_written_since(own):
+def test_texts_from_before_the_runs_stay_on_record(own):
     def recorded() -> dict:
         return json.loads((own.folder / "study.json").read_text())
 

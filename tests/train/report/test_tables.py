@@ -115,7 +115,7 @@ def test_with_dropout_runs_are_compared_with_their_like(tmp_path):
     assert rows["d"]["difference_to_it"] is None is rows["b"]["difference_to_it"]
 
 
-def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):
+def test_hidden_communication_is_distinguished_from_waiting(tmp_path):
     steps = [step(n, comm_s=0.05, overlapped_s=0.03) for n in range(1, 6)]
     # DDP's clock runs on one worker, too; there is nobody to communicate with
     subject = subject_of(tmp_path, {"rows": steps}, {"rows": steps, "workers": 1})

@@ -51,9 +51,10 @@ def test_a_rank_that_has_not_come_is_named_with_its_line():
     )
 
 
-def test_stopped_rank_comes_before_one_that_waits_without_a_record():
+@pytest.mark.parametrize("status", ["stopped", "dead"])
+def test_stopped_or_dead_rank_comes_before_one_that_waits_unrecorded(status):
     """As in a backward pass of DDP, before its collective is recorded."""
-    stopped = replace(view(2), status="stopped", words="was stopped by a signal (SIGSTOP)")
+    stopped = replace(view(2), status=status)
     lines = diagnosed(view(0, place=LINE), waiting(1), stopped, waiting(3))
     assert [line.partition(" has not come")[0] for line in lines] == [
         "rank 2 on node2", "rank 0 on node0",

@@ -17,7 +17,7 @@ CLOSED = "RuntimeError: [tcp/pair.cc:553] Connection closed by peer [10.10.1.2]:
 TIMED_OUT = "RuntimeError: [tcp/unbound_buffer.cc:129] Timed out waiting 8000ms for send operation"
 
 
-def test_rank_that_gave_up_is_told_from_one_that_lost_it(tmp_path):
+def test_timeout_and_lost_peer_of_ranks_are_distinguished(tmp_path):
     messages = [CLOSED, TIMED_OUT, "ValueError: sample 17 is empty"]
     for rank, message in enumerate(messages):
         record = {"rank": rank, "host": f"node{rank}", "cause": "crash", "code": 1}
