@@ -92,12 +92,13 @@ def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
 
 
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
-    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
+    # A busy disk can take seconds to write a checkpoint down.
+    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "20"]
     flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
     process = begin(*argv, *flags)
     assert wait_until(lambda: any(tmp_path.glob("*/checkpoints/step_*")))  # it trains
-    time.sleep(SECONDS)
+    time.sleep(max(SECONDS, 26))
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
     assert "no progress" not in out + err and code in (75, 130), out + err
