@@ -15,6 +15,7 @@ This file is loaded into every worker by its path. It needs the standard library
     folder/rank_00002.json      the process: {"rank", "pid"}
     folder/rank_00002.threads   what faulthandler writes, at `DUMP_SIGNAL`
     folder/rank_00002.gave_up   exists while the worker waits for an inspection after a timeout
+    folder/rank_00002.answer    its answer to "stacks", left when it ended because of another rank
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import warnings
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from . import flight_recorder, unrecorded_waits
+from . import flight_recorder, process, unrecorded_waits
 
 TYPE_CHECKING = False  # without `typing`, which takes long to import
 if TYPE_CHECKING:
@@ -86,9 +87,11 @@ class Inspector:
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
         self._gave_up_file = folder / f"{stem}.gave_up"
+        self._answer_file = folder / f"{stem}.answer"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):  # left by a program that this one has replaced
-            (folder / f"{stem}.sock").unlink()
+        for left in (folder / f"{stem}.sock", self._answer_file):  # by an earlier program
+            with contextlib.suppress(FileNotFoundError):
+                left.unlink()
         self._listener.bind(str(folder / f"{stem}.sock"))
         self._listener.listen(8)
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
@@ -116,11 +119,7 @@ class Inspector:
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
-        frames = [
-            {"file": frame.f_code.co_filename, "line": line, "function": frame.f_code.co_name}
-            for frame, line in traceback.walk_tb(trace)
-        ]
-        self._gave_up = {"message": message[:500], "frames": frames}
+        self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
         innermost = [frame for frame, _ in traceback.walk_tb(trace)][-1:]
         self._waited = self._unrecorded(innermost[0] if innermost else None, 0.0)
         deadline = time.monotonic() + GIVE_UP_S
@@ -130,6 +129,13 @@ class Inspector:
                 time.sleep(0.05)
         except OSError:
             return
+
+    def leave_answer(self, trace: TracebackType | None) -> None:
+        """Write down what this process did, for agents that ask when it has ended."""
+        with contextlib.suppress(Exception):  # it adds to a cause, and is none itself
+            answer = self.answer({"ask": "stacks"})
+            answer["threads"] = [{"name": "main", "main": True, "frames": _frames_of(trace)}]
+            process.write_whole(self._answer_file, json.dumps(answer).encode())
 
     def _foresee_abort(self) -> None:
         """Let the agents look at all ranks before NCCL aborts this one for a late collective."""
@@ -238,6 +244,13 @@ class Inspector:
             name = "main" if is_main else names.get(ident, str(ident))
             stacks.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
         return sorted(stacks, key=lambda thread: not thread["main"])[:THREADS]
+
+
+def _frames_of(trace: TracebackType | None) -> list[dict[str, Any]]:
+    return [
+        {"file": frame.f_code.co_filename, "line": line, "function": frame.f_code.co_name}
+        for frame, line in traceback.walk_tb(trace)
+    ][-FRAMES:]
 
 
 def _thread_names() -> dict[int | None, str]:

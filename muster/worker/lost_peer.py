@@ -38,11 +38,19 @@ TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 INSPECTION = "_muster.inspection"
 
 
-def report_timeout(message: str, trace: TracebackType | None) -> None:
-    """Let the agents inspect all ranks before this one ends, as it waited for others in vain."""
+def report_lost_peer(message: str, trace: TracebackType | None) -> None:
+    """Tell the agents what this rank did, if it ends since another has not come, or is gone.
+
+    After a timeout it waits until they have looked at all ranks. Where gloo's ranks disagree, one
+    times out and closes its connections, by which the others end before anybody has looked.
+    """
     inspector = getattr(sys.modules.get(INSPECTION), "inspector", None)
-    if inspector is not None and TIMED_OUT.search(message):
+    if inspector is None:
+        return
+    if TIMED_OUT.search(message):
         inspector.give_up(message, trace)
+    if is_consequence(message):
+        inspector.leave_answer(trace)
 
 
 def is_consequence(message: str) -> bool:

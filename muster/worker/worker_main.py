@@ -235,7 +235,7 @@ def end_with(error: BaseException) -> NoReturn:
     show = sys.excepthook
     if isinstance(error, RuntimeError):
         lost_peer = load_beside("lost_peer")
-        lost_peer.report_timeout(text, frame)
+        lost_peer.report_lost_peer(text, frame)
         if run_dir is not None and lost_peer.is_of_torch(text):  # the cause is on another rank
             show = lost_peer.print_as_consequence
     is_signal = isinstance(error, KeyboardInterrupt)

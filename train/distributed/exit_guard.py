@@ -26,7 +26,7 @@ from muster import extras
 from muster.errors import STOPPED, MusterError, UsageError, explained, is_full, text_of
 from muster.orderly_stop import StoppedCleanly
 from muster.run_files import RANK_END
-from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_timeout
+from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_lost_peer
 from muster.writing import CannotWrite, reserve, write_last
 
 from ..records.schema import ExitRecord
@@ -93,7 +93,7 @@ class ExitGuard:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all that is left is to record how it ended
         self.code, cause, message = judge(error) if error is not None else (0, "done", "")
         if cause == "lost_peer":
-            report_timeout(message, trace)
+            report_lost_peer(message, trace)
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
         prefix = "" if cause == "stopped" else "error: "
         if self.world.is_led and cause in ("lost_peer", "signal"):

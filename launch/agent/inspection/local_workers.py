@@ -6,7 +6,8 @@ which faulthandler writes its stacks, if the worker can run at all and has a han
 So do the processes that its program has forked, such as loader workers, one after the other: they
 have the handler, and write to the same file. One that has closed that file gets no signal, since
 its handler might write into another file. Of a process that was started anew only the kernel's
-facts are known. Only descendants of this process get the signal.
+facts are known. Only descendants of this process get the signal. A worker that has ended because of
+another rank has left an answer in a file.
 """
 
 import json
@@ -66,6 +67,9 @@ def ask(
         report: Report = {"rank": rank, "pid": pids.get(rank), "time_unix_s": time.time()}
         if reply is not None:
             report = reply
+        elif rank not in pids and (left := _left_answer(folder, rank)) is not None:
+            report = left
+            report["pid"] = None
         report["answers"] = reply is not None
         reports[rank] = report
     if request.get("ask") == "stacks":
@@ -113,6 +117,16 @@ def _reply(
     except (OSError, ValueError):
         return None
     return answer
+
+
+def _left_answer(folder: Path, rank: int) -> Report | None:
+    """The answer that a worker has written down as it ended."""
+    try:
+        with (folder / f"rank_{rank:05d}.answer").open("rb") as file:
+            answer: Report = parsed(file.read(ANSWER_BYTES))
+    except (OSError, ValueError):
+        return None
+    return answer if fits(answer, form_of_worker(rank)) else None
 
 
 def _line(connection: socket.socket, patience_s: float) -> bytes:

@@ -179,6 +179,19 @@ def test_a_lost_node_comes_first():
     assert "rank 2 on node2 has not come" in found[1]
 
 
+def test_rank_that_ended_first_is_one_of_those_that_disagree():
+    """It was ahead, and the timeout of the other rank closed its connections."""
+    ahead = view(1, 7, waits=collective(7), world=2)
+    other = collective(6, operation="broadcast", waits=False)
+    gone = {"ended": "exit code 1 at 12:00:03", "lost_peer": True, "answers": False}
+    ahead = replace(ahead, collectives=(other, *ahead.collectives), **gone)
+    (sentence,) = diagnosed(waiting(0, timed_out=True, world=2), ahead)
+    assert sentence == (
+        "ranks disagree about collective 6 of the default group: rank 0: all_reduce [1000] Float, "
+        "in step, train.py:20; rank 1: broadcast [1000] Float, in step, train.py:20"
+    )
+
+
 def test_disagreeing_ranks_are_named_before_all_have_timed_out():
     # rank 1 has sent its broadcast, and waits in the next collective
     ahead = view(1, 7, waits=collective(7))

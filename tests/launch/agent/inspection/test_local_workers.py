@@ -93,6 +93,14 @@ def forks_one_without_files():
 def forks_one_that_turns_into_sleep():
     forks_one(turns_into_sleep)
 
+def loses_peer():
+    import torch
+    import torch.distributed as dist
+    store = f"file://{sys.argv[0]}.store"
+    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    dist.broadcast(torch.ones(7), 0)
+    raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:48784")
+
 print("begun", flush=True)
 globals()[sys.argv[1]]()
 """
@@ -178,6 +186,16 @@ def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
         record.write_text(text)
         report = ask(tmp_path)
         assert not report["answers"] and report["process"]["words"] == "has ended"
+
+
+def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start, tmp_path):
+    process = start("loses_peer")
+    process.communicate(timeout=600)
+    report = ask(tmp_path)
+    assert not report["answers"] and report["process"]["words"] == "has ended"
+    (collective,) = report["collectives"]
+    assert (collective["operation"], collective["shapes"]) == ("broadcast", [[7]])
+    assert functions(report) == ["<module>", "loses_peer"]
 
 
 def stands_still(process, tmp_path, *, moves: bool) -> bool:
