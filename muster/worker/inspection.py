@@ -89,9 +89,9 @@ class Inspector:
         self._gave_up_file = folder / f"{stem}.gave_up"
         self._answer_file = folder / f"{stem}.answer"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        for left in (folder / f"{stem}.sock", self._answer_file):  # by an earlier program
+        for old in (folder / f"{stem}.sock", self._answer_file):  # of a program before this one
             with contextlib.suppress(FileNotFoundError):
-                left.unlink()
+                old.unlink()
         self._listener.bind(str(folder / f"{stem}.sock"))
         self._listener.listen(8)
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, has_open, helpers_of, state_of
@@ -120,13 +121,9 @@ def _reply(
 
 
 def _left_answer(folder: Path, rank: int) -> Report | None:
-    """The answer that a worker has written down as it ended."""
-    try:
-        with (folder / f"rank_{rank:05d}.answer").open("rb") as file:
-            answer: Report = parsed(file.read(ANSWER_BYTES))
-    except (OSError, ValueError):
-        return None
-    return answer if fits(answer, form_of_worker(rank)) else None
+    """What a worker has left as it ended because of another rank; None if it left nothing."""
+    answer = read_json(folder / f"rank_{rank:05d}.answer")
+    return cast(Report, answer) if fits(answer, form_of_worker(rank)) else None
 
 
 def _line(connection: socket.socket, patience_s: float) -> bytes:
