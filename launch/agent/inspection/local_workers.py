@@ -68,9 +68,9 @@ def ask(
         report: Report = {"rank": rank, "pid": pids.get(rank), "time_unix_s": time.time()}
         if reply is not None:
             report = reply
-        elif rank not in pids and (left := _left_answer(folder, rank)) is not None:
-            report = left
-            report["pid"] = None
+        elif (left := _left_answer(folder, rank)) is not None:
+            report = left  # its interpreter ends, which can take a second, or has ended
+            report["pid"] = pids.get(rank)
         report["answers"] = reply is not None
         reports[rank] = report
     if request.get("ask") == "stacks":
@@ -121,7 +121,7 @@ def _reply(
 
 
 def _left_answer(folder: Path, rank: int) -> Report | None:
-    """What a worker has left as it ended because of another rank; None if it left nothing."""
+    """What a worker leaves when it ends because of another rank; None if it has left nothing."""
     answer = read_json(folder / f"rank_{rank:05d}.answer")
     return cast(Report, answer) if fits(answer, form_of_worker(rank)) else None
 
@@ -162,7 +162,7 @@ def _add_process(
         return
     report["process"] = {"status": state.status, "words": state.words}
     file = folder / f"rank_{report['rank']:05d}.threads"
-    if not report["answers"] and not state.is_held:
+    if not report["answers"] and not state.is_held and not report.get("threads"):
         report["threads"] = _dumped(file, pid, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S)
         report["is_command"] = not report["threads"]
     helpers = helpers_of(pid, is_program=not report.get("is_command"))

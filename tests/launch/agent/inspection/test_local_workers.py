@@ -101,6 +101,16 @@ def loses_peer():
     dist.broadcast(torch.ones(7), 0)
     raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:48784")
 
+class TakenApart:
+    def __del__(self, sleep=time.sleep, write=os.write):
+        write(1, b"ends\n")  # the interpreter's other threads run no more
+        sleep(10_000)
+
+def loses_peer_and_ends_slowly():
+    global last
+    last = TakenApart()
+    loses_peer()
+
 print("begun", flush=True)
 globals()[sys.argv[1]]()
 """
@@ -150,9 +160,9 @@ def end_tree(pid: int) -> None:
             os.kill(one, signal.SIGKILL)
 
 
-def ask(tmp_path, **request):
+def ask(tmp_path, patience_s=60.0, **request):
     request = request or {"ask": "stacks"}
-    return local_workers.ask(tmp_path / "inspection", [0], 60.0, 60.0, **request)[0]
+    return local_workers.ask(tmp_path / "inspection", [0], patience_s, 60.0, **request)[0]
 
 
 def functions(report):
@@ -196,6 +206,15 @@ def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start,
     (collective,) = report["collectives"]
     assert (collective["operation"], collective["shapes"]) == ("broadcast", [[7]])
     assert functions(report) == ["<module>", "loses_peer"]
+
+
+def test_worker_whose_interpreter_still_ends_has_left_its_collectives(start, tmp_path):
+    process = start("loses_peer_and_ends_slowly")
+    assert process.stdout.readline() == "ends\n"
+    report = ask(tmp_path, patience_s=0.1)  # nobody will ever answer
+    assert not report["answers"] and report["pid"] == process.pid
+    assert [one["operation"] for one in report["collectives"]] == ["broadcast"]
+    assert functions(report) == ["<module>", "loses_peer_and_ends_slowly", "loses_peer"]
 
 
 def stands_still(process, tmp_path, *, moves: bool) -> bool:
