@@ -6,6 +6,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -253,12 +254,17 @@ def launcher_name(config: LaunchConfig) -> str:
 
 
 def _is_login_node() -> bool:
-    """Whether this machine has an sbatch that belongs to a cluster.
+    """Whether this machine has an sbatch that belongs to a cluster."""
+    sbatch = shutil.which("sbatch")
+    return sbatch is not None and _belongs_to_cluster(sbatch)
+
+
+@cache
+def _belongs_to_cluster(sbatch: str) -> bool:
+    """Whether Slurm knows a cluster here; of each sbatch asked once, since a study has many runs.
 
     A slow or silent controller is no reason to train on this machine.
     """
-    if shutil.which("sbatch") is None:
-        return False
     try:
         answer = subprocess.run(
             ["sinfo", "--noheader"],

@@ -32,6 +32,14 @@ def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
     assert launcher_name(LaunchConfig(launcher="local")) == "local"
 
 
+def test_slurm_is_asked_once_for_all_runs_of_a_study(tmp_path, monkeypatch):
+    for name, text in {"sbatch": "exit 1", "sinfo": f"echo asked >> {tmp_path}/asked"}.items():
+        executable(tmp_path / name, f"#!/bin/sh\n{text}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert [launcher_name(LaunchConfig()) for _ in range(3)] == ["slurm"] * 3
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
 def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
     code = (
         "import sys\n"
