@@ -93,7 +93,7 @@ soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agent
 	@SOAK_EXAMPLES=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m fuzz --ignore=tests/cluster $(ARGS)
 	@$(BIN)/python -m pytest -n $(JOBS) -m '' tests/launch/runs/test_kill_and_continue.py \
 		tests/train/program/test_killed_program.py $(ARGS)
-	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
+	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m '' tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.check

@@ -66,6 +66,11 @@ def of_folders(folder: Path, *modules: Path) -> Path:
     return python
 
 
+def paced_python(folder: Path, *modules: Path) -> Path:
+    """Make an environment with the task `paced`, whose steps take a while without a core's time."""
+    return of_folders(folder, *modules, CHECKOUT / "tests" / "paced", CHECKOUT, own_packages())
+
+
 def own_packages() -> Path:
     """The folder of the packages that this Python has."""
     return Path(sysconfig.get_paths()["purelib"])

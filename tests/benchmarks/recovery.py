@@ -76,6 +76,7 @@ def measured(tree: Tree, case: Case) -> Recovery:
     cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
     program = PROGRAMS[case.program]()
     program.checkout = tree.root
+    program.task = "synthetic"
 
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         return tree.command(WAYS[case.way](cluster, nodes, *flags))

@@ -15,6 +15,7 @@ from tests import required
 from tests.cluster import ways
 from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
+from tests.environments import paced_python
 from tests.preload import OWN_BOX, interpreter
 
 
@@ -62,6 +63,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nodes start begins at once; not for tests that look at whose child a process is."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
+
+
+@pytest.fixture(scope="session")
+def _paced_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(paced_python(tmp_path_factory.mktemp("paced")))
+
+
+@pytest.fixture
+def paced(_paced_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes have a Python with the task that trains without an end."""
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", _paced_python)
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ from typing import Any
 
 import psutil
 
-from muster.checkout import CHECKOUT
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import Run, SavingScript, Script, Trainer
-from tests.environments import of_folders, own_packages
+from tests.environments import paced_python
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
@@ -111,7 +110,7 @@ BY_ITSELF = ("trainer", "plain script")
 
 def faulty_python(folder: Path) -> str:
     """One whose workers break down where they are told."""
-    return str(of_folders(folder, FAULTY, CHECKOUT, own_packages()))
+    return str(paced_python(folder, FAULTY))
 
 
 def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:

@@ -16,6 +16,7 @@ from tests.launch.submit import only_run, wait_until
 from tests.train.workers import losses, losses_by_step, read_json
 
 
+@pytest.mark.usefixtures("paced")
 def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
     run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.send_signal(signal.SIGINT)
@@ -28,6 +29,7 @@ def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("paced")
 def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
     run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.kill()
@@ -36,7 +38,7 @@ def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
 
 
 @pytest.fixture
-def job(cluster, tmp_path):
+def job(cluster, paced, tmp_path):
     """A run that is a job, of which nothing is left."""
     run = Run(cluster, WAYS["sbatch"], tmp_path)
     yield run

@@ -116,7 +116,7 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
     found = losses_by_step(*attempts)
     whole = ["--nodes", "2", "--max-steps", str(max(found)), "--logs-dir", str(logs)]
-    words = PROGRAMS["trainer"]().words(logs)
+    words = [*ways.SYNTHETIC, "--epochs", "1000000", *recoveries.OFTEN, *recoveries.EXACT]
     code, _, err = submit("--launcher", "local", *whole, *words, "--run-id", "whole")
     assert code == 0, err
     assert found == pytest.approx(losses_by_step(logs / "whole"), abs=1e-5)

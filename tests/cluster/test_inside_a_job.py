@@ -82,6 +82,7 @@ def test_run_inside_a_full_srun_step_starts_without_waiting(cluster, tmp_path):
     assert len(losses(tmp_path / "run")) == 4
 
 
+@pytest.mark.usefixtures("paced")
 def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, monkeypatch):
     # with which `python -m` finds nothing in the folder that it is started in
     monkeypatch.setitem(ways.PYTHON, "PYTHONSAFEPATH", "1")
@@ -100,6 +101,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, 
 
 
 @pytest.mark.matrix
+@pytest.mark.usefixtures("paced")
 def test_run_in_held_job_ends_when_cancelled_or_leader_dies(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "cancelled")
     logs = ["--logs-dir", str(tmp_path / "cancelled")]

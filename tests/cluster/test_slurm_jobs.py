@@ -61,6 +61,7 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     assert [*tmp_path.glob("it*")] == [folder]
 
 
+@pytest.mark.usefixtures("paced")
 @pytest.mark.parametrize(
     ("way", "notice"),
     [("sbatch", "USR1"), pytest.param("slurm", "USR2", marks=pytest.mark.slow)],

@@ -27,7 +27,8 @@ LEADER = "run_module.py launch.leading.batch_job"
 PROGRAMS = Path(__file__).with_name("programs")
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
-SYNTHETIC = ["--task", "synthetic", "--evaluate", "never", "--threads", "1"]
+OF_TASK = ["--evaluate", "never", "--threads", "1"]
+SYNTHETIC = ["--task", "synthetic", *OF_TASK]
 SHORT = [*SYNTHETIC, "--max-steps", "4"]
 # Of a user's program that is no Python, as one that has to begin at once.
 MANUAL = ["--workers", "manual"]
@@ -109,18 +110,19 @@ WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
 
 
 class Trainer:
-    """This repository's own, as what a run is of, with flags of its own."""
+    """This repository's own, as what a run is of, with flags of its own, in a Python that has `paced`."""
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
     step = b'"kind": "step"'  # in what it has put out when a step is done
     checkout = CHECKOUT
+    task = "paced"
 
     def __init__(self, *own: str) -> None:
         self._own = own
 
     def words(self, folder: Path) -> list[str]:
-        return [*SYNTHETIC, "--epochs", "1000000", *self._own]
+        return ["--task", self.task, *OF_TASK, "--epochs", "1000000", *self._own]
 
     def place(self, folder: Path) -> Path:
         """Where the command is given."""

@@ -231,6 +231,7 @@ def test_between_two_attempts_a_run_has_not_ended(tmp_path):
     assert call(*argv[:-1], "10m").returncode == 137
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
     skip_if_quick()
     (tmp_path / "train.py").write_text(HUNGRY)

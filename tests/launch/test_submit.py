@@ -104,6 +104,7 @@ def test_a_run_folder_in_use_is_refused(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
 
 
+@pytest.mark.slow
 def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     """A crash on rank 1 alone: its own traceback, and not those of its neighbours."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -124,6 +125,7 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     assert alive(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])
@@ -143,7 +145,7 @@ def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     assert alive(tmp_path) == []
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.matrix)])
 def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     """`python launch/submit.py ... | head -1`"""
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen", *more]

@@ -35,6 +35,7 @@ def test_all_wrong_flags_are_named_at_once():
         BenchConfig(min_bytes=8, max_bytes=4)
 
 
+@pytest.mark.slow
 def test_launcher_runs_the_bench_and_its_table_is_written(tmp_path):
     flags = ["--nodes", "3", "--program", "bench_collectives", *SHORT]
     code, out, err = submit(*flags, "--logs-dir", str(tmp_path))

@@ -1,5 +1,7 @@
 """Steps without end: a loop of a user's own that saves and records with Muster's library."""
 
+import time
+
 import torch
 from torch import nn
 
@@ -27,3 +29,4 @@ with muster.init():
             optimizer.zero_grad()
             muster.record(step, loss=total)
             checkpoints.after_step(step.step)
+            time.sleep(0.05)

@@ -24,7 +24,12 @@ def python_for(workers: str) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "workers", ["torchrun", pytest.param("manual", marks=pytest.mark.slow), "accelerate"]
+    "workers",
+    [
+        "torchrun",
+        pytest.param("accelerate", marks=pytest.mark.slow),
+        pytest.param("manual", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
@@ -40,7 +45,7 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.matrix)])
 def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
@@ -69,7 +74,7 @@ FAILURES = [
     ("manual", "ctypes.string_at(0)", 139, "rank 3 on node1 died: Segmentation fault$"),
     pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=pytest.mark.slow),
     ("torchrun", *EXIT_3),
-    pytest.param("manual", *EXIT_3, marks=pytest.mark.slow),
+    pytest.param("manual", *EXIT_3, marks=pytest.mark.matrix),
     pytest.param("preload", *EXIT_3, marks=pytest.mark.slow),
 ]
 
@@ -95,10 +100,10 @@ UNTOLD = {
     ("how", "workers"),
     [
         ("exec", "manual"),
-        ("exec", "preload"),
-        ("_exit", "manual"),
         ("_exit", "torchrun"),
-        ("_exit", "preload"),
+        pytest.param("exec", "preload", marks=pytest.mark.matrix),
+        pytest.param("_exit", "manual", marks=pytest.mark.matrix),
+        pytest.param("_exit", "preload", marks=pytest.mark.matrix),
     ],
 )
 def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers):
@@ -191,11 +196,11 @@ EACH_ALONE = "2 workers, and none made a process group: each ran alone\n"
     [
         (["--nproc-per-node", "2"], "alone", EACH_ALONE),
         pytest.param(
-            ["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE, marks=pytest.mark.slow
+            ["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE, marks=pytest.mark.matrix
         ),
         pytest.param(["--nproc-per-node", "2"], "meets", "", marks=pytest.mark.slow),
         pytest.param([], "alone", "", marks=pytest.mark.slow),
-        pytest.param(["--nproc-per-node", "2"], "fails", "", marks=pytest.mark.slow),
+        pytest.param(["--nproc-per-node", "2"], "fails", "", marks=pytest.mark.matrix),
     ],
 )
 def test_workers_that_have_not_met_are_said_to_have_run_alone(project, flags, how, line):

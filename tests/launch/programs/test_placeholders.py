@@ -19,8 +19,10 @@ from tests.launch.submit import run_well
 
 @pytest.mark.parametrize(
     ("workers", "nodes", "flags"),
-    [("torchrun", 2, COS598D), ("manual", 2, CS744)],
-    ids=["cos598d", "cs744"],
+    [
+        pytest.param("torchrun", 2, COS598D, marks=pytest.mark.slow, id="cos598d"),
+        pytest.param("manual", 2, CS744, id="cs744"),
+    ],
 )
 def test_a_course_s_own_script_meets_itself(tmp_path, workers, nodes, flags):
     (tmp_path / "run_glue.py").write_text(RUN_GLUE.replace("PORT", str(free_port())))

@@ -16,12 +16,13 @@ from tests.launch.submit import alive, only_run, run_well, start, submit, wait_u
 
 LOCAL = ["--launcher", "local", "--workers", "preload"]
 SHAPE = ["--nodes", "2", "--nproc-per-node", "2"]
+MATRIX = pytest.mark.matrix
 ENDS = [
-    ("preload", signal.SIGINT, "training"),
     ("preload", signal.SIGINT, "starting"),
-    ("preload", signal.SIGKILL, "starting"),
-    ("torchrun", signal.SIGINT, "starting"),
     ("torchrun", signal.SIGKILL, "training"),
+    pytest.param("preload", signal.SIGINT, "training", marks=MATRIX),
+    pytest.param("preload", signal.SIGKILL, "starting", marks=MATRIX),
+    pytest.param("torchrun", signal.SIGINT, "starting", marks=MATRIX),
 ]
 
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]

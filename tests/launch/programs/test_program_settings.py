@@ -15,7 +15,7 @@ LOCAL = ["--launcher", "local"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["torchrun", "preload"])
+@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.matrix)])
 def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch):
     for name in ("SAFEPATH", "DONTWRITEBYTECODE", "NOUSERSITE", "DEVMODE"):
         monkeypatch.setenv(f"PYTHON{name}", "1")
@@ -30,7 +30,9 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
+@pytest.mark.parametrize(
+    "workers", ["torchrun", pytest.param("accelerate", marks=pytest.mark.matrix)]
+)
 def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
     for name in ("logging", "yaml", "torch", "accelerate"):
         (project / f"{name}.py").write_text("raise ValueError('not what torchrun wants')")

@@ -1,6 +1,6 @@
 """Whatever is killed, at whichever moment: no checkpoint is lost, and no loss is another.
 
-Two moments of each kind; `make test-matrix` and `make soak` try twenty.
+A moment of each kind; `make test-matrix` and `make soak` try twenty.
 """
 
 import random
@@ -19,7 +19,7 @@ from tests.train.workers import losses_by_step
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = [0, 1, *(pytest.param(moment, marks=pytest.mark.matrix) for moment in range(2, 20))]
+MOMENTS = [0, *(pytest.param(moment, marks=pytest.mark.matrix) for moment in range(1, 20))]
 NODES = 3
 # So many checkpoints that a kill often falls into the writing of one.
 FLAGS = [

@@ -96,8 +96,9 @@ class Submits(Pretended):
 
 @pytest.mark.parametrize("case", ENDS)
 def test_a_run_without_a_record_of_its_end_is_judged_alike(
-    slurm, tmp_path, documents, case, capsys
+    slurm, tmp_path, documents, case, capsys, monkeypatch
 ):
+    monkeypatch.setattr(waiting, "RUN_DOCUMENT_EVERY_S", 0.02)
     state, files, word, *ended = ENDS[case]
     if state:
         slurm.job_is(state)

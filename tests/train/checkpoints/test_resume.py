@@ -23,17 +23,20 @@ from train.tasks import synthetic
 NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
 # The others are changed by making a checkpoint; their own tests make the same ones twice.
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
-CYCLE = [*MODES, MODES[0]]  # of each mode's checkpoints, the one before it goes on, too
+# One whose ranks have the whole model, and one whose ranks have parts of it.
+TWO_KINDS = ["all_reduce", "fsdp"]
 SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
-def resume_in_every_mode(ranks, folder):
+def resume_in_modes(ranks, folder, *modes):
     """Each rank has a disk of its own, of which only rank 0's holds checkpoints.
 
-    With losses of another number of ranks in `folder`, it goes on from their checkpoints, too.
+    With losses of another number of ranks in `folder`, it goes on from their checkpoints, too,
+    from those of the same mode and of the next one.
     """
+    after = dict(zip(modes, (*modes[1:], modes[0]), strict=True))
     base = replace(CONFIG, accumulation=2, split=SPLITS[ranks.world_size], warmup_steps=0)
-    for mode in MODES:
+    for mode in modes:
         config = replace(base, sync=mode)
         disk = Path(folder, f"{mode}-{ranks.world_size}", f"disk{ranks.rank}")
         whole = train(ranks, config, disk / "whole")
@@ -53,7 +56,7 @@ def resume_in_every_mode(ranks, folder):
             if ranks.rank == 0:
                 torch.save(losses(whole.history), reference)
             continue
-        for made_by in (mode, CYCLE[CYCLE.index(mode) + 1]):
+        for made_by in (mode, after[mode]):
             (other,) = Path(folder).glob(
                 f"{made_by}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints"
             )
@@ -65,9 +68,16 @@ def resume_in_every_mode(ranks, folder):
             assert gap < 1e-6, f"{case}: losses differ by {gap}"
 
 
-def test_every_mode_resumes_also_on_another_number_of_ranks(tmp_path):
+@pytest.mark.parametrize(
+    "modes",
+    [
+        pytest.param(TWO_KINDS, id="two kinds"),
+        pytest.param(MODES, marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_mode_resumes_also_on_another_number_of_ranks(tmp_path, modes):
     for ranks in (3, 2):
-        results_of(resume_in_every_mode, ranks, tmp_path, str(tmp_path))
+        results_of(resume_in_modes, ranks, tmp_path, str(tmp_path), *modes)
 
 
 @pytest.mark.parametrize(

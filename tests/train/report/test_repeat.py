@@ -56,7 +56,7 @@ def test_printed_command_has_full_path_where_path_lacks_muster(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_users", [False, True])
+@pytest.mark.parametrize("is_users", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_printed_commands_work(tmp_path, is_users):
     """The last line of a run makes its report, and the commands in the report repeat the run."""
     env = {"PATH": f"{MUSTER.parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "s")}

@@ -51,22 +51,22 @@ SENTENCES = {
 }
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """How each run ended: they wait for their collectives side by side."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "hung.py").write_text(PROGRAM)
+# How a run hung; several wait for their collectives side by side.
+HUNG = [["late"], pytest.param(["operation", "shape", "early"], marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("hung", HUNG, ids=" ".join)
+def test_the_cause_is_the_last_line(tmp_path, hung):
+    (tmp_path / "hung.py").write_text(PROGRAM)
     flags = ["--launcher", "local", "--nodes", "2", "--no-snapshot"]
-    words = {how: [*flags, "--run-id", how, "--", "hung.py", how] for how in SENTENCES}
-    runs = {how: start(*own, cwd=folder, python=interpreter()) for how, own in words.items()}
+    words = {how: [*flags, "--run-id", how, "--", "hung.py", how] for how in hung}
+    runs = {how: start(*own, cwd=tmp_path, python=interpreter()) for how, own in words.items()}
     ends = {how: (*run.communicate(timeout=600), run.returncode) for how, run in runs.items()}
-    return folder, ends
+    for how, (_, err, code) in ends.items():
+        assert_says_the_cause(tmp_path, how, err, code)
 
 
-@pytest.mark.parametrize("how", SENTENCES)
-def test_the_cause_is_the_last_line(ended, how):
-    folder, runs = ended
-    _, err, code = runs[how]
+def assert_says_the_cause(folder, how, err, code):
     assert re.search(SENTENCES[how], cause_in(err)), err
     assert code == (134 if how == "shape" else 1)
     if how in ("operation", "late"):

@@ -43,7 +43,7 @@ load_data()
 """
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [2, pytest.param(1, marks=pytest.mark.matrix)])
 def test_rank_that_others_waited_for_is_named_where_nccl_aborts_them(tmp_path, nodes):
     (tmp_path / "late.py").write_text(PROGRAM)
     flags = ["--launcher", "local", "--nodes", nodes, "--nproc-per-node", 2 // nodes]

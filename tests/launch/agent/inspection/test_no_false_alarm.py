@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.commands import begin, call, finish
+from tests.environments import paced_python
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
@@ -82,6 +83,7 @@ dist.barrier()
 """
 
 
+@pytest.mark.matrix
 def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
     (tmp_path / "program.py").write_text(POOL)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
@@ -93,8 +95,8 @@ def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
 
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     # A busy disk can take seconds to write a checkpoint down.
-    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "20"]
-    flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+    argv = [paced_python(tmp_path / "env"), SUBMIT, "--launcher", "local", "--nodes", "2"]
+    flags = ["--hang-after-s", "20", "--task", "paced", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
     process = begin(*argv, *flags)
     assert wait_until(lambda: any(tmp_path.glob("*/checkpoints/step_*")))  # it trains

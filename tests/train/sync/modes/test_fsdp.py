@@ -23,9 +23,9 @@ from train.sync.modes.fsdp import Fsdp
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
-WIDTH, LAYERS = 1024, 16
+WIDTH, LAYERS = 1024, 8
 LAYER_BYTES = 4 * WIDTH**2
-MODEL_BYTES = LAYERS * LAYER_BYTES  # 64 MiB
+MODEL_BYTES = LAYERS * LAYER_BYTES  # 32 MiB
 FEW_LAYERS = 4 * LAYER_BYTES  # what may be gathered at once, with its buffers
 STATE_BYTES = MODEL_BYTES  # of AdamW on each of two ranks: half of two means
 PARTS_OF_A_RUN = (
@@ -121,7 +121,7 @@ def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(of_modes):
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
 def test_non_writing_rank_gathers_one_parameter_at_a_time(of_modes, mode):
-    assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 16, with two means each
+    assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 8, with two means each
 
 
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
