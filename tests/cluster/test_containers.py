@@ -20,7 +20,7 @@ def image(tmp_path) -> Path:
     return images.image(tmp_path / "images" / "torch")
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
+@pytest.mark.parametrize("way", ["ssh", pytest.param("slurm", marks=pytest.mark.matrix)])
 def test_four_nodes_meet_inside(cluster, project, image, way):
     (project / "train.py").write_text(images.DDP)
     argv = WAYS[way](cluster, 4, *images.flags(image), "--", "train.py")

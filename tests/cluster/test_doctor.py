@@ -36,7 +36,7 @@ def broken(cluster, node: str, breaks: str, mends: str):
         cluster.exec(node, "sh", "-c", mends)
 
 
-@pytest.mark.parametrize("launcher", ["ssh", pytest.param("slurm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["ssh", pytest.param("slurm", marks=pytest.mark.matrix)])
 def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher, tmp_path):
     flags = [] if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
     found, words = doctor(cluster, *flags, "--logs-dir", str(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import SYNTHETIC, WAYS, Run, finish, start
+from tests.cluster.ways import MANUAL, SYNTHETIC, WAYS, Run, finish, start
 from tests.commands import ended
 from tests.launch.submit import only_run, wait_until
 from tests.train.workers import losses, losses_by_step, read_json
@@ -18,7 +18,7 @@ from tests.train.workers import losses, losses_by_step, read_json
 
 @pytest.mark.usefixtures("paced")
 def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
-    run = Run(cluster, WAYS["ssh"], tmp_path)
+    run = Run(cluster, WAYS["ssh"], tmp_path, *MANUAL)
     run.process.send_signal(signal.SIGINT)
     run.ends()
     assert run.end()[0] == 75 and "stopped cleanly after step" in run.exit()["message"]
@@ -31,7 +31,7 @@ def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
 
 @pytest.mark.usefixtures("paced")
 def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
-    run = Run(cluster, WAYS["ssh"], tmp_path)
+    run = Run(cluster, WAYS["ssh"], tmp_path, *MANUAL)
     run.process.kill()
     run.ends()
     assert run.end()[0] == -signal.SIGKILL
@@ -63,6 +63,7 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     ways.wait_for_requeue(cluster, number)
 
 
+@pytest.mark.slow
 def test_lost_slurmd_ends_the_run_when_slurm_gives_the_node_up(job):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
     (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")

@@ -44,7 +44,8 @@ def run(project):
         flags = {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
         if way == "ssh":
             flags |= {"hosts": cluster.hosts[:nodes], "ssh_config": str(cluster.ssh_config)}
-        argv = [sys.executable, "script.py", json.dumps(flags)]
+        python = ways.PYTHON.get("MUSTER_PYTHON", sys.executable)  # its workers have the same
+        argv = [python, "script.py", json.dumps(flags)]
         out, _ = ways.succeed(cluster, argv, project)
         results, (rank, host, text, cause) = map(json.loads, out.splitlines())
         total = 2 * sum(range(2 * nodes))

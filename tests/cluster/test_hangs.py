@@ -122,7 +122,7 @@ def test_a_hang_is_reported_without_a_question(cluster, project):
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_node_whose_link_is_down_is_named(cluster, tmp_path):
     late, silent = r"^rank 2 on \S+ has not come", "^node3 does not answer: nothing from its agent"
     with hung(cluster, tmp_path, "slurm") as run:

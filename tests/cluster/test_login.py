@@ -168,7 +168,7 @@ def test_settings_of_a_cluster_are_those_of_muster_toml(hpc):
     assert "--on hpc is reached through root@node0" in hpc.call(*direct).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_functions_run_on_a_cluster_of_muster_toml(hpc):
     (hpc.project / "script.py").write_text(CALLS)
     done = hpc.call(sys.executable, "script.py")

@@ -72,7 +72,7 @@ def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("node", [0, 2])
+@pytest.mark.parametrize("node", [2, pytest.param(0, marks=pytest.mark.matrix)])
 def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_path, node):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")
@@ -134,6 +134,7 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     assert len(by_hand(cluster, 2, tmp_path, address="fd00:10:10:1::1")) == 4
 
 
+@pytest.mark.slow
 def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "16")
     assert workers_that_meet(cluster, "node[0-15]", tmp_path, 4) == 64

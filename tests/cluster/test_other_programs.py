@@ -16,7 +16,7 @@ FAILS = "ValueError: sample 17 is empty"
 
 
 class Program(NamedTuple):
-    """What is started, in which way if not in all, and what says that all have met."""
+    """What is started, in which way if in one, and what says that all have met."""
 
     file: str
     way: str
@@ -40,14 +40,15 @@ PROGRAM = {
     ),
     "accelerate": Program("accelerate_test.py", "sbatch", "test_script on 8 processes"),
 }
+ONCE = [(name, PROGRAM[name].way) for name in (ONE_IMPORT, "trainer", "lightning")]
 RUNS = [
     ("ddp", "slurm"),
-    *(pytest.param(name, one.way, marks=SLOW) for name, one in PROGRAM.items() if name != "ddp"),
+    *(pytest.param(*one, marks=SLOW) for one in ONCE),
     *(
         pytest.param(name, way, marks=MATRIX)
-        for name, one in PROGRAM.items()
+        for name in PROGRAM
         for way in WAYS
-        if way != one.way
+        if (name, way) not in (("ddp", "slurm"), *ONCE)
     ),
 ]
 FAILURES = [(ONE_IMPORT, "ssh")]

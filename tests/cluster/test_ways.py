@@ -1,6 +1,5 @@
 """The same job gives the same losses, digit for digit, whatever starts its workers."""
 
-import itertools
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -28,16 +27,21 @@ WAYS = {
 NODES = {"single": 1, "ddp": 4}
 MODES = plugins.names("train.sync.modes")
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
-# All ways for ddp; each other mode meets one of them, in turns.
-IN_TURNS = [one for one in zip(MODES, itertools.cycle(WAYS), strict=False) if one[0] != "ddp"]
+# All ways for ddp; other modes meet one of them each.
+ONCE = [
+    ("gather_scatter", "ssh"),
+    ("all_reduce", "multinode_manual.sh"),
+    ("accelerate", "multinode.sh"),
+    ("fsdp", "slurm-manual"),
+]
 RUNS = [
     *(("ddp", way) for way in WAYS),
-    *(pytest.param(*one, marks=SLOW) for one in IN_TURNS),
+    *(pytest.param(*one, marks=SLOW) for one in ONCE),
     *(
         pytest.param(sync, way, marks=MATRIX)
         for sync in MODES
         for way in WAYS
-        if sync != "ddp" and (sync, way) not in IN_TURNS
+        if sync != "ddp" and (sync, way) not in ONCE
     ),
 ]
 

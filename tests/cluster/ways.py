@@ -110,7 +110,10 @@ WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
 
 
 class Trainer:
-    """This repository's own, as what a run is of, with flags of its own, in a Python that has `paced`."""
+    """This repository's own, with flags of its own, as what a run is of.
+
+    Its Python is one that `paced_python` has made.
+    """
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000

@@ -5,7 +5,6 @@ SOAK_MINUTES has each last so long; `make soak` makes an hour of it.
 
 import os
 import signal
-import sys
 import time
 
 import pytest
