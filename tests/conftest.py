@@ -20,6 +20,9 @@ FOREIGN = (
     "CONDA_", "VIRTUAL_ENV", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "MASTER_", "OMP_",
 )  # fmt: skip
 
+# With it, each process that a test starts would compile this checkout once more, and so would each
+# of those that test.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # as wide as a test expects, not as the terminal it is started from
 os.environ.pop("COLUMNS", None)
 for name in list(os.environ):

@@ -49,14 +49,28 @@ def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
     return _testbed("usual", "--nodes", "4")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those on the usual testbed, those on two nodes apart, then those that make their own."""
+# Begun last, one of these tests would keep all but one process waiting.
+LONGEST_FIRST = (
+    "test_faults.py", "test_slow_programs.py", "test_slurm_answers.py", "test_other_programs.py",
+    "test_slurm_jobs.py", "test_hangs.py", "test_ends.py", "test_bad_nodes.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those on the usual testbed, those on two nodes apart, then those that make their own.
+
+    Each of several processes is given a part of them, in their order, and takes from the end of
+    another's part when its own is done: each part has the longest tests at its beginning.
+    """
+    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
 
     def testbed(item: pytest.Item) -> int:
         wanted = getattr(item, "fixturenames", ())
         return 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
 
-    items.sort(key=testbed)
+    items.sort(key=lambda item: (testbed(item), rank.get(item.path.name, len(rank))))
+    parts = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    items[:] = [item for part in range(parts) for item in items[part::parts]]
 
 
 @pytest.fixture
