@@ -31,8 +31,10 @@ ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 def start(
     *flags: str, cwd: str | Path = "/", before: Sequence[str] = (), python: str = sys.executable
 ) -> subprocess.Popen:
+    """A run whose launcher is of this Python, and so are its workers, also of a user's program."""
     skip_if_quick()
-    return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd)
+    path = os.pathsep.join((str(Path(python).parent), os.environ["PATH"]))
+    return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd, env={"PATH": path})
 
 
 def submit(
@@ -92,9 +94,10 @@ def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
 
 
 def wait_until(condition, timeout_s: float = 300) -> bool:  # type: ignore[no-untyped-def]
+    """Whether it becomes true; a look that takes long is taken less often, for those beside it."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while (began := time.monotonic()) < deadline:
         if condition():
             return True
-        time.sleep(0.02)
+        time.sleep(max(0.02, 3 * (time.monotonic() - began)))
     return bool(condition())

@@ -12,7 +12,7 @@ from muster.errors import STOPPED
 from tests.commands import call, cause_in
 from tests.launch.scripts import ready_workers
 from tests.launch.submit import JOBS, SUBMIT, alive, only_run, run_well, start, submit, wait_until
-from tests.preload import interpreter, skip_if_quick
+from tests.preload import skip_if_quick
 from tests.written import executable
 
 LOCAL = ["--launcher", "local"]
@@ -156,7 +156,7 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
     flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--checkpoint-dir", "kept"]
     for attempt in range(2):
         words = [*flags, "--run-id", f"run{attempt}", "--", "stops.py"]
-        process = start(*words, cwd=project, python=interpreter())
+        process = start(*words, cwd=project)  # a program is asked to stop by its process's number
         assert wait_until(lambda begun=2 * (attempt + 1): len(ready_workers(project)) == begun)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
