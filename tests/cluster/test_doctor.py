@@ -51,7 +51,7 @@ def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher
     assert {one["wrong"] for one in measured["collectives"]} == {0}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_nodes_without_this_file_system_send_their_numbers_back(apart, tmp_path):
     flags = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     found, words = doctor(apart, *flags)

@@ -63,7 +63,7 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     ways.wait_for_requeue(cluster, number)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_lost_slurmd_ends_the_run_when_slurm_gives_the_node_up(job):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
     (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")

@@ -21,15 +21,14 @@ STARTS = PROGRAMS | {"loop": Loop}
 # What a run meets, one after the other; when the last one hits it, it may not start again.
 CHOSEN = [
     ("ssh", "loop", "agent killed, connection cut, link down, agent of node 0 killed"),
-    ("sbatch", "trainer", "node lost, worker killed"),
-    ("sbatch", "plain script", "torchrun killed, worker stopped"),
+    ("sbatch", "trainer", "torchrun killed, node lost, worker killed"),
 ]
 CHOSEN += [
     pytest.param(*row, marks=SLOW)
     for row in (
-        ("ssh", "trainer", "connection cut, torchrun killed"),
+        ("ssh", "trainer", "link down, worker raises"),
         ("ssh", "plain script", "worker raises, agent told to end"),
-        ("sbatch", "plain script", "worker exits"),
+        ("sbatch", "plain script", "worker stopped, worker exits"),
         ("sbatch", "script", "agent killed, worker killed"),
     )
 ]
@@ -130,8 +129,8 @@ def of_a_script(run: Run) -> dict:
     return run.exit()
 
 
-@SLOW
-@pytest.mark.parametrize("way", ["sbatch", pytest.param("ssh", marks=MATRIX)])
+@MATRIX
+@pytest.mark.parametrize("way", WAYS)
 def test_a_script_that_catches_sigterm_saves(cluster, begin, way):
     run = begin(way, Script("--saves"))
     if way == "ssh":

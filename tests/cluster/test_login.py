@@ -78,6 +78,7 @@ def test_second_login_run_removes_deleted_files_without_resending_muster(laptop)
     assert "gone.py" not in names and {"a name\nwith a line", "made", "t.py"} <= names
 
 
+@pytest.mark.slow
 def test_a_job_of_slurm_and_values_of_env(laptop):
     laptop.env["SECRET"] = "of $HOME"
     flags = ("--launcher", "slurm", "--nodes", "2", "--workers", "manual", "--env", "SECRET")

@@ -97,7 +97,7 @@ def lose_node_0(run: ways.Run) -> None:
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
     """They connect to the one that is node 0 after it."""
     cluster = other_cluster("--nodes", "4")

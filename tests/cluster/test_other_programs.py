@@ -40,7 +40,7 @@ PROGRAM = {
     ),
     "accelerate": Program("accelerate_test.py", "sbatch", "test_script on 8 processes"),
 }
-ONCE = [(name, PROGRAM[name].way) for name in (ONE_IMPORT, "trainer", "lightning")]
+ONCE = [(name, PROGRAM[name].way) for name in ("trainer", "lightning")]
 RUNS = [
     ("ddp", "slurm"),
     *(pytest.param(*one, marks=SLOW) for one in ONCE),
@@ -51,12 +51,10 @@ RUNS = [
         if (name, way) not in (("ddp", "slurm"), *ONCE)
     ),
 ]
-FAILURES = [(ONE_IMPORT, "ssh")]
-FAILURES += [
-    pytest.param(name, way, marks=MATRIX)
+FAILURES = [
+    pytest.param(name, way, marks=SLOW if (name, way) == (ONE_IMPORT, "ssh") else MATRIX)
     for name in ("ddp", ONE_IMPORT)
     for way in WAYS
-    if (name, way) not in FAILURES
 ]
 
 

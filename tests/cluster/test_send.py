@@ -118,7 +118,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
             on_node(apart, node, "rm -rf ~/full")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_interrupted_send_names_node_and_is_continued_by_next_run(
     other_cluster, project, tmp_path, monkeypatch
 ):

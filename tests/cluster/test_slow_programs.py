@@ -45,6 +45,7 @@ def calls(folder: Path, name: str) -> int:
     return len((folder / f"{name}.calls").read_text().splitlines())
 
 
+@pytest.mark.matrix
 def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path, held_s):
     slow = slowed(cluster, tmp_path, held_s, squeue="", scontrol="")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
@@ -62,6 +63,7 @@ def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
     assert calls(tmp_path, "srun") == 2
 
 
+@pytest.mark.matrix
 @pytest.mark.needs("rsync")
 def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path, held_s):
     """Those of the second agent's node, which has a disk of its own."""

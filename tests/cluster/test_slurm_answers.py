@@ -48,6 +48,7 @@ def is_queued(cluster: Cluster) -> bool:
     return bool(set(states) - {"COMPLETING"})
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
     one = run(ways.slurm, 1)
     try:
@@ -96,7 +97,7 @@ def test_a_requeued_job_is_cancelled_before_it_starts_again(cluster, run, jobs):
     assert not is_queued(cluster)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs):
     """For longer than agents wait for a sign of life."""
     one = run(ways.sbatch("multinode.sh"), 2)

@@ -64,7 +64,7 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
 @pytest.mark.usefixtures("paced")
 @pytest.mark.parametrize(
     ("way", "notice"),
-    [("sbatch", "USR1"), pytest.param("slurm", "USR2", marks=pytest.mark.slow)],
+    [("sbatch", "USR1"), pytest.param("slurm", "USR2", marks=pytest.mark.matrix)],
 )
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
     cluster, tmp_path, monkeypatch, way, notice

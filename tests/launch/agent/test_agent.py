@@ -88,7 +88,7 @@ def test_agent_that_got_a_signal_is_replaced_for_next_attempt(tmp_path):
     (tmp_path / "signalled.py").write_text(SIGNALLED)
     flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "signalled")
     argv = (*flags, "--max-restarts", "1", "--stop-grace-s", "1", "--", "./signalled.py")
-    code, out, err = submit(*argv, cwd=tmp_path)
+    code, out, err = submit(*argv, cwd=tmp_path, python=sys.executable)
     assert code == 0 and "attempt 1" in out, err
     assert "error: node1 was sent SIGTERM" in err
 

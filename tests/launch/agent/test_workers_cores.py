@@ -17,7 +17,9 @@ LOCAL = ["--launcher", "local"]
 def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
     """Threads and CPUs of each rank, and what was printed."""
     (folder / "shows.py").write_text(SHOWS_CORES)
-    out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder)
+    # what imports for all workers of a node hands descriptors on
+    python = sys.executable if "preload" in flags else None
+    out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder, python=python)
     paths = sorted(folder.glob("logs/*/workers/*.out"))
     found = [json.loads(path.read_text()) for path in paths]
     return [threads for threads, _ in found], [cpus for _, cpus in found], out

@@ -9,6 +9,7 @@ from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
 from tests.launch.submit import wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("held_s", "deadlines"),
     [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],

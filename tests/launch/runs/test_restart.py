@@ -10,6 +10,7 @@ from muster import run_files
 from muster.errors import NO_RETRY, STOPPED
 from tests.launch.submit import recovered, start, submit, wait_until, worker
 from tests.preload import interpreter
+from tests.train.workers import read_json
 from tests.written import write
 
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
@@ -34,8 +35,12 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     assert f"its output: muster jobs logs hurt --attempt 1 --rank {rank}\n" in err, err
     # what the other rank says of it is no cause, and is in its own log
     assert "lost rank" not in err and "lost another worker" not in err, err
-    log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"
-    assert "error: lost " in log.read_text() or "error: stopped by SIGTERM" in log.read_text()
+    first = tmp_path / "hurt" / "attempts" / "0"
+    log = (first / "workers" / f"rank_{1 - rank:05d}.err").read_text()
+    agent = read_json(first / "agents" / f"node_{1 - rank:05d}.exit.json")
+    # on a busy machine it is killed before it can write
+    is_killed = "SIGKILL" in [process["signal"] for process in agent["ended"].values()]
+    assert is_killed or "error: lost " in log or "error: stopped by SIGTERM" in log
     parts = recovered(out, tmp_path / "hurt", "step [0-9]+ again")
     assert parts == ["noticed", "stopped", "agents", *OF_OURS]
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}

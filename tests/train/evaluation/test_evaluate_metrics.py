@@ -84,7 +84,10 @@ def answers(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(ranks, marks=SLOW) for ranks in (2, 4))])
 def test_metric_on_uneven_ranks_equals_one_process_without_writable_cache(
     ranks, answers, monkeypatch
 ):

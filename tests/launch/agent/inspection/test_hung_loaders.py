@@ -38,6 +38,7 @@ main()
 """
 
 
+@pytest.mark.matrix
 def test_a_stuck_loader_process_is_named_with_its_line(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     flags = ["--launcher", "local", "--nodes", "1", "--nproc-per-node", "2", "--no-snapshot"]

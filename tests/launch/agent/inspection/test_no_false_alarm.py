@@ -56,6 +56,7 @@ while goes_on:
 """
 
 
+@pytest.mark.matrix
 def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]

@@ -19,7 +19,10 @@ BASE = TrainConfig(
     task="synthetic", sync="local_sgd", lr=0.01, epochs=3, batch_size=64, device="cpu",
     split="3,1,0", sync_every=4,
 )  # fmt: skip
-DILOCO = {"outer_lr": 0.7, "outer_momentum": 0.9}
+KINDS = {
+    "local SGD": BASE,
+    "DiLoCo": replace(BASE, outer_lr=0.7, outer_momentum=0.9),
+}
 
 
 def every_step(ranks: Ranks, disk: Path) -> None:
@@ -59,28 +62,31 @@ def work(ranks: Ranks, folder: str) -> dict[str, Any]:
     disk = Path(folder) / f"disk{ranks.rank}"
     every_step(ranks, disk / "every")
     patchy(ranks)
-    results: dict[str, Any] = {"rounds": rounds(ranks, disk)}
-    for name, config in (("local SGD", BASE), ("DiLoCo", replace(BASE, **DILOCO))):
+    for name, config in KINDS.items():
         # With the same checkpoints, since making one is a round out of turn. Not two of them:
         # where the disk is still busy with one, the next comes later.
         often = {"checkpoint_every": str(CUT), "max_steps": 2 * CUT - 1, "batch_size": 256}
         assert_resumes(ranks, replace(config, **often), disk / name, name)
-        trained = train(ranks, replace(config, split="even", epochs=12), disk / f"even-{name}")
-        results[name] = trained.history.evaluations[-1].metrics["accuracy"]
-    return results
+    return rounds(ranks, disk)
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def learn(ranks: Ranks, folder: str) -> dict[str, float]:
+    """The accuracy that each kind reaches."""
+    disk = Path(folder, f"disk{ranks.rank}")
+    found = {}
+    for name, config in KINDS.items():
+        trained = train(ranks, replace(config, split="even", epochs=12), disk / name)
+        found[name] = trained.history.evaluations[-1].metrics["accuracy"]
+    return found
+
+
+@pytest.mark.slow
+def test_local_sgd_and_diloco_learn(tmp_path):
+    found = results_of(learn, 3, tmp_path, str(tmp_path), timeout_s=840)[0]
+    assert found["local SGD"] > 0.95 and found["DiLoCo"] > 0.95
+
+
+def test_rounds_are_exact_resumable_and_send_the_model_once(tmp_path):
     """The workers check that ranks have the same bits, and that a run equals what it should."""
-    folder = tmp_path_factory.mktemp("found")
-    return results_of(work, 3, folder, str(folder), timeout_s=840)[0]
-
-
-def test_local_sgd_and_diloco_learn(results):
-    assert results["local SGD"] > 0.95 and results["DiLoCo"] > 0.95
-
-
-def test_only_a_round_sends_bytes_and_it_sends_the_model_once(results):
-    rounds = results["rounds"]
+    rounds = results_of(work, 3, tmp_path, str(tmp_path), timeout_s=840)[0]
     assert rounds["payload"] == [rounds["model"] * (step % 4 == 0) for step in range(1, 21)]
