@@ -119,7 +119,7 @@ def without_programs(tmp_path, monkeypatch) -> list[str]:
     return []
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_where_no_program_is_installed_nothing_fails(without_programs):
     words = [sys.executable, "-m", "pytest", "--quick", "-p", "no:cacheprovider", *AFFECTED]
     words += ["-m", "not slow and not matrix", "-k", f"not ({WAITS})"]

@@ -26,7 +26,6 @@ CHOSEN = [
 CHOSEN += [
     pytest.param(*row, marks=SLOW)
     for row in (
-        ("ssh", "trainer", "link down, worker raises"),
         ("ssh", "plain script", "worker raises, agent told to end"),
         ("sbatch", "plain script", "worker stopped, worker exits"),
         ("sbatch", "script", "agent killed, worker killed"),

@@ -134,7 +134,7 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     assert len(by_hand(cluster, 2, tmp_path, address="fd00:10:10:1::1")) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "16")
     assert workers_that_meet(cluster, "node[0-15]", tmp_path, 4) == 64

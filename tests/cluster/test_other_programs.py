@@ -51,11 +51,7 @@ RUNS = [
         if (name, way) not in (("ddp", "slurm"), *ONCE)
     ),
 ]
-FAILURES = [
-    pytest.param(name, way, marks=SLOW if (name, way) == (ONE_IMPORT, "ssh") else MATRIX)
-    for name in ("ddp", ONE_IMPORT)
-    for way in WAYS
-]
+FAILURES = [pytest.param(name, way, marks=MATRIX) for name in ("ddp", ONE_IMPORT) for way in WAYS]
 
 
 @pytest.fixture(autouse=True)

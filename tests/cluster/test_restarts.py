@@ -71,7 +71,7 @@ def working(
     return agents(run)
 
 
-@pytest.mark.parametrize("way", ["ssh", "sbatch"])
+@pytest.mark.parametrize("way", ["ssh", pytest.param("sbatch", marks=pytest.mark.matrix)])
 def test_restart_replaces_only_the_lost_agent_on_its_node(begin, way):
     run = begin(recoveries.WAYS[way], "--nodes", "4", "--max-restarts", "4")
     first = agents(run)

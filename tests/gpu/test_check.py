@@ -215,6 +215,7 @@ def test_only_flag_runs_chosen_rows_beside_single_process(simulated):
     assert "|ddp|" not in written[-1] and "|single|" in written[-1]
 
 
+@pytest.mark.matrix
 def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
     """Real runs: two workers of this machine, one killed and resumed by one, and a script."""
     page = tmp_path / "page.md"

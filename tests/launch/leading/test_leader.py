@@ -61,7 +61,7 @@ def test_culprit_reported_two_seconds_late_is_still_the_cause(spec, capsys):
     assert message in capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
     """As in `... | less`: its reader takes nothing before the run is over."""
     reads, writes = os.pipe()

@@ -39,6 +39,7 @@ def test_a_suspended_run_goes_on_where_it_was(tmp_path):
         assert "no progress" not in finished(leader, tmp_path)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("held_s", "deadlines"),
     [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],
@@ -54,6 +55,7 @@ def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadli
         finished(leader, tmp_path)
 
 
+@pytest.mark.matrix
 def test_agent_resumed_after_suspension_does_not_count_leader_as_silent(tmp_path):
     limits = {"AGENT_LOST_WHEN_SILENT_S": 100.0, "LEADER_LOST_WHEN_SILENT_S": LIMIT_S}
     with led(tmp_path, **limits) as leader:
