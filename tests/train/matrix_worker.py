@@ -33,7 +33,7 @@ BY_LIBRARY = "|library"  # at the end of the name of a case that was trained wit
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
 # and gaps that grow. The whole matrix takes 100.
-STEPS = {"some": 8, "choice": 8, "whole": 100}
+STEPS = {"choice": 8, "whole": 100}
 TRAININGS = [
     ("bert", "fp64"),
     ("patchy", "fp64"),
@@ -86,9 +86,8 @@ def cases(world_size: int, precision: str, size: str) -> list[Case]:
     """The matrix at one number of ranks and one precision; at one rank, the references.
 
     The choice: in float64, where the tolerance is tightest, every mode and bucket form meets every
-    split; in float32 each meets one split per number of ranks. The four ways to accumulate and clip
-    rotate through them. Some of it: each mode meets each split with one of the trainings. The whole
-    matrix crosses all with all.
+    split with one of the trainings; in float32 each meets one split per number of ranks. The four
+    ways to accumulate and clip rotate through them. The whole matrix crosses all with all.
     """
     modes = [*MODES, ("zero1", 0.0)] if size == "whole" else MODES
     ways = list(itertools.product((1, 3), (0.0, 0.05)))  # accumulation, clip
@@ -98,10 +97,8 @@ def cases(world_size: int, precision: str, size: str) -> list[Case]:
         training, mode, split, way = numbers
         task, own = TRAININGS[training]
         chosen = (sum(numbers) + world_size) % len(ways) == 0
-        if precision == "fp32":
-            chosen = chosen and (split + mode + world_size) % 3 == 0
-        if size == "some":
-            chosen = chosen and (training + split + mode) % 3 == 0
+        turn = world_size if precision == "fp32" else training
+        chosen = chosen and (split + mode + turn) % 3 == 0
         if own == precision and (chosen or size == "whole"):
             found.append(Case(task, precision, *modes[mode], splits[split], *ways[way]))
     if world_size > 1:

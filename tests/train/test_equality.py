@@ -39,8 +39,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("ranks", "precision", "size"),
     [
-        (3, "fp64", "some"),
-        pytest.param(4, "fp64", "some", marks=SLOW),
+        (3, "fp64", "choice"),
+        pytest.param(4, "fp64", "choice", marks=SLOW),
         pytest.param(3, "fp32", "choice", marks=SLOW),
         *(
             pytest.param(ranks, precision, "whole", marks=MATRIX)
@@ -76,7 +76,7 @@ def test_every_mode_equals_single(reference, tmp_path, ranks, precision, size):
 
 def test_the_references_differ_by_far_more_than_the_tolerance(reference):
     """So that a case compared with the wrong reference, or not trained at all, would be seen."""
-    found = reference("fp64", "some")
+    found = reference("fp64", "choice")
     clipped, free = (
         found[f"patchy|fp64|single|25.0|even|1|{clip}"]["params"] for clip in (0.05, 0.0)
     )

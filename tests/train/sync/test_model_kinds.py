@@ -34,11 +34,13 @@ RANKS = pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.m
 @RANKS
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_kind_trains_in_every_mode_as_in_single(kind, ranks, each):
-    wrong, alone = [], each(1)[0]
+    wrong = []
+    alone = each(1)[0]
     for case in worker.cases(ranks):
         if case.task != kind or worker.raises(case):
             continue
-        want, got = alone[case.reference.name], each(ranks)[0][case.name]
+        want = alone[case.reference.name]
+        got = each(ranks)[0][case.name]
         if "error" in got:
             wrong.append(f"{case.name}: {got['error']}")
             continue
@@ -60,7 +62,8 @@ def test_reentrant_checkpointing_of_a_shared_layer_is_refused(ranks, each):
 
 @pytest.mark.parametrize("mode", worker.OF_ANY_TYPE)
 def test_bfloat16_parameters_stay_so_and_learn_the_same(each, mode):
-    single, here = each(1)[0]["halves"], each(3)[0][f"halves|{mode}"]
+    single = each(1)[0]["halves"]
+    here = each(3)[0][f"halves|{mode}"]
     kinds = {name: tensor.dtype for name, tensor in here["state"].items()}
     assert kinds["frozen.weight"] == kinds["low.weight"] == torch.bfloat16
     assert kinds["head.weight"] == torch.float32

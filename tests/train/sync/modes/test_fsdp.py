@@ -23,7 +23,8 @@ from train.sync.modes.fsdp import Fsdp
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
-WIDTH, LAYERS = 1024, 8
+WIDTH = 1024
+LAYERS = 8
 LAYER_BYTES = 4 * WIDTH**2
 MODEL_BYTES = LAYERS * LAYER_BYTES  # 32 MiB
 FEW_LAYERS = 4 * LAYER_BYTES  # what may be gathered at once, with its buffers
