@@ -85,7 +85,7 @@ def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_p
     assert code == 1 and says in err, out + err
     ends = [read_json(path) for path in run.run_dir.glob("agents/*.exit.json")]
     assert len(ends) == 3  # each has heard it by the other network
-    assert max(end["noticed_unix_s"] for end in ends) - down < 60.0
+    assert max(end["noticed_unix_s"] for end in ends) - down < 600.0
 
 
 def lose_node_0(run: ways.Run) -> None:

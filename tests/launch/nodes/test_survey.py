@@ -236,7 +236,8 @@ def test_an_answer_without_end_is_left(monkeypatch):
         assert not asked._parts
 
 
-def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
+def test_a_probe_that_cannot_start_leaves_none_of_those_before_it(monkeypatch):
+    monkeypatch.setattr("launch.nodes.survey.NODE_LEAVES_SURVEY_S", 300.0)  # it only begins
     well = local_transport(2)
     survey = Survey(Transport(well.names, [well.commands[0], ["/no/such/program"]], well.explain))
     with pytest.raises(FileNotFoundError), survey:
