@@ -53,7 +53,11 @@ def test_each_item_of_the_second_example_has_its_loss(project):
 def test_the_notebook_runs_from_its_first_cell_to_its_last(project):
     notebook = nbformat.read(DOCS / "python.ipynb", as_version=4)
     NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(project)}}
+        notebook,
+        timeout=300,
+        iopub_timeout=300,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(project)}},
     ).execute()
     outputs = [
         "".join(one.get("text", "") or one["data"]["text/plain"] for one in cell["outputs"])

@@ -51,7 +51,7 @@ def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
 
 # Begun last, one of these tests would keep all but one process waiting.
 LONGEST_FIRST = (
-    "test_faults.py", "test_slow_programs.py", "test_slurm_answers.py", "test_other_programs.py",
+    "test_faults.py", "test_doctor.py", "test_slurm_answers.py", "test_other_programs.py",
     "test_slurm_jobs.py", "test_hangs.py", "test_ends.py", "test_bad_nodes.py",
 )  # fmt: skip
 

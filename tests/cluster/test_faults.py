@@ -28,7 +28,6 @@ CHOSEN += [
     for row in (
         ("ssh", "plain script", "worker raises, agent told to end"),
         ("sbatch", "plain script", "worker stopped, worker exits"),
-        ("sbatch", "script", "agent killed, worker killed"),
     )
 ]
 

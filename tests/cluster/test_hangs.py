@@ -108,7 +108,7 @@ def test_seven_ways_to_hang_and_two_orders_are_distinguished(cluster, tmp_path, 
 
 
 def test_a_hang_is_reported_without_a_question(cluster, project):
-    stops = ["--hang-after-s", "6", "--on-hang", "stop", "--max-restarts", "1"]
+    stops = ["--hang-after-s", "10", "--on-hang", "stop", "--max-restarts", "1"]
     argv = ways.slurm(cluster, 4, *stops, "--", "hangs.py", str(project))
     code, out, err = ways.call(cluster, argv, project)
     assert code == NO_RETRY, (code, out, err)

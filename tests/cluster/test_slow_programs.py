@@ -11,9 +11,9 @@ from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.matrix,
     # longer than an agent may be silent
-    pytest.mark.parametrize("held_s", [18, pytest.param(60, marks=pytest.mark.matrix)]),
+    pytest.mark.parametrize("held_s", [18, 60]),
 ]
 PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c"]
 FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
@@ -45,7 +45,6 @@ def calls(folder: Path, name: str) -> int:
     return len((folder / f"{name}.calls").read_text().splitlines())
 
 
-@pytest.mark.matrix
 def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path, held_s):
     slow = slowed(cluster, tmp_path, held_s, squeue="", scontrol="")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
@@ -63,7 +62,6 @@ def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
     assert calls(tmp_path, "srun") == 2
 
 
-@pytest.mark.matrix
 @pytest.mark.needs("rsync")
 def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path, held_s):
     """Those of the second agent's node, which has a disk of its own."""

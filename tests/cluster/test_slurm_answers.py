@@ -48,7 +48,7 @@ def is_queued(cluster: Cluster) -> bool:
     return bool(set(states) - {"COMPLETING"})
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
     one = run(ways.slurm, 1)
     try:

@@ -48,15 +48,18 @@ def test_every_unreachable_node_is_reported_at_once_and_nothing_starts(cluster, 
     impostor = f"node3,10.10.1.4 {key_of(cluster, '10.10.1.2')}"
     config = knows(cluster, tmp_path, *others, impostor)
     hosts = tmp_path / "hosts.txt"
-    hosts.write_text("node0\nnode3\nno-such-host.invalid\nroot@10.10.1.77\nnode1:2222\n")
+    hosts.write_text(
+        "node0\nnode3\nno-such-host.invalid\nroot@10.10.1.77\nnode1:2222\nnobody@node2\n"
+    )
     code, out, err = ssh(cluster, hosts, "--logs-dir", str(tmp_path), config=config)
     lines = err.splitlines()
-    assert code == 2 and out == "" and len(lines) == 4, err
+    assert code == 2 and out == "" and len(lines) == 5, err
     assert all(line.startswith("error: ") for line in lines)
     assert "node3: its host key is not" in lines[0]
     assert "no-such-host.invalid: its name does not resolve" in lines[1]
     assert "10.10.1.77: no" in lines[2]
     assert "node1:2222: nothing listens for ssh there" in lines[3]
+    assert "node2: it does not let you in" in lines[4]
     assert list(tmp_path.glob("*/config.yaml")) == []
 
 

@@ -114,7 +114,7 @@ def test_testbed_that_was_cut_short_is_cleaned_up(stage, then):
         take_down()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.usefixtures("nothing_left")
 def test_testbed_daemon_that_fails_to_start_leaves_only_its_log():
     with socket.create_server(("0.0.0.0", 16817)):

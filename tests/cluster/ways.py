@@ -208,8 +208,11 @@ class Run:
         return psutil.Process(read_json(self.run_dir / f"agents/node_{node:05d}.json")["pid"])
 
     def hosts(self) -> list[str]:
-        """Of each node, in their order."""
-        return [read_json(path)["host"] for path in self._agents()]
+        """Of each node, in their order; of none while an attempt's records are moved."""
+        try:
+            return [read_json(path)["host"] for path in self._agents()]
+        except FileNotFoundError:
+            return []
 
     def _agents(self) -> list[Path]:
         return sorted(self.run_dir.glob("agents/node_?????.json"))

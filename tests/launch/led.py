@@ -22,7 +22,7 @@ from tests.launch.pretended import FACTS
 from tests.launch.submit import wait_until
 
 # For so many seconds something stands, with these deadlines and with those of the table.
-BRIEFLY = (9.0, {"AGENT_LOST_WHEN_SILENT_S": 5.0, "AGENT_STANDS_NAMED_AFTER_S": 4.0})
+BRIEFLY = (14.0, {"AGENT_LOST_WHEN_SILENT_S": 10.0, "AGENT_STANDS_NAMED_AFTER_S": 4.0})
 FOR_LONG: tuple[float, dict[str, float]] = (60.0, {})
 HANG_S = 7.0
 CHANGED = """

@@ -125,6 +125,20 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     assert alive(tmp_path) == []
 
 
+def test_second_ctrl_c_waits_for_no_worker(tmp_path):
+    script = "trap '' TERM; touch $MUSTER_RUN_DIR/ready; while :; do sleep 1; done"
+    flags = ["--launcher", "local", "--workers", "manual", "--logs-dir", str(tmp_path)]
+    process = start(*flags, "--stop-grace-s", "10000", "--run-id", "deaf", "--", "sh", "-c", script)
+    assert wait_until((tmp_path / "deaf" / "ready").exists)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert alive(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]

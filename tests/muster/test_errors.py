@@ -81,7 +81,7 @@ def command(body, **streams):
 @pytest.mark.parametrize(
     "body",
     [
-        "[print(number) for number in range(100_000)]",  # more than a pipe holds
+        "input(); [print(number) for number in range(100_000)]",  # more than a pipe holds
         "input(); print('too late')",  # a little, at the end
         "input(); print('help'); sys.exit(0)",
         "input(); print('too late', file=sys.stderr); print('too late')",

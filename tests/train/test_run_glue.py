@@ -13,7 +13,7 @@ from muster.errors import UsageError
 from tests.fuzzing import fuzzed
 from tests.train.command_lines import translated
 from tests.train.tasks.text.made import make
-from tests.train.workers import TORCHRUN, finish, free_port, start
+from tests.train.workers import TORCHRUN, errors_of, finish, free_port, start
 from train import run_glue
 
 # As the assignment gives it, but for the folders.
@@ -265,7 +265,7 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
     where = f"--master_ip 127.0.0.1 --master_port {free_port()} --world_size 2 --model_type bert"
     words = [*where.split(), "--num_train_epochs=2", "--local_rank"]
     ended = finish([start_script(course_folder, *words, str(rank)) for rank in (0, 1)])
-    assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
+    assert [(code, errors_of(err)) for code, _, err in ended] == [(0, [])] * 2
     assert ended[0][1].startswith("batch size: 8 per worker x world size 2") and not ended[1][1]
     (run_dir,) = (course_folder / "logs").iterdir()
     summary = json.loads((run_dir / "summary.json").read_text())

@@ -329,12 +329,10 @@ def test_a_run_that_is_stopped_has_saved_and_left_nothing(project, inside, way):
 def test_stacks_show_where_a_worker_inside_is(project, inside):
     with ended(start(*MANUAL, "--nodes", "2", *inside, "--", "waits.py", cwd=project)) as process:
         assert wait_until(lambda: ready(project) == 2 or process.poll() is not None)
-        logs = ["--logs-dir", project / "logs"]
-        shown = call(sys.executable, JOBS, *logs, "stacks", "run", cwd=project)
+        words = [sys.executable, JOBS, "--logs-dir", project / "logs", "stacks", "run"]
+        assert wait_until(lambda: call(*words, cwd=project).stdout.count("asleep, waits.py:") == 2)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("asleep, waits.py:") == 2, shown.stdout
 
 
 @pytest.mark.slow

@@ -77,6 +77,39 @@ def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
     assert own.lives()
 
 
+def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_path, monkeypatch):
+    """It may still log in; afterwards a silence of 15 s is its end."""
+    own, other = agent
+    now_s = [channel.running_s()]
+    monkeypatch.setattr(channel, "running_s", lambda: now_s[0])
+    part = assignment(tmp_path)
+    own.begin(replace(part, spec=replace(part.spec, join_s=300.0)), tmp_path)
+
+    def loss_after(seconds):
+        for _ in range(seconds):
+            now_s[0] += 1.0
+            own.channel.receive()
+        return own.loss()
+
+    assert loss_after(20) is None
+    other.send(beat=1.0)
+    assert loss_after(10) is None
+    assert loss_after(10).kind == Kind.SILENT
+
+
+def test_agent_that_waits_for_a_disk_is_named_once_with_its_file(agent, tmp_path):
+    own, _ = agent
+    own.begin(assignment(tmp_path), tmp_path)
+    stands = [{"stands_s": 1.0}, *({"stands_s": s, "waits_for": "/disk/x"} for s in (31.0, 61.0))]
+    assert [own.stall_line(one) for one in (*stands, {}, {})] == [
+        None,
+        "node0 has done nothing for 31 s: it waits for /disk/x; is its disk full or slow?",
+        None,
+        "node0 goes on",
+        None,
+    ]
+
+
 def test_heartbeats_of_agents_cause_no_extra_read_of_run_files(agent, tmp_path, monkeypatch):
     """A look asks for the state of two files of each rank, perhaps of a file server."""
     own, other = agent

@@ -13,17 +13,22 @@ from tests.commands import call
 from tests.written import executable
 
 ANSWERS = [
-    ("echo main", "slurm"),
-    ("sleep 3; echo main", "slurm"),  # a busy controller
-    ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
-    ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
+    ("echo main", 300.0, "slurm"),
+    ("exec sleep 1000", 0.1, "slurm"),  # a busy controller
+    (
+        "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1",
+        300.0,
+        "slurm",
+    ),
+    ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", 300.0, "local"),
 ]
 
 
-@pytest.mark.parametrize(("sinfo", "launcher"), ANSWERS)
+@pytest.mark.parametrize(("sinfo", "patience_s", "launcher"), ANSWERS)
 def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
-    sinfo, launcher, tmp_path, monkeypatch
+    sinfo, patience_s, launcher, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr("launch.launchers.base.SLURM_CLUSTER_ANSWERS_S", patience_s)
     for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
         executable(tmp_path / name, f"#!/bin/sh\n{text}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -147,9 +147,11 @@ def test_failures_that_are_alike_are_counted(spec):
     assert restart.count_same_failures(spec.run_dir) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT])
-def test_sigquit_to_leader_stops_run_and_is_recorded(tmp_path, number):
-    command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
+def test_leader_that_loses_its_terminal_stops_its_run_and_records_that(tmp_path, number):
+    # below nohup, SIGHUP would be ignored
+    command = ["env", f"--default-signal={number.name[3:]}"]
+    command += [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
         assert wait_until((tmp_path / "exits").exists)
         process.send_signal(number)

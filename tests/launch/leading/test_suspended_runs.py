@@ -11,8 +11,8 @@ from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
 
 pytestmark = pytest.mark.slow
 
-SUSPENDED_S = 9.0
-LIMIT_S = 5.0
+SUSPENDED_S = 14.0
+LIMIT_S = 10.0
 
 
 def send(number: int, processes: list[psutil.Process]) -> None:

@@ -319,6 +319,9 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     arrived = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
     assert all((here / path).read_bytes() == (there / path).read_bytes() for path in arrived)
     assert {run_files.matching(path.as_posix()).pattern for path in arrived} == home
+    # what will be unpickled, others neither read nor write
+    private = [path for path in arrived if run_files.matching(path.as_posix()).private]
+    assert private and all((here / path).stat().st_mode & 0o777 == 0o600 for path in private)
 
 
 def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):

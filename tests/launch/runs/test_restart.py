@@ -16,7 +16,7 @@ from tests.written import write
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
 OF_OURS = ["imports", "rendezvous", "model", "checkpoint", "step"]
 # So long that it is not over before a look finds its first checkpoint.
-SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "15"]
+SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "25"]
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])

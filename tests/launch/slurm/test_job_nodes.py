@@ -15,6 +15,7 @@ import pytest
 from configs.settings.launch import PortRange
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
+from launch.runs import run_record
 from launch.slurm import node_health, run_job
 from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes, _address_of_first
@@ -103,6 +104,21 @@ def test_agents_hear_their_leader_while_it_waits_for_slurm_s_answer(nodes, tmp_p
     monkeypatch.setattr(Channel, "beat", counted)
     monkeypatch.setattr("launch.slurm.job_nodes.end_unix_s", slow_squeue)
     assert lead(nodes(), spec_of(tmp_path, "true")) == 0
+
+
+def test_program_that_catches_sigterm_saves_before_the_time_of_its_job_is_up(
+    nodes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("launch.slurm.job_nodes.end_unix_s", lambda job_id, env: time.time() + 300)
+    # the notice comes once both catch it
+    ready = [tmp_path / f"ready-{rank}" for rank in (0, 1)]
+    made = nodes(is_nearly_over=lambda: all(path.exists() for path in ready))
+    script = "trap 'touch saved-$RANK; exit' TERM; touch ready-$RANK; while :; do sleep 0.1; done"
+    spec = spec_of(tmp_path, "sh", "-c", script, stop_grace_s=300.0)
+    assert lead(made, spec) == 128 + signal.SIGTERM
+    message = run_record.read_end(spec.run_dir)["message"]
+    assert message.endswith("the time of its job is nearly up")
+    assert all((tmp_path / f"saved-{rank}").exists() for rank in (0, 1))
 
 
 def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):

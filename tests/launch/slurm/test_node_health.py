@@ -9,7 +9,7 @@ from tests.written import executable
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Which nodes of a job do not answer whose srun is a script with these cases."""
-    monkeypatch.setattr("launch.slurm.node_health.SLURM_NODES_ANSWER_S", 3.0)
+    monkeypatch.setattr("launch.slurm.node_health.SLURM_NODES_ANSWER_S", 6.0)
 
     def ask(cases: str) -> list[str]:
         executable(tmp_path / "srun", f'#!/bin/sh\ncase "$*" in {cases} esac; exit 1\n')
@@ -27,5 +27,5 @@ def test_a_node_that_does_not_answer_is_left_out(asked, node, gone):
 
 def test_nodes_are_not_gone_because_the_controller_is_busy(asked):
     """It takes one request after the other, each for longer than a node is waited for."""
-    slow = "*=node0*) sleep 3.5 ;; *=node1*) sleep 4.5 ;; *=node2*) sleep 5.5 ;;"
+    slow = "*=node0*) sleep 6.5 ;; *=node1*) sleep 6.6 ;; *=node2*) sleep 6.7 ;;"
     assert asked(slow.replace(" ;;", "; exit 0 ;;")) == []

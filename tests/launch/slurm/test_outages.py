@@ -4,16 +4,18 @@ import json
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launch.runs import run_state
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
-from tests.commands import begin, call, finish
+from tests.commands import begin, call, ended, finish
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
-from tests.launch.submit import SUBMIT
+from tests.launch.submit import SUBMIT, wait_until
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -42,16 +44,15 @@ def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.controller.SLURM_ASKED_AGAIN_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_AFTER_SILENCE_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 0.3, raising=False)
+    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_AFTER_SILENCE_S", 0.0)
+    clock = SimpleNamespace(monotonic=count(0.0, 50.0).__next__, sleep=lambda seconds: None)
+    monkeypatch.setattr("launch.slurm.controller.time", clock)
     run, lines = run_folder(tmp_path, "run", JOB), []
     slurm.silence()
     assert run_state.state_of(run).word == "unknown"
     with pytest.raises(MusterError, match="Slurm does not answer"):
         run_state.cancel(run, lines.append)
     assert lines.pop().startswith("Slurm does not answer") and not (run / "exit.json").exists()
-    monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 120.0)
 
     def say(text: str) -> None:
         lines.append(text)
@@ -61,6 +62,25 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
     run_state.cancel(run, say)
     assert slurm.calls("scancel") and lines[-1] == "run: stopped"
     assert "trying again" in lines[0] and "Unable to contact slurm controller" in lines[0]
+
+
+def test_waiting_command_goes_on_while_the_controller_is_down(slurm, tmp_path):
+    slurm.job_is("RUNNING")
+    with ended(start(tmp_path, "--wait", "--no-preflight")) as process:
+        assert wait_until(lambda: slurm.calls("squeue"))
+        slurm.silence()
+        calls = len(slurm.calls("squeue"))
+        assert wait_until(lambda: len(slurm.calls("squeue")) > calls)
+        assert process.poll() is None
+        slurm.job_is("CANCELLED")
+        slurm.answer_again()
+        assert process.wait(timeout=300) == 143
+
+
+def test_a_suspended_job_is_shown_as_suspended(slurm, tmp_path):
+    run = run_folder(tmp_path, "run", JOB)
+    slurm.job_is("SUSPENDED")
+    assert run_state.state_of(run).word == "suspended"
 
 
 def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):

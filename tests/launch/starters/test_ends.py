@@ -21,11 +21,17 @@ from tests.preload import skip_if_quick
 
 EXITS = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\n"
 KILLED = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"
-# The other worker ends when the file `go` is there, whatever it is sent.
-WAITS = """
-import signal
+# Rank 1 fails, and then rank 0 ends when the file `go` is there, whatever it is sent.
+FAILS_WHILE_ANOTHER_WAITS = """
+import os, signal, sys, time
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.02)
+if os.environ['RANK'] == '1':
+    wait_for('ready')
+    sys.exit(3)
 signal.signal(signal.SIGTERM, lambda *_: None)
-while not os.path.exists('go'): time.sleep(0.02)
+open('ready', 'w').close()
+wait_for('go')
 """
 
 
@@ -48,7 +54,7 @@ def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, cod
 def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
     """It names the worker only after it has ended all others, which may take long."""
     skip_if_quick()
-    workload = node.begin(EXITS + WAITS)
+    workload = node.begin(FAILS_WHILE_ANOTHER_WAITS)
     log = next((node.folder / "run").rglob("*.log"))
     node.wait(lambda: workload.ends() or "closing signal" in log.read_text())
     assert workload.ends() == []

@@ -52,7 +52,7 @@ def gaps(ranks: Ranks) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.needs("g++", "Python.h")
 def test_compiled_model_has_the_same_losses_and_names(tmp_path):
-    for found in results_of(gaps, 2, tmp_path):
+    for found in results_of(gaps, 2, tmp_path, timeout_s=840):
         assert max(found) < 2e-6
 
 

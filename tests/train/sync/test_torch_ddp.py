@@ -28,6 +28,7 @@ NATIVE = "test_ddp_native_mixed_precision_"
 REFUSED = "mixed_precision= needs a hook of DDP's own"
 
 
+@pytest.mark.timeout(3100)
 def test_torchs_own_tests_pass_but_where_it_differs_by_design(tmp_path: Path):
     program = Path(__file__).with_name("torch_ddp_worker.py")
     env = {"PYTHONPATH": str(CHECKOUT)}

@@ -138,7 +138,7 @@ def problems(measured: torch.Tensor) -> list[str]:
 def measured(tmp_path_factory):
     """Of all cases, by one start of the ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    measurements = results_of(seconds, RANKS, folder, str(folder))[0]
+    measurements = results_of(seconds, RANKS, folder, str(folder), timeout_s=840)[0]
     assert {*measurements} == {*SETTINGS, *LOOPS}
     return measurements
 

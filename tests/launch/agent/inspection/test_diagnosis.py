@@ -86,6 +86,18 @@ def test_rank_that_waits_for_a_waiting_rank_is_no_cause():
     assert sentence.partition("; ")[2].startswith("ranks 0, 1 wait")
 
 
+def test_ranks_that_enter_groups_in_different_orders_wait_for_each_other():
+    inner = collective(3, group="1", name="pair")
+    first = replace(view(0, waits=inner), groups={"0": Group((0, 1), 5), "1": Group((0, 1), 3)})
+    second = replace(waiting(1), groups={"0": Group((0, 1), 6), "1": Group((0, 1), 2)})
+    (sentence,) = diagnosed(first, second)
+    assert sentence == (
+        "ranks wait for each other, in groups that they enter in different orders: rank 0 is in "
+        "all_reduce 3 of group 1 (pair), in step, train.py:20 and waits for rank 1; rank 1 is in "
+        "all_reduce 6 of the default group, in step, train.py:20 and waits for rank 0"
+    )
+
+
 def test_ranks_that_have_all_come_disagree_about_a_shape():
     shape = view(2, 6, waits=collective(6, shape=(7,)), place=LINE)
     (sentence,) = diagnosed(waiting(0), waiting(1), shape, waiting(3))

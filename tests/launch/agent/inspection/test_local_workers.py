@@ -17,7 +17,7 @@ from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.inspection.rank_view import view_of
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import ProcessState, state_of, tree_of
-from launch.nodes.channel import Channel
+from launch.nodes.channel import Channel, running_s
 from muster.checkout import CHECKOUT
 from tests.commands import begin
 from tests.launch.pretended import assignment
@@ -32,6 +32,13 @@ def load_data():
 def spin():
     while True:
         pass
+
+def compute():
+    pass
+
+def evaluates():  # its main thread is in several places, as that of any code but a small loop
+    while True:
+        compute(), compute(), compute(), compute(), compute(), compute(), compute(), compute()
 
 def writes():
     while True:
@@ -189,6 +196,12 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     assert report["process"]["words"] == "sleeps"
 
 
+def test_stopped_worker_is_seen_to_be_stopped(start, tmp_path):
+    os.kill(start("load_data").pid, signal.SIGSTOP)
+    words = "is stopped by a signal (SIGSTOP)"
+    assert wait_until(lambda: ask(tmp_path, patience_s=0.1)["process"]["words"] == words)
+
+
 def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
     stranger = subprocess.Popen(["setsid", "--fork", "sleep", "3"])
     stranger.wait()
@@ -240,8 +253,8 @@ def test_process_without_progress_stands_still(start, tmp_path, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone"])
-def test_process_that_writes_or_has_computing_children_makes_progress(start, tmp_path, how):
+@pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone", "evaluates"])
+def test_process_that_writes_or_computes_also_in_children_makes_progress(start, tmp_path, how):
     assert not stands_still(start(how), tmp_path, moves=True)
 
 
@@ -333,11 +346,13 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.agent.inspection.node_inspection.WORKER_EXAMINES_ITSELF_S", 60.0)
     channel = Channel(*os.pipe())
     node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), channel, 0.0)
     start("load_data")
     node._sample()
-    began, ask_workers = time.monotonic(), local_workers.ask
+    began_s = running_s()
+    ask_workers = local_workers.ask
     node._ask({"id": "hang", "ask": "stacks"}, 60.0)
     node._sample()
 
@@ -351,7 +366,7 @@ def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_pat
     monkeypatch.setattr(local_workers, "ask", ask_slowly)
     node._ask({"id": "hang", "ask": "stacks"}, 60.0)
     node._sample()
-    elapsed_s = time.monotonic() - began
+    elapsed_s = running_s() - began_s
     assert node._activity.still_s >= elapsed_s
 
 

@@ -29,6 +29,8 @@ def recorded(includeCollectives=None, onlyActive=None):
 if os.environ["RANK"] == "0":
     _distributed_c10d._dump_nccl_trace_json = recorded
     time.sleep(LIMIT_S)
+    while not os.path.exists(os.environ["MUSTER_RUN_DIR"] + "/stacks/timeout.json"):
+        time.sleep(0.1)  # on a busy machine the ranks are looked at later
     print("terminate called after throwing an instance of 'c10::DistBackendError'\\n  what():  "
           "[Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog "
           "caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=3, "

@@ -47,6 +47,17 @@ def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
     assert len(messages) == 1
 
 
+def test_node_that_does_not_answer_is_named_with_its_link(tmp_path):
+    requests = RequestFile(tmp_path)
+    inspection = RunInspection(
+        assignment(tmp_path).spec, NODES[:2], requests, lambda **message: None, print
+    )
+    inspection.begin({"id": "7", "ask": "stacks"})
+    inspection.take(1, {"id": "7", "complete": True})
+    found = inspection._findings(inspection._gatherings["7"])
+    assert found["lost"] == {"node0": "nothing from its agent for 3.5 s; is its link down?"}
+
+
 def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     """It sees nothing of them meanwhile; a file server may take a minute."""
     now_s = [0.0]

@@ -64,6 +64,7 @@ def test_unchanged_data_file_is_hashed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         hashlib, "file_digest", lambda file, name: reads.append(1) or digest(file, name)
     )
+    monkeypatch.setattr(cache, "SETTLED_S", 3600.0)
     cache.sum_of(tmp_path, path)
     assert not (tmp_path / "sums").exists()  # it has just been written
     monkeypatch.setattr(cache, "SETTLED_S", -60.0)
