@@ -11,11 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from launch.runs import run_state
+from launch.runs.run_state import Submission
+from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.spec import LaunchSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
-from tests.commands import begin, call, ended, finish
+from tests.commands import begin, call, finish
+from tests.launch.pretended import PROGRAM
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
-from tests.launch.submit import SUBMIT, wait_until
+from tests.launch.submit import SUBMIT
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -64,17 +68,28 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
     assert "trying again" in lines[0] and "Unable to contact slurm controller" in lines[0]
 
 
-def test_waiting_command_goes_on_while_the_controller_is_down(slurm, tmp_path):
+def test_waiting_command_goes_on_while_the_controller_is_down(slurm, tmp_path, monkeypatch):
+    words = []
+
+    class Watched(SlurmRunWatcher):
+        def state(self, run_dir, job, end):
+            seen = super().state(run_dir, job, end)
+            words.append(seen.word)
+            match words:
+                case ["running"]:
+                    slurm.silence()
+                case ["running", "unknown"]:
+                    slurm.job_is("CANCELLED")
+                    slurm.answer_again()
+            return seen
+
+    for name in ("JOB_ASKED_EVERY_S", "JOB_ASKED_AFTER_SILENCE_S"):
+        monkeypatch.setattr(f"launch.slurm.run_watcher.{name}", 0.0)
+    run = run_folder(tmp_path, "run", JOB)
     slurm.job_is("RUNNING")
-    with ended(start(tmp_path, "--wait", "--no-preflight")) as process:
-        assert wait_until(lambda: slurm.calls("squeue"))
-        slurm.silence()
-        calls = len(slurm.calls("squeue"))
-        assert wait_until(lambda: len(slurm.calls("squeue")) > calls)
-        assert process.poll() is None
-        slurm.job_is("CANCELLED")
-        slurm.answer_again()
-        assert process.wait(timeout=300) == 143
+    job = Submission("12", "here", Watched(cluster="here"))
+    assert job.follow(LaunchSpec("run", run, PROGRAM)).word == "stopped"
+    assert words[:3] == ["running", "unknown", "stopped"]
 
 
 def test_a_suspended_job_is_shown_as_suspended(slurm, tmp_path):
