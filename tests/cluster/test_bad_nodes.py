@@ -52,7 +52,7 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
     run.end()
     words = ["--logs-dir", str(tmp_path), *MANUAL, "--", "true"]
     blame(failures, "ssh", "node1", 2)
-    _, err = ways.succeed(cluster, ways.ssh(cluster, 2, *words))
+    err = ways.succeed(cluster, ways.ssh(cluster, 2, *words))[1]
     assert "note: node1 was the cause of 2 failures in seven days, the last in earlier:" in err
 
 

@@ -41,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
     [
         (3, "fp64", "choice"),
         pytest.param(4, "fp64", "choice", marks=SLOW),
-        pytest.param(3, "fp32", "choice", marks=MATRIX),
+        pytest.param(3, "fp32", "choice", marks=SLOW),
         *(
             pytest.param(ranks, precision, "whole", marks=MATRIX)
             for ranks in (5, 4, 3, 2)

@@ -100,7 +100,7 @@ def test_a_worker_whose_agent_is_gone_ends(tmp_path):
 # has not let go of it when the program is through.
 LATE_THREADS = """
 import os, sys, torch, torch.distributed as dist
-sys.modules["_muster.gloo_threads"].LIMIT_S = 250
+sys.modules["_muster.gloo_threads"].LIMIT_S = 250  # beside busy processes they run late
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 torch.optim.SGD(model.parameters(), lr=1e-3).step()
