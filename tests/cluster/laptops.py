@@ -90,8 +90,10 @@ class Laptop:
     def end(self) -> None:
         """Have nothing left of it."""
         with Path(f"/proc/{self._holder.pid}/ns/net").open() as network:
+            # Before the others: nobody but this process can reap it, and the rest waits for that.
+            self._holder.terminate()
+            self._holder.wait()
             daemons.end(lambda: daemons.inside([Path(f"/proc/self/fd/{network.fileno()}")]))
-        self._holder.wait()
 
     def _begin(self) -> None:
         pid = self._holder.pid
