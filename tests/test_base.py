@@ -210,6 +210,7 @@ def test_the_doctor_looks_and_says_what_a_measurement_needs(muster, tmp_path):
     assert row["check"] == "python" and "[trainer]" in row["fix"]
 
 
+@pytest.mark.slow
 def test_a_report_needs_its_extra_alone(tmp_path):
     command = install_checkout(environment(tmp_path / "env", *requirements("report")))
     done = call(command, "report", make_run(tmp_path / "run"))

@@ -10,6 +10,8 @@ from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import alive
 
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+
 TESTS = """
 import os, pathlib, signal, subprocess, sys, time
 import psutil, pytest
@@ -42,10 +44,14 @@ ENDS = {
 @pytest.mark.parametrize(
     ("how", "processes"),
     [
-        *((how, 0) for how in ENDS if how != "takes too long"),
         ("passes", 1),
-        pytest.param("takes too long", 0, marks=pytest.mark.slow),
-        pytest.param("is told to end", 1, marks=pytest.mark.slow),
+        ("is interrupted", 0),
+        *(
+            pytest.param(how, 0, marks=SLOW)
+            for how in ("passes", "is skipped", "fails", "is told to end")
+        ),
+        pytest.param("takes too long", 0, marks=MATRIX),
+        pytest.param("is told to end", 1, marks=MATRIX),
     ],
 )
 def test_no_process_outlives_the_session(tmp_path, how, processes):

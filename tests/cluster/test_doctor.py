@@ -73,7 +73,7 @@ def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     assert "node2" not in pairs and "is a firewall between them?" in pairs
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_doctor_names_slow_link_and_link_that_is_down(other_cluster, tmp_path):
     # so slow that the link, and not what else the machine does, decides
     cluster = other_cluster("--nodes", "3", "--rate", "500mbit", "--control-network")

@@ -29,6 +29,7 @@ def test_ctrl_c_over_ssh_stops_with_a_checkpoint(cluster, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("paced")
 def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
     run = Run(cluster, WAYS["ssh"], tmp_path, *MANUAL)
@@ -73,7 +74,7 @@ def test_lost_slurmd_ends_the_run_when_slurm_gives_the_node_up(job):
     job.ends()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.usefixtures("warm_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""

@@ -85,8 +85,8 @@ def let_go(signs: Path, way: str, pid: int) -> None:
         psutil.Process(pid).children()[0].kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["ssh", pytest.param("slurm", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", ["ssh", "slurm"])
 def test_seven_ways_to_hang_and_two_orders_are_distinguished(cluster, tmp_path, way):
     with hung(cluster, tmp_path, way) as run, (run.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

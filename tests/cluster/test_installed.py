@@ -34,6 +34,7 @@ def no_named_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_named_python")
 def test_a_batch_script_of_an_installation(cluster, installed, project):
     before = installed.files()

@@ -62,6 +62,7 @@ def home() -> str:
     return str(Path.home())
 
 
+@pytest.mark.slow
 def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data):
     code, _, err = send(apart, project, f"{data}:~/set")
     assert code == 0, err

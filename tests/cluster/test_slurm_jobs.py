@@ -61,6 +61,7 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     assert [*tmp_path.glob("it*")] == [folder]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("paced")
 @pytest.mark.parametrize(
     ("way", "notice"),

@@ -81,6 +81,7 @@ def test_text_stays_text_on_the_way_to_another_machine(cluster, tmp_path):
     assert found.stdout == ""
 
 
+@pytest.mark.slow
 def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
     """Host names resolve on the control network, as on CloudLab."""
     cluster = other_cluster("--nodes", "4", "--control-network")

@@ -33,9 +33,10 @@ ONCE = [
     ("all_reduce", "multinode_manual.sh"),
     ("accelerate", "multinode.sh"),
     ("fsdp", "slurm-manual"),
+    ("ddp", "slurm-manual"),
 ]
 RUNS = [
-    *(("ddp", way) for way in WAYS),
+    *(("ddp", way) for way in WAYS if way != "slurm-manual"),
     *(pytest.param(*one, marks=SLOW) for one in ONCE),
     *(
         pytest.param(sync, way, marks=MATRIX)

@@ -252,6 +252,7 @@ def test_wheels_are_those_of_the_lock(capsys):
     assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}
 
 
+@pytest.mark.matrix
 def test_output_of_a_row_that_takes_too_long_is_kept(tmp_path):
     bench = Bench(check.parser().parse_args(["--device", "cpu"]), tmp_path)
     words = ["-c", "import time; print('here', flush=True); time.sleep(600)"]

@@ -202,7 +202,7 @@ def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
         job.results()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_each_item_has_a_run_of_its_own(project):
     text = """
 import json, os, time, muster

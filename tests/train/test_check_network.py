@@ -30,6 +30,7 @@ def test_bus_factors_are_those_of_nccl_tests():
     assert bus_factor("broadcast", 4) == bus_factor("sendrecv", 4) == 1.0
 
 
+@pytest.mark.slow
 def test_network_of_three_workers_is_measured_without_wrong_values(tmp_path):
     port = free_port()
     argv = ["-m", "train.check_network", "--logs-dir", str(tmp_path), "--run-id", "net"]

@@ -40,7 +40,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
     ("ranks", "precision", "size"),
     [
         (3, "fp64", "choice"),
-        pytest.param(4, "fp64", "choice", marks=SLOW),
         pytest.param(3, "fp32", "choice", marks=SLOW),
         *(
             pytest.param(ranks, precision, "whole", marks=MATRIX)

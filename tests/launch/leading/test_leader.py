@@ -83,6 +83,7 @@ def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
     assert len(b"".join(taken)) == PRINTED_BYTES
 
 
+@pytest.mark.slow
 def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
     """It would have nobody else to lead it."""
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]

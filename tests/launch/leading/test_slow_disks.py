@@ -9,12 +9,8 @@ from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
 from tests.launch.submit import wait_until
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("held_s", "deadlines"),
-    [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],
-    ids=["briefly", "for long"],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize(("held_s", "deadlines"), [BRIEFLY, FOR_LONG], ids=["briefly", "for long"])
 def test_slow_disk_of_agent_is_named_and_run_goes_on(tmp_path, held_s, deadlines):
     with led(tmp_path, **deadlines) as leader:
         record = tmp_path / "agents" / "node_00001.exit.json"

@@ -67,6 +67,7 @@ def test_agent_resumed_after_suspension_does_not_count_leader_as_silent(tmp_path
         finished(leader, tmp_path)
 
 
+@pytest.mark.matrix
 def test_suspended_agent_is_reported_lost_and_run_ends(tmp_path):
     """The leader cannot know which of both it is, and others wait for that node."""
     with led(tmp_path, AGENT_LOST_WHEN_SILENT_S=LIMIT_S) as leader:

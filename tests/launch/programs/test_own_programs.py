@@ -74,8 +74,10 @@ FAILURES = [
     ("manual", "ctypes.string_at(0)", 139, "rank 3 on node1 died: Segmentation fault$"),
     pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=pytest.mark.slow),
     ("torchrun", *EXIT_3),
-    pytest.param("manual", *EXIT_3, marks=pytest.mark.matrix),
-    pytest.param("preload", *EXIT_3, marks=pytest.mark.slow),
+    *(
+        pytest.param(workers, *EXIT_3, marks=pytest.mark.matrix)
+        for workers in ("manual", "preload")
+    ),
 ]
 
 

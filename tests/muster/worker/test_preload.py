@@ -110,18 +110,15 @@ def test_each_forked_worker_replaces_placeholders_by_its_own_values(project):
 
 THREAD = "import threading, time\n"
 THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
-UNFORKABLE = {
-    "thread": (THREAD, "leaves a thread or process"),
-    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
-}
+CHILD = "import subprocess\nchild = subprocess.Popen(['sleep', '5'])"
 
 
-@pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
-def test_module_that_cannot_be_forked_is_refused_as_preload(project, text, what):
+@pytest.mark.parametrize("text", [THREAD, pytest.param(CHILD, marks=pytest.mark.slow)])
+def test_module_that_cannot_be_forked_is_refused_as_preload(project, text):
     package(project, "busy", text)
     done = run(project, "train.py", modules="decimal,busy")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"error: --preload busy: busy {what}" in done.stderr
+    assert "error: --preload busy: busy leaves a thread or process" in done.stderr
 
 
 def test_package_known_to_read_rank_is_not_preloaded(project):

@@ -57,6 +57,7 @@ def test_rank_without_samples_keeps_its_last_speed(better):
     assert call(plan, (1.0, 100.0), (0.0, 0.0)) is plan
 
 
+@pytest.mark.slow
 def test_split_auto_has_the_losses_of_even_parts(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "3", "--dropout", "0", "--logs-dir", str(tmp_path)]
     losses = {}
@@ -124,6 +125,7 @@ def is_recognised(weights):
     return fast > 3 * slow
 
 
+@pytest.mark.slow
 def test_slow_rank_is_recognised_where_forward_passes_wait_for_it(tmp_path):
     for by_mode in workers.results_of(weights, 2, tmp_path):
         assert all(map(is_recognised, by_mode.values())), by_mode

@@ -113,6 +113,7 @@ def test_resume_from_shared_disk_needs_no_transfer_or_copy(resumes):
         assert (sent, is_right) == (0, True)
 
 
+@pytest.mark.slow
 def test_resume_without_a_shared_disk_needs_no_copy_in_memory(resumes):
     ranks, folder = resumes
     for _, (most, sent, is_right), *_ in ranks:

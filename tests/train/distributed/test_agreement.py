@@ -9,7 +9,7 @@ from tests.launch.submit import wait_until
 from tests.train.workers import finish, free_port, read_json, start
 from train.checkpoints import storage
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.matrix
 
 # a slow disk is slower than the ranks of a busy machine, which are not late within the limit
 SLOW_S, TIMEOUT_S = 20.0, 15.0

@@ -49,7 +49,7 @@ def test_wrong_master_address_or_port_is_named(tmp_path, rank, flags, message):
     assert message.format(**ports) in only_error(ended)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_missing_ranks_are_named_after_join_timeout(tmp_path):
     port = free_port()
     more = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]

@@ -26,7 +26,7 @@ with muster.init(device="cpu") as run:
 """
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
     run_dir = str(tmp_path / "run")
     ended = run_program(

@@ -103,7 +103,7 @@ def shards(made):
     return folder
 
 
-@pytest.mark.parametrize("data_workers", [0, 2])
+@pytest.mark.parametrize("data_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_bert_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
     recipe = {"batch_size": 16, "epochs": 20, "data_workers": data_workers}
     history, _ = trained(made, "bert", data_dir=shards, tokenizer=None, **recipe)

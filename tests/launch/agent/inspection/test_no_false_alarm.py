@@ -93,6 +93,7 @@ def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
     assert "no progress" not in done.stdout + done.stderr
 
 
+@pytest.mark.matrix
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     # A busy disk can take seconds to write a checkpoint down.
     argv = [paced_python(tmp_path / "env"), SUBMIT, "--launcher", "local", "--nodes", "2"]

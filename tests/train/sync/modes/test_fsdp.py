@@ -112,24 +112,29 @@ def of_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
     }
 
 
+@pytest.mark.slow
 def test_fsdp_splits_the_model_in_the_memory_of_a_few_layers(of_modes):
     assert max(rank["wrap"] for rank in of_modes["fsdp"]) < FEW_LAYERS
 
 
+@pytest.mark.slow
 def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(of_modes):
     assert max(rank["_evaluate"] for rank in of_modes["fsdp"]) < FEW_LAYERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
 def test_non_writing_rank_gathers_one_parameter_at_a_time(of_modes, mode):
     assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 8, with two means each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
 def test_resume_reads_one_parameter_at_a_time(of_modes, mode):
     assert max(rank["restore"] for rank in of_modes[mode]) < STATE_BYTES + FEW_LAYERS
 
 
+@pytest.mark.slow
 def test_fsdp_gives_the_whole_model_to_rank_0_alone(of_modes):
     first, second = of_modes["fsdp"]
     assert second["whole"] < FEW_LAYERS
@@ -141,6 +146,7 @@ def test_fsdp_gives_the_whole_model_to_rank_0_alone(of_modes):
     assert second["saved"] == []
 
 
+@pytest.mark.slow
 def test_evaluation_with_fewer_batches_on_a_rank_counts_each_sample_once(of_modes):
     """Of nine samples, in batches of four, rank 0 has two batches and rank 1 has one."""
     metrics = of_modes["fsdp"][0]["metrics"]

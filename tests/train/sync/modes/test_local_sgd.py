@@ -80,7 +80,7 @@ def learn(ranks: Ranks, folder: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_local_sgd_and_diloco_learn(tmp_path):
     found = results_of(learn, 3, tmp_path, str(tmp_path), timeout_s=840)[0]
     assert found["local SGD"] > 0.95 and found["DiLoCo"] > 0.95
