@@ -120,7 +120,8 @@ LONGEST_FIRST = (
     "test_modes_agree.py", "test_own_programs.py", "test_equality.py", "test_no_false_alarm.py",
     "test_preloaded_programs.py", "test_submit.py", "test_torch_ddp.py", "test_agreement.py",
     "test_suspended_runs.py", "test_study.py", "test_check.py", "test_kill_and_continue.py",
-    "test_documents.py", "test_hung_runs.py",
+    "test_documents.py", "test_hung_runs.py", "test_public_docstrings.py", "test_python_page.py",
+    "test_report.py",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import alive
 
-SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+MATRIX = pytest.mark.matrix
 
 TESTS = """
 import os, pathlib, signal, subprocess, sys, time
@@ -46,11 +46,7 @@ ENDS = {
     [
         ("passes", 1),
         ("is interrupted", 0),
-        *(
-            pytest.param(how, 0, marks=SLOW)
-            for how in ("passes", "is skipped", "fails", "is told to end")
-        ),
-        pytest.param("takes too long", 0, marks=MATRIX),
+        *(pytest.param(how, 0, marks=MATRIX) for how in ENDS if how != "is interrupted"),
         pytest.param("is told to end", 1, marks=MATRIX),
     ],
 )

@@ -48,7 +48,7 @@ def last_lines_of_a_session(folder: Path, *words: str) -> list[str]:
     return [*sorted([first, second]), remedy]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_last_lines_list_skipped_tests_and_install_command(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
     executable(tmp_path / "sh", "")

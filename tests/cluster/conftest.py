@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -51,16 +52,20 @@ def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
 
 # Begun last, one of these tests would keep all but one process waiting.
 LONGEST_FIRST = (
-    "test_faults.py", "test_doctor.py", "test_slurm_answers.py", "test_other_programs.py",
-    "test_slurm_jobs.py", "test_hangs.py", "test_ends.py", "test_bad_nodes.py",
+    "test_faults.py", "test_slurm_jobs.py", "test_hangs.py", "test_bad_nodes.py",
+    "test_functions.py", "test_inside_a_job.py", "test_ways.py", "test_sweeps.py",
+    "test_doctor.py", "test_slurm_answers.py", "test_other_programs.py", "test_ends.py",
 )  # fmt: skip
+# Fixtures of a module that start runs of their own.
+SHARED = ("on_slurm", "local")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those on the usual testbed, those on two nodes apart, then those that make their own.
 
     Each of several processes is given a part of them, in their order, and takes from the end of
-    another's part when its own is done: each part has the longest tests at its beginning.
+    another's part when its own is done: each part has the longest tests at its beginning, and all
+    of those that share a fixture which each process would make anew.
     """
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
 
@@ -68,9 +73,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = getattr(item, "fixturenames", ())
         return 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
 
+    def shared(item: pytest.Item) -> str:
+        names = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+        return "".join(names) or item.nodeid
+
     items.sort(key=lambda item: (testbed(item), rank.get(item.path.name, len(rank))))
+    groups = [list(group) for _, group in groupby(items, key=shared)]
     parts = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    items[:] = [item for part in range(parts) for item in items[part::parts]]
+    parts_in_order = [group for part in range(parts) for group in groups[part::parts]]
+    items[:] = chain.from_iterable(parts_in_order)
 
 
 @pytest.fixture

@@ -56,7 +56,6 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
     assert "note: node1 was the cause of 2 failures in seven days, the last in earlier:" in err
 
 
-@pytest.mark.matrix
 def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, failures):
     """Also after a node that dies as a whole, whose end Slurm sees alone."""
 

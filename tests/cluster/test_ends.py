@@ -54,7 +54,7 @@ def test_scancel_stops_with_a_checkpoint(cluster, job):
     assert (job.run_dir / "stopped.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     """With it the leader: all that it led ends, and Slurm starts the job again."""
     number = ways.running_job(cluster)

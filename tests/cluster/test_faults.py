@@ -21,8 +21,10 @@ STARTS = PROGRAMS | {"loop": Loop}
 # What a run meets, one after the other; when the last one hits it, it may not start again.
 CHOSEN = [
     ("ssh", "loop", "agent killed, connection cut, link down, agent of node 0 killed"),
-    ("sbatch", "trainer", "node lost, torchrun killed"),
-    pytest.param("ssh", "plain script", "worker raises, agent told to end", marks=SLOW),
+    ("sbatch", "trainer", "node lost, worker killed"),
+    pytest.param(
+        "ssh", "plain script", "torchrun killed, worker raises, agent told to end", marks=SLOW
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Functions from Python: eight ranks on real Slurm, and results of nodes behind real ssh."""
+"""Functions from Python: four ranks on real Slurm, and results of nodes behind real ssh."""
 
 import json
 import sys
@@ -58,8 +58,8 @@ def run(project):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_results_and_the_exception_of_eight_ranks(cluster, run):
-    run(cluster, "slurm", 4)
+def test_results_and_the_exception_of_four_ranks(cluster, run):
+    run(cluster, "slurm", 2)
 
 
 @pytest.mark.matrix

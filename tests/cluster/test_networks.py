@@ -71,8 +71,8 @@ def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("node", [2, pytest.param(0, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("node", [2, 0])
 def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_path, node):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")

@@ -85,7 +85,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
     assert on_node(apart, "node0", f"ls -d {place} || true") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data):
     """The data are below /tmp, which each of these nodes has for itself."""
     code, _, err = send(apart, project, str(data))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.matrix
 
 SUSPENDED_S = 14.0
 LIMIT_S = 10.0
@@ -39,12 +39,7 @@ def test_a_suspended_run_goes_on_where_it_was(tmp_path):
         assert "no progress" not in finished(leader, tmp_path)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("held_s", "deadlines"),
-    [BRIEFLY, pytest.param(*FOR_LONG, marks=pytest.mark.matrix)],
-    ids=["briefly", "for long"],
-)
+@pytest.mark.parametrize(("held_s", "deadlines"), [BRIEFLY, FOR_LONG], ids=["briefly", "for long"])
 def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadlines):
     """As that on a laptop whose lid is closed: its agents wait for it, and it for them."""
     with led(tmp_path, **deadlines) as leader:
@@ -55,7 +50,6 @@ def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadli
         finished(leader, tmp_path)
 
 
-@pytest.mark.matrix
 def test_agent_resumed_after_suspension_does_not_count_leader_as_silent(tmp_path):
     limits = {"AGENT_LOST_WHEN_SILENT_S": 100.0, "LEADER_LOST_WHEN_SILENT_S": LIMIT_S}
     with led(tmp_path, **limits) as leader:
@@ -67,7 +61,6 @@ def test_agent_resumed_after_suspension_does_not_count_leader_as_silent(tmp_path
         finished(leader, tmp_path)
 
 
-@pytest.mark.matrix
 def test_suspended_agent_is_reported_lost_and_run_ends(tmp_path):
     """The leader cannot know which of both it is, and others wait for that node."""
     with led(tmp_path, AGENT_LOST_WHEN_SILENT_S=LIMIT_S) as leader:

@@ -33,12 +33,12 @@ def ready(folder: Path) -> int:
     return sum("ready" in path.read_text() for path in outputs)
 
 
-SLOW = pytest.mark.slow
+SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
 DEAF = [*LONG_GRACE, "--workers", "manual"]
 ENDS = [
     pytest.param([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True, marks=SLOW),
     ([str(SAVE_S)], ["--workers", "manual"], signal.SIGTERM, True),
-    pytest.param([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False, marks=SLOW),
+    pytest.param([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False, marks=MATRIX),
     pytest.param([ENDLESS, "--deaf"], DEAF, signal.SIGTERM, False, marks=SLOW),
     pytest.param([ENDLESS], LONG_GRACE, signal.SIGKILL, False, marks=SLOW),
 ]

@@ -50,7 +50,10 @@ def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
+@pytest.mark.parametrize(
+    "victim",
+    ["starter", *(pytest.param(one, marks=pytest.mark.matrix) for one in ("worker", "agent"))],
+)
 def test_killed_worker_starter_or_agent_ends_preloaded_run(project, victim):
     process = start(*LOCAL, *SHAPE, "--preload", "torch", *ENDLESS, cwd=project)
     assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)

@@ -19,7 +19,8 @@ from tests.train.workers import losses_by_step
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = [0, *(pytest.param(moment, marks=pytest.mark.matrix) for moment in range(1, 20))]
+MATRIX = pytest.mark.matrix
+MOMENTS = [0, *(pytest.param(moment, marks=MATRIX) for moment in range(1, 20))]
 NODES = 3
 # So many checkpoints that a kill often falls into the writing of one.
 FLAGS = [
@@ -28,7 +29,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-KINDS = ["worker", "agent", "node", "write"]
+KINDS = ["worker", "write", *(pytest.param(kind, marks=MATRIX) for kind in ("agent", "node"))]
 
 
 def victims(

@@ -84,6 +84,21 @@ def outcome(act):
         return f"{type(error).__name__}: {error}"
 
 
+def test_missing_ranks_are_named_and_all_give_up_in_the_same_words(monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "ANNOUNCE_S", 0.0)
+    store = dist.HashStore()
+    store.set("here/3", "{}")
+    own_info = WorkerInfo("h", "machine", (0,), ())
+    missing = "^after 1 s still missing: rank 1, 2, 4 of 5; check that it was started"
+    with pytest.raises(MusterError, match=missing) as given_up:
+        rendezvous._gather_workers(World(rank=0, world_size=5), own_info, store, 1.0)
+    assert capsys.readouterr().err == "waiting for rank 1, 2, 4\n"
+    store.set("given_up", str(given_up.value))
+    with pytest.raises(MusterError, match=missing):
+        rendezvous._gather_workers(World(rank=2, world_size=5), own_info, store, 300.0)
+    assert capsys.readouterr().err == ""
+
+
 def agree(ranks, folder):
     """What ranks of one host each get: rank 0's choice, a refusal of each, and data they made."""
     rank, size = ranks.rank, ranks.world_size
