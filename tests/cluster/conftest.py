@@ -60,6 +60,7 @@ LONGEST_FIRST = (
 SHARED = ("on_slurm", "local")
 
 
+@pytest.hookimpl(trylast=True)  # of those that `-m` and `-k` have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those on the usual testbed, those on two nodes apart, then those that make their own.
 
@@ -78,10 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return "".join(names) or item.nodeid
 
     items.sort(key=lambda item: (testbed(item), rank.get(item.path.name, len(rank))))
-    groups = [list(group) for _, group in groupby(items, key=shared)]
-    parts = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    parts_in_order = [group for part in range(parts) for group in groups[part::parts]]
-    items[:] = chain.from_iterable(parts_in_order)
+    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for _, group in groupby(items, key=shared):
+        min(parts, key=len).extend(group)  # xdist cuts the list into equal parts
+    items[:] = chain.from_iterable(parts)
 
 
 @pytest.fixture
