@@ -67,6 +67,7 @@ def test_an_example_trains_on_two_ranks(project, example, end):
     assert sorted(re.findall(rf"rank (\d) of 2: {end}", printed)) == ["0", "1"], printed
 
 
+@pytest.mark.slow
 def test_lightning_starts_its_second_rank_itself(project):
     printed = run(project, LIGHTNING, ranks=0)
     assert "rank 0 of 2: step 3" in printed and "rank 1 of 2: step 3" in printed

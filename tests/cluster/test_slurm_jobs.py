@@ -42,6 +42,7 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
+@pytest.mark.slow
 def test_text_stays_text_on_the_way_through_sbatch(cluster, tmp_path):
     script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert ways.call(cluster, script)[0] == 2 and WILD in (tmp_path / "job.out").read_text()

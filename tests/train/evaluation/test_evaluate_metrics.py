@@ -87,7 +87,7 @@ def answers(tmp_path_factory):
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(ranks, marks=SLOW) for ranks in (2, 4))])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=SLOW) for ranks in (1, 2, 4))])
 def test_metric_on_uneven_ranks_equals_one_process_without_writable_cache(
     ranks, answers, monkeypatch
 ):

@@ -107,6 +107,8 @@ def test_bucket_on_nccl_is_reduced_to_the_same_mean(tmp_path):
     results_of(as_nccl_sends, 3, tmp_path)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize(
+    "count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4))]
+)
 def test_bucket_reduces_gradients_to_the_mean_and_gathers_updated_shards(count, tmp_path):
     results_of(work, count, tmp_path)
