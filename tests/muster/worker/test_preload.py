@@ -113,7 +113,9 @@ THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).star
 CHILD = "import subprocess\nchild = subprocess.Popen(['sleep', '5'])"
 
 
-@pytest.mark.parametrize("text", [THREAD, pytest.param(CHILD, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "text", [THREAD, pytest.param(CHILD, marks=pytest.mark.slow)], ids=["thread", "process"]
+)
 def test_module_that_cannot_be_forked_is_refused_as_preload(project, text):
     package(project, "busy", text)
     done = run(project, "train.py", modules="decimal,busy")

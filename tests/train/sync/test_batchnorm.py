@@ -19,8 +19,8 @@ SIZES = {"dataset_size": 8, "batch_size": 8, "seed": 0}
 LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of the gradient
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("ranks", [3, 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.matrix)])
 def test_a_network_with_batchnorm_equals_one_process(ranks, tmp_path):
     outcomes = results_of(worker.work, ranks, tmp_path)[0]
     wrong = []
