@@ -56,7 +56,7 @@ LONGEST_FIRST = (
     "test_functions.py", "test_inside_a_job.py", "test_ways.py", "test_sweeps.py",
     "test_doctor.py", "test_slurm_answers.py", "test_other_programs.py", "test_ends.py",
 )  # fmt: skip
-# Fixtures of a module that start runs of their own.
+# Fixtures of a module, which take long to make: they start runs.
 SHARED = ("on_slurm", "local")
 
 
@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Those on the usual testbed, those on two nodes apart, then those that make their own.
 
     Each of several processes is given a part of them, in their order, and takes from the end of
-    another's part when its own is done: each part has the longest tests at its beginning, and all
-    of those that share a fixture which each process would make anew.
+    another's part when its own is done: each part has the longest tests at its beginning. Tests
+    that share a fixture of a module are in one part, since each process would make it anew.
     """
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
 
@@ -75,8 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
 
     def shared(item: pytest.Item) -> str:
-        names = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-        return "".join(names) or item.nodeid
+        wanted = getattr(item, "fixturenames", ())
+        return next((name for name in SHARED if name in wanted), item.nodeid)
 
     items.sort(key=lambda item: (testbed(item), rank.get(item.path.name, len(rank))))
     processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]

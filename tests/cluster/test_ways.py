@@ -33,10 +33,10 @@ ONCE = [
     ("all_reduce", "multinode_manual.sh"),
     ("accelerate", "multinode.sh"),
     ("fsdp", "slurm-manual"),
-    ("ddp", "slurm-manual"),
 ]
 RUNS = [
     *(("ddp", way) for way in WAYS if way != "slurm-manual"),
+    pytest.param("ddp", "slurm-manual", marks=SLOW),
     *(pytest.param(*one, marks=SLOW) for one in ONCE),
     *(
         pytest.param(sync, way, marks=MATRIX)

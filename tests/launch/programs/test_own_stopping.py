@@ -33,7 +33,8 @@ def ready(folder: Path) -> int:
     return sum("ready" in path.read_text() for path in outputs)
 
 
-SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+SLOW = pytest.mark.slow
+MATRIX = pytest.mark.matrix
 DEAF = [*LONG_GRACE, "--workers", "manual"]
 ENDS = [
     pytest.param([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True, marks=SLOW),

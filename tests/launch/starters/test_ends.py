@@ -49,18 +49,6 @@ def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, cod
     assert begun < ends[1].time_unix_s < time.time()
 
 
-@pytest.mark.parametrize("node", ["torchrun"], indirect=True)
-def test_a_killed_torchrun_is_said_with_its_signal(node):
-    skip_if_quick()
-    workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
-    node.wait(lambda: node.output().count("here") == 2)
-    (torchrun,) = workload.pids
-    os.kill(torchrun, signal.SIGKILL)
-    node.wait(workload.failure)
-    end = workload.failure().starter_end
-    assert (end.starter, end.signal) == ("torchrun", signal.SIGKILL)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["torchrun"], indirect=True)
 def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
@@ -87,8 +75,9 @@ def test_workers_that_ended_well_are_said_too(node):
     assert workload.ends() == workload.ends()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("node", ["preload", "torchrun"], indirect=True)
+@pytest.mark.parametrize(
+    "node", [pytest.param("preload", marks=pytest.mark.slow), "torchrun"], indirect=True
+)
 def test_end_of_a_starter_is_reported(node):
     skip_if_quick()
     workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
