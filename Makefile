@@ -167,9 +167,10 @@ $(VENV)/.torch-index: $(VENV)/pyvenv.cfg
 	fi
 	@echo "$(TORCH_INDEX)" > $@
 
+# --use-pep517, since the older way of building seqeval, the default before pip 23.1, now fails.
 $(RUN) $(TEST) $(DEV): setup.cfg pyproject.toml constraints.txt $(VENV)/.torch-index
 	@echo "installing the pinned dependencies into $(VENV) (the first time takes minutes)" >&2
-	@$(PIP) install --constraint constraints.txt --editable ".$(EXTRAS)"
+	@$(PIP) install --use-pep517 --constraint constraints.txt --editable ".$(EXTRAS)"
 	@touch $(INSTALLED)
 
 # Prints the package of Python.h, if that is not there.

@@ -72,7 +72,7 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
     words = shlex.join(names if IS_INSTALLED else ["-e", own])
     if python == sys.executable and importlib.util.find_spec("pip") is None:
         return f"uv pip install --python {shlex.quote(python)} {words}"
-    return f"{shlex.quote(python)} -m pip install {words}"
+    return f"{shlex.quote(python)} -m pip install --use-pep517 {words}"
 
 
 def without_base(module: str) -> str:

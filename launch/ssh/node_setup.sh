@@ -57,6 +57,6 @@ if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
     "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
 fi
 ((${#packages[@]})) || packages=(--editable ".[trainer,report]")
-"${pip[@]}" install --constraint constraints.txt "${packages[@]}"
+"${pip[@]}" install --use-pep517 --constraint constraints.txt "${packages[@]}"
 echo "$lock" >"$stamp"
 say "ready"

@@ -29,7 +29,7 @@ def test_in_the_checkouts_own_environment_make_installs(folder):
 
 
 def test_elsewhere_pip_installs_the_extra_of_the_checkout(folder, monkeypatch):
-    expected = f"{sys.executable} -m pip install -e '{folder}/check out[report]'"
+    expected = f"{sys.executable} -m pip install --use-pep517 -e '{folder}/check out[report]'"
     assert command_of(monkeypatch, has_pip=True) == expected
 
 
@@ -42,7 +42,7 @@ def test_beside_an_installed_wheel_the_packages_are_installed_by_their_names(fol
     inside = Path(extras.__file__).parent / "_checkout"
     monkeypatch.setattr(extras, "CHECKOUT", inside)
     monkeypatch.setattr(extras, "IS_INSTALLED", True)
-    expected = f"{sys.executable} -m pip install pandas scipy"
+    expected = f"{sys.executable} -m pip install --use-pep517 pandas scipy"
     assert command_of(monkeypatch, has_pip=True) == expected
 
 
