@@ -109,6 +109,8 @@ def last_lines(counts: Counter[str]) -> list[str]:
     remedies = []
     if lacking & PACKAGES.keys():
         remedies.append("install what they need: sudo make packages (Debian, Ubuntu)")
+    if "mypy" in lacking:
+        remedies.append("install the developers' tools: make setup")
     if "root" in lacking:
         remedies.append("run all tests as root: sudo make test")
     if "namespaces" in lacking:

@@ -133,7 +133,9 @@ def test_where_no_program_is_installed_nothing_fails(without_programs):
     assert "sudo make packages" in remedy
 
 
-def test_skips_for_root_or_namespaces_have_own_remedies():
+def test_skips_for_other_things_have_own_remedies():
+    *_, only = required.last_lines(Counter({"mypy": 2}))
+    assert only == "install the developers' tools: make setup"
     *_, only = required.last_lines(Counter({"root": 2}))
     assert only == "run all tests as root: sudo make test"
     *_, packages, root = required.last_lines(Counter({"root, sshd": 1, "rsync": 1}))
