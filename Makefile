@@ -39,7 +39,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [trainer,report,test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run install packages figures test test-quick test-slow test-all test-matrix test-here test-cluster soak bench gpu-check versions check format setup clean
+.PHONY: help run install packages figures test test-quick test-slow test-all test-matrix test-bare test-here test-cluster soak bench gpu-check versions check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -89,6 +89,11 @@ test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as
 		set -- --dist worksteal --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
 	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(ARGS)
 
+test-bare: $(TEST) ## make test with the programs of make packages hidden: the last lines list what is skipped (as root)
+	@layers=$$(mktemp -d); trap 'rm -rf "$$layers"' EXIT; \
+	unshare --mount tests/without_packages.sh "$$layers" $$($(BIN)/python -m tests.required) -- \
+		env -u REQUIRE_ALL $(MAKE) --no-print-directory test
+
 soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (2 h)
 	@SOAK_EXAMPLES=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m fuzz --ignore=tests/cluster $(ARGS)
 	@$(BIN)/python -m pytest -n $(JOBS) -m '' tests/launch/runs/test_kill_and_continue.py \
@@ -119,7 +124,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/ssh/*.sh launch/ssh/*/*.sh slurm/*.sh tests/cluster/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/ssh/*.sh launch/ssh/*/*.sh slurm/*.sh tests/*.sh tests/cluster/*.sh)
 
 format: $(DEV) ## rewrite the source in the project's format
 	$(BIN)/ruff check --fix --exit-zero --quiet .

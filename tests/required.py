@@ -69,6 +69,18 @@ def is_there(thing: str) -> bool:
     return shutil.which(thing) is not None
 
 
+def program_folders() -> list[Path]:
+    """The folders of PATH, each once, whatever symbolic links lead to it."""
+    return [Path(one) for one in dict.fromkeys(map(os.path.realpath, os.get_exec_path()))]
+
+
+def installed_programs() -> list[Path]:
+    """The programs of PACKAGES here, except for compilers, which Python's packages may need."""
+    names = PACKAGES.keys() - {"g++"}
+    paths = [folder / name for folder in program_folders() for name in sorted(names)]
+    return [path for path in paths if path.exists()]
+
+
 def _succeeds(*argv: str) -> bool:
     try:
         return subprocess.run(argv, capture_output=True, check=False).returncode == 0
@@ -116,3 +128,7 @@ def last_lines(counts: Counter[str]) -> list[str]:
     if "namespaces" in lacking:
         remedies.append("let root make namespaces: a container needs --privileged")
     return lines + remedies
+
+
+if __name__ == "__main__":  # for `make test-bare`, on a machine that still has git
+    print(*(path for path in installed_programs() if path.name != "git"), sep="\n")

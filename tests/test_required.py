@@ -1,7 +1,6 @@
 """A test that needs what is not there is skipped; the last lines say so, and how to have it."""
 
 import os
-import shutil
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -71,25 +70,7 @@ def test_where_nothing_may_be_skipped_what_needs_it_fails(monkeypatch):
         required.need("sh", "no-such-program")
 
 
-# UPPER PROGRAM ... -- COMMAND: where these programs are not there, in whatever folder.
-WITHOUT = """
-mount -t tmpfs none "$0"
-while [ "$1" != -- ]; do
-    folder=$(dirname "$1")
-    layer=$0/$(echo "$folder" | tr / _)
-    if [ ! -d "$layer" ]; then
-        mkdir -p "$layer/upper" "$layer/work"
-        layers=lowerdir=$folder,upperdir=$layer/upper,workdir=$layer/work
-        mount -t overlay -o "$layers" overlay "$folder"
-    fi
-    rm "$1"
-    shift
-done
-shift
-exec "$@"
-"""
-FOLDERS = [Path(one) for one in dict.fromkeys(map(os.path.realpath, os.get_exec_path()))]
-PROGRAMS = [one for one in required.PACKAGES if shutil.which(one) and one != "g++"]
+WITHOUT = CHECKOUT / "tests" / "without_packages.sh"
 # What starts no workers of those that need these programs, and their neighbours.
 AFFECTED = """
 tests/launch/ssh/test_transfer.py tests/launch/ssh/test_node_setup.py
@@ -102,18 +83,17 @@ WAITS = "silent or silence or between_two"  # of their tests, those that wait fo
 
 @pytest.fixture
 def without_programs(tmp_path, monkeypatch) -> list[str]:
-    """The words before a command from which PROGRAMS are hidden: by root truly, else on PATH."""
+    """The words before a command that hide the programs: by root from all, else on PATH."""
     (tmp_path / "upper").mkdir()
-    hidden = [folder / one for one in PROGRAMS for folder in FOLDERS if (folder / one).exists()]
-    words = ["unshare", "--mount", "sh", "-euc", WITHOUT, str(tmp_path / "upper")]
-    words += [*map(str, hidden), "--"]
+    hidden = required.installed_programs()
+    words = ["unshare", "--mount", str(WITHOUT), str(tmp_path / "upper"), *map(str, hidden), "--"]
     with suppress(FileNotFoundError):
         if call(*words, "true").returncode == 0:
             return words
     (tmp_path / "bin").mkdir()
-    for folder in reversed(FOLDERS):
+    for folder in reversed(required.program_folders()):
         for path in folder.iterdir() if os.access(folder, os.R_OK) else ():
-            if path.name not in PROGRAMS:
+            if path not in hidden:
                 (link := tmp_path / "bin" / path.name).unlink(missing_ok=True)
                 link.symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
