@@ -24,6 +24,7 @@ def started(monkeypatch, tmp_path):
     return started
 
 
+@pytest.mark.needs("ssh")
 @pytest.mark.parametrize(
     ("program", "name", "whole"),
     [

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from muster.checkout import CHECKOUT
@@ -58,7 +59,7 @@ def test_login_command_is_followed_and_its_exit_code_known(start, tmp_path):
 def test_login_command_without_its_waiter_is_lost(start):
     folder = start(WAITS)
     pid = (folder / "pid").read_text().strip()
-    waiter = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid]))
+    waiter = psutil.Process(int(pid)).ppid()
     os.kill(waiter, signal.SIGKILL)
     assert wait_until(lambda: session("end", folder).stdout == "lost\n")
     assert session("follow", folder, "0", "0").returncode == 0
