@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from tests.commands import begin, call, finish
 from tests.launch.pretended import PROGRAM
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
 from tests.launch.submit import SUBMIT
+from tests.written import write
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -116,10 +118,57 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     assert slurm.calls("scancel") == []
 
 
+BY_HAND = "/home/me/muster-12.out"
+PART = "/logs/sweep/submissions/001/submitit/"
+BEFORE, AFTER = (datetime.fromtimestamp(1.0 + seconds).isoformat() for seconds in (-5.0, 500.0))
+# What the run's record has of its job's output, whose leader began at 1.0 s; then what Slurm shows
+# of job 12: its output, its start, and how often it was restarted; and the state of the run.
+RECOGNIZED = [
+    (None, "{run}/submitit/%j_0_log.out", AFTER, 0, "running"),  # of an earlier version
+    (None, "/elsewhere/run/submitit/%j_0_log.out", AFTER, 0, "unknown"),
+    ("{run}/submitit/", "{run}/submitit/12_0_log.out", AFTER, 0, "running"),
+    ("{run}/submitit/", "{run}-2/submitit/12_0_log.out", BEFORE, 1, "lost"),
+    ("{run}/submitit/", "", BEFORE, 1, "lost"),
+    (PART, f"{PART}%A_%a_0_log.out", AFTER, 0, "running"),
+    ("/100%/submitit/", "/100%%/submitit/%j_0_log.out", AFTER, 0, "running"),
+    ("/100%%/submitit/", "/100%%/submitit/12_0_log.out", AFTER, 0, "running"),
+    (BY_HAND, BY_HAND, BEFORE, 0, "running"),
+    (BY_HAND, BY_HAND, AFTER, 1, "running"),  # restarted, and its leader has not begun yet
+    (BY_HAND, BY_HAND, AFTER, 0, "lost"),
+    (BY_HAND, BY_HAND, "N/A", 0, "lost"),  # another one, which waits
+    (BY_HAND, "/home/me/other-12.out", BEFORE, 0, "lost"),
+]
+
+
+@pytest.mark.parametrize(("recorded", "output", "start", "restarts", "word"), RECOGNIZED)
+def test_job_that_has_the_number_of_a_run_is_not_taken_for_it(
+    slurm, tmp_path, recorded, output, start, restarts, word
+):
+    """Where Slurm is installed anew, for example, it numbers jobs from 1 again."""
+    run, lines = run_folder(tmp_path, "run", JOB), []
+    if recorded is not None:
+        write(run, {"slurm.json": {"nproc": [1], "output": recorded.format(run=run)}})
+    slurm.prints_to(output.format(run=run), restarts)
+    slurm.job_is("RUNNING", start=start)
+    state = run_state.state_of(run)
+    assert (state.word, state.over) == (word, word == "lost")
+    if word == "unknown":
+        assert state.detail.endswith("; if it is, end it with: scancel 12")
+        with pytest.raises(MusterError, match=r"run was not cancelled: .*: scancel 12"):
+            run_state.cancel(run, lines.append)
+    else:
+        run_state.cancel(run, lines.append)
+        # a moment ago it may still have been the run's job
+        SlurmRunWatcher(cluster="here").stop(run, JOB, lines.append)
+    assert bool(slurm.calls("scancel")) == (word == "running")
+
+
 def test_job_number_means_its_latest_run_on_one_cluster(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
+    slurm.prints_to(tmp_path / "run-b" / "submitit" / "12_0_log.out")
+    slurm.job_is("RUNNING")
     _, out, err = jobs(tmp_path, "status", "12")
     assert out.startswith("run-b: running (job 12)"), err
     (tmp_path / "run-c" / "config.yaml").touch()
