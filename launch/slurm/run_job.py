@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from launch.deadlines import SHORT_JOB_S, SLURM_CLOCK_DIFFERS_S
+from launch.ends import NODE_LOST
 from launch.nodes.channel import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
@@ -179,6 +180,11 @@ def requeue_if_useful(
         return
     if lost := node_health.silent_nodes(current.nodes, os.environ):
         _requeue(f"no answer from {', '.join(lost)}", current, job)
+
+
+def may_be_requeued(run_dir: Path, end: Mapping[str, Any]) -> bool:
+    """Whether the job may go on after this end; see `requeue_if_useful`."""
+    return end.get("cause") == NODE_LOST or restart.stopped_for_notice(run_dir)
 
 
 def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:

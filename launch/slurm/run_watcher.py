@@ -140,8 +140,12 @@ class SlurmRunWatcher(LeaderWatcher):
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
-        # after another exit code the job is perhaps requeued
-        return state_after(end) if end is not None and (end["code"] == 0 or state.over) else state
+        if end is None:
+            return state
+        # after another exit code the job is perhaps requeued, which only Slurm can tell
+        is_known = state.word not in ("unknown", "elsewhere")
+        goes_on = not state.over if is_known else run_job.may_be_requeued(run_dir, end)
+        return state if end["code"] and goes_on else state_after(end)
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         submitted = (job for job in jobs if job["job_id"] != run_record.NOT_YET)

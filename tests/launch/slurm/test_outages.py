@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.runs import run_state
-from launch.runs.run_state import Submission
+from launch.ends import NODE_LOST
+from launch.runs import run_state, waiting
+from launch.runs.run_state import Submission, Watchers
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import LaunchSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
+from muster.orderly_stop import NOTICE
 from tests.commands import begin, call, finish
 from tests.launch.pretended import PROGRAM
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
@@ -92,6 +94,24 @@ def test_waiting_command_goes_on_while_the_controller_is_down(slurm, tmp_path, m
     job = Submission("12", "here", Watched(cluster="here"))
     assert job.follow(LaunchSpec("run", run, PROGRAM)).word == "stopped"
     assert words[:3] == ["running", "unknown", "stopped"]
+
+
+FAILED = {"code": 1, "message": "boom", "cause": "program"}
+
+
+@pytest.mark.parametrize("outage", ["silent", "another cluster"])
+def test_recorded_end_counts_where_slurm_cannot_be_asked(slurm, tmp_path, outage, capsys):
+    """Unless the job is perhaps requeued."""
+    failed = run_folder(tmp_path, "failed", JOB, FAILED)
+    noticed = run_folder(tmp_path, "noticed", JOB, DONE_IN_ORDER)
+    write(noticed, {"stopped.json": {"why": NOTICE}})
+    lost = run_folder(tmp_path, "lost", JOB, {**FAILED, "cause": NODE_LOST})
+    slurm.silence() if outage == "silent" else slurm.is_cluster("elsewhere")
+    states = run_state.states_of([failed, noticed, lost], Watchers())
+    assert states[0].word == "failed"
+    assert [state.over for state in states] == [True, False, False]
+    assert waiting.wait(failed, 10.0) == 1
+    assert capsys.readouterr().out == "failed: failed (exit code 1: boom)\n"
 
 
 def test_a_suspended_job_is_shown_as_suspended(slurm, tmp_path):
