@@ -51,6 +51,19 @@ def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
     assert status["end"].items() <= waited.items()
 
 
+def test_detached_command_returns_number_of_the_job_or_refusal(slurm, tmp_path):
+    code, out, err = finish(start(tmp_path, "--detach", "--wait", "--json", "--no-preflight"))
+    (submitted,) = map(json.loads, out.splitlines())
+    assert (code, submitted["kind"], submitted["job_id"]) == (0, "submitted", "12"), err
+    assert "muster jobs cancel run" in err
+    slurm.job_is("FAILED")
+    slurm.refuses("sbatch: error: Job violates accounting policy")
+    flags = ("--detach", "--overwrite", "--json", "--no-preflight")
+    code, out, err = finish(start(tmp_path, *flags))
+    assert code == 1 and "Job violates accounting policy" in err
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["ended", "error"]
+
+
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_AFTER_SILENCE_S", 0.0)
     clock = SimpleNamespace(monotonic=count(0.0, 50.0).__next__, sleep=lambda seconds: None)
