@@ -99,20 +99,20 @@ def is_own(run_dir: Path, job: Mapping[str, Any], state: JobState) -> bool | Non
     None if the record does not show that: an earlier version of Muster has written it.
     """
     record = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
-    recorded = record.get("output") or f"{run_files.SUBMITIT.path(run_dir)}/"
-    if recorded.endswith("/"):
-        # some versions of Slurm show the path as it was given to sbatch, with %% for %
-        shown = (state.output, state.output.replace("%%", "%"))
-        return any(path.startswith(recorded) for path in shown) or (
-            False if record.get("output") else None
-        )
-    try:
-        start_s = datetime.fromisoformat(state.start).timestamp()
-    except ValueError:  # it has not started
-        start_s = math.inf
-    leader_start_s = float(job.get("started_unix_s", 0.0))
-    is_led = state.restarts != "0" or start_s <= leader_start_s + SLURM_CLOCK_DIFFERS_S
-    return state.output == recorded and is_led
+    recorded = record.get("output", "")
+    if recorded and not recorded.endswith("/"):
+        try:
+            start_s = datetime.fromisoformat(state.start).timestamp()
+        except ValueError:  # it has not started
+            start_s = math.inf
+        leader_start_s = float(job.get("started_unix_s", 0.0))
+        is_led = state.restarts != "0" or start_s <= leader_start_s + SLURM_CLOCK_DIFFERS_S
+        return state.output == recorded and is_led
+    folder = recorded or f"{run_files.SUBMITIT.path(run_dir)}/"
+    # as given to sbatch, with %% for %, or as Slurm has read it
+    if any(path.startswith(folder) for path in (state.output, state.output.replace("%%", "%"))):
+        return True
+    return False if recorded else None
 
 
 def step_of(run_dir: Path) -> str | None:
