@@ -119,6 +119,7 @@ SLURM_NUMBERS_JOB_S: Final = 90.0
 SLURM_NUMBERS_JOB_TICK_S: Final = 0.2
 SLURM_WARNS_BEFORE_LIMIT_S: Final = 90  # whole seconds, at most a quarter of the limit
 SHORT_JOB_S: Final = 180.0  # has less than its warning takes: half of it is announced instead
+SLURM_CLOCK_DIFFERS_S: Final = 60.0  # at most, from the clock of a node
 JOB_WATCHED_EVERY_S: Final = 1.0
 JOB_ASKED_EVERY_S: Final = 5.0  # sites limit how often one may ask
 JOB_ASKED_AFTER_CHANGE_S: Final = 1.0  # of the job's files

@@ -94,19 +94,19 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     prog = as_typed()
     parser = Parser(prog=prog, description="Show, follow and end runs.", epilog=at_login(prog))
-    parser.add_argument(
-        "--logs-dir",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the run folders (default: all known runs of yours)",
-    )
+    of_logs = "folder of the run folders (default: all known runs of yours)"
+    parser.add_argument("--logs-dir", type=Path, metavar="FOLDER", help=of_logs)
     verbs = parser.add_subparsers(
         dest="verb", title="verbs", description=f"each has a help: {prog} VERB --help",
         metavar="VERB",
     )  # fmt: skip
     printed = Parser(add_help=False)
     printed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and their state")
+    located = Parser(add_help=False, parents=[printed])  # of a verb that looks for runs
+    located.add_argument(
+        "--logs-dir", type=Path, metavar="FOLDER", default=argparse.SUPPRESS, help=of_logs
+    )
+    listing = verbs.add_parser("list", parents=[located], help="the latest runs, and their state")
     listing.add_argument(
         "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
     )
@@ -117,12 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
     )
-    named = Parser(add_help=False, parents=[printed])  # of a verb that names a run
+    named = Parser(add_help=False, parents=[located])  # of a verb that names a run
     named.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="run id, its beginning, or job id (default: the latest run)",
+        help="run id, its beginning, run folder or job id (default: the latest active run of this "
+        "folder's project, or else its latest run)",
     )
     verbs.add_parser("status", parents=[named], help="what a run is doing")
     wait = verbs.add_parser(
@@ -149,14 +150,14 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[named]).add_argument("--rank")
     cancel = verbs.add_parser(
-        "cancel", parents=[printed], help="end a run, and everything it started"
+        "cancel", parents=[located], help="end a run, and everything it started"
     )
     cancel.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="run id, its beginning, or job id (default: the active run of this folder's project, "
-        "if there is exactly one)",
+        help="run id, its beginning, run folder or job id (default: the active run of this "
+        "folder's project, if there is exactly one)",
     )
     clean = verbs.add_parser(
         "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
@@ -186,17 +187,21 @@ def _runs(root: Path | None) -> list[Path]:
 
 
 def _find(root: Path | None, wanted: str | None) -> Path:
-    """The folder of the run `wanted`, an id, its beginning or a job id; None: the latest.
+    """The folder of the run `wanted`: its path, its id, the beginning of that, or a job id.
+
+    None: see `_latest`.
 
     Raises:
         UsageError: no run matches, or several do; the message lists them.
     """
+    if wanted is not None and "/" in wanted:
+        return _run_in(wanted)
     runs = _runs(root)
     if not runs:
         where = f"in {root}" if root else "of yours are known here"
         raise UsageError(f"no runs {where}; start one with muster run")
     if wanted is None:
-        return runs[0]
+        return _latest(_project_logs(root), runs)
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)
     fits = fits or [run for run in runs if run.name.startswith(wanted)]
     if len(fits) != 1:
@@ -207,6 +212,45 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     return fits[0]
 
 
+def _run_in(folder: str) -> Path:
+    """The run folder with this path.
+
+    Raises:
+        UsageError: it is not a run folder.
+    """
+    run = Path(folder).expanduser().absolute()
+    config = run_files.CONFIG.path(run)
+    try:
+        config.stat()
+    except OSError as error:
+        raise UsageError(f"{folder} is not a run folder: {config}: {error.strerror}") from None
+    return run
+
+
+def _project_logs(root: Path | None) -> Path:
+    """The folder of this project's runs; `root`: the one that the user gave."""
+    return (root or project_of(Path.cwd()) / "logs").resolve()
+
+
+def _latest(logs: Path, runs: Sequence[Path]) -> Path:
+    """The newest active run in `logs`, or else the newest one there; `runs`: newest first.
+
+    If all are elsewhere, it is the newest, and a note says where.
+    """
+    own = [run for run in runs if run.resolve().is_relative_to(logs)]
+    if not own:
+        note = f"note: there are no runs in {logs}; the latest run is in {runs[0].parent}"
+        print(on_one_line(note), file=sys.stderr)
+        return runs[0]
+    return (_active(own) or own)[0]
+
+
+def _active(runs: Sequence[Path]) -> list[Path]:
+    """Those that are not over, without those that only another machine can watch and end."""
+    states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
+    return [run for run, state in states if not state.over and state.word != "elsewhere"]
+
+
 def _only_active(root: Path | None) -> Path:
     """The only active run of this project: `cancel` without a name ends it.
 
@@ -214,10 +258,8 @@ def _only_active(root: Path | None) -> Path:
         UsageError: several are active, or only runs elsewhere; the message lists them.
     """
     runs = [*{run.resolve(): run for run in _runs(root)}.values()]
-    states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
-    # a run that another machine leads can be ended on that machine alone
-    active = [run for run, state in states if not state.over and state.word != "elsewhere"]
-    logs = (root or project_of(Path.cwd()) / "logs").resolve()
+    active = _active(runs)
+    logs = _project_logs(root)
     own = [run for run in active if run.resolve().is_relative_to(logs)]
     if len(own) == 1:
         return own[0]
@@ -352,7 +394,12 @@ def _attempt(run: Path, number: int | None) -> Path:
 
 
 def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
-    """Print the output in `files`, the folder of the run or of an earlier attempt."""
+    """Print the output in `files`, the folder of the run or of an earlier attempt.
+
+    Raises:
+        UsageError: the run has no such rank.
+        OSError: the output cannot be written, as on a full disk.
+    """
     as_json = json_output.has_begun()
     follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
@@ -360,6 +407,8 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
         over = run_state.state_of(run, watchers).over
         follower.nodes = run_record.nodes_of_ranks(files)
         follower.poll(last=over or not follow)
+        if follower.error is not None:
+            raise follower.error
         if over or not follow:
             if rank is not None and follower.nodes and rank not in follower.nodes:
                 ranks = f"{min(follower.nodes)} to {max(follower.nodes)}"

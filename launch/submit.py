@@ -61,12 +61,14 @@ def main() -> int:
     if not line.run.quiet:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
-    if launch.detach and not run_record.go_on_in_background(spec):
+    in_background = launch.detach and not launcher.submits  # a job goes on by itself
+    if in_background and not run_record.go_on_in_background(spec):
         RunEvents(spec.run_dir).report(last=True)
         return 0
-    is_documented = launch.json and not launch.detach
+    follows = line.slurm.wait and not launch.detach
+    is_documented = launch.json and not in_background
     with documented(spec.run_dir) if is_documented else nullcontext() as events:
-        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, events=events)
+        return lead_or_submit(launcher, spec, facts, follows=follows, events=events)
 
 
 def _ask(launcher: Launcher) -> Facts:

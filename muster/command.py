@@ -7,6 +7,7 @@ environment. The commands that it starts find the value there.
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -34,6 +35,8 @@ COMMANDS = {
 }
 OPTION = "muster"  # of Python's -X: which of these words the user typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
+BY_NAME = ("jobs", "report")  # of these, the ones that also look for a run's login node by its name
+RUN_NAME = re.compile(r"(?![.-])[\w.+=-]{1,240}", re.ASCII)  # as configs/settings/launch.py allows
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
 
@@ -61,13 +64,21 @@ def logins() -> Path:
     return state_folder(os.environ) / "logins"
 
 
-def is_elsewhere(words: list[str]) -> bool:
-    """Whether a command may be for a login node: it names the node, a cluster, or a run there."""
+def records_of_runs(words: Sequence[str]) -> list[Path]:
+    """The files in `logins()` of those `words` that name a run; other words are not looked up."""
+    names = filter(RUN_NAME.fullmatch, words)
+    return [path for name in names if (path := logins() / name).is_file()]
+
+
+def is_elsewhere(command: str, words: Sequence[str]) -> bool:
+    """Whether a command may be for a login node: it names the node, a cluster, or a run there.
+
+    A new run never goes there because an earlier one has its name.
+    """
     own = words[: _own_count(words)]
     if any(word.partition("=")[0] in ("--login", "--on") for word in own):
         return True
-    names = [word for word in own if "/" not in word and word not in (".", "..")]
-    return any((logins() / name).is_file() for name in names)
+    return command in BY_NAME and bool(records_of_runs(own))
 
 
 def main() -> None:
@@ -91,7 +102,7 @@ def main() -> None:
             hint = f"to run it: muster run -- {word}"
         sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
         sys.exit(2)
-    if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
+    if (word in AT_LOGIN and is_elsewhere(word, rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
     become(*COMMANDS[word], *rest, typed=word)
 

@@ -149,7 +149,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "rank": (is_rank, None),
         "time_unix_s": is_time,
     },
-    run_files.SLURM: {"step": (str, None), "queues": is_count},
+    run_files.SLURM: {"step": (str, None), "queues": is_count, "output": str},
     run_files.AGENT: NODE,
     run_files.AGENT_END: {
         **NODE,

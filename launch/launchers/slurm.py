@@ -188,7 +188,7 @@ class Slurm(Launcher):
         output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
         options = self._options(queue or self._request, name, facts, folder, output)
         for spec in specs:
-            run_job.write_spec(spec, self._job(facts))
+            run_job.write_spec(spec, {**self._job(facts), "output": f"{folder}/"})
         # submitit does not read the cluster in "Submitted batch job 12 on cluster b"
         cluster = controller.name(self._env)
         runs = [spec.run_dir for spec in specs]
@@ -208,7 +208,7 @@ class Slurm(Launcher):
         current = self._current
         assert current is not None  # otherwise this launcher submits
         count = len(facts.nodes)
-        job = {**self._job(facts), "step": f"muster-{spec.run_id}"}
+        job = {**self._job(facts), "step": f"muster-{spec.run_id}", "output": current.output}
         run_job.write_spec(spec, job)
         if not spec.quiet:
             print(current.use(count), flush=True)

@@ -108,6 +108,7 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
     )
     nproc = [count.to_json() for count in counts]
     job = {"nproc": nproc, "network": launch.network, "master_port": launch.master_port}
+    job["output"] = current.output
     run_job.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", program.settings(launch))
     return spec, job

@@ -84,6 +84,7 @@ class Follower:
         self._stream: BinaryIO  # where those bytes go
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of the output shown, without prefixes
+        self.error: OSError | None = None  # why something could not be shown, as on a full disk
 
     def poll(self, *, last: bool = False) -> None:
         """Show what is new since the last call; with `last` all of it, also unfinished lines.
@@ -135,14 +136,26 @@ class Follower:
             if not last:
                 break
         if last and file.unfinished:
-            _write(stream, self._prefixed(file, b"\n"))
+            self._write(stream, self._prefixed(file, b"\n"))
 
     def _write_waiting(self, *, wait: bool) -> bool:
         """Write as much as readers accept, or all with `wait`; return whether that was all."""
         while self._waiting and (wait or _is_ready(self._stream)):
-            _write(self._stream, self._waiting[:PIPE_BYTES])
+            self._write(self._stream, self._waiting[:PIPE_BYTES])
             self._waiting = self._waiting[PIPE_BYTES:]
         return not self._waiting
+
+    def _write(self, stream: BinaryIO, what: bytes | memoryview) -> None:
+        try:
+            stream.write(what)
+            while not _flushed(stream):
+                select.select([], [stream], [])
+        except OSError as error:
+            silence(stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise ReaderGone(*error.args) from None
+            # others, such as a closed terminal or a full disk under the log, do not end a run
+            self.error = self.error or error
 
     def _to_show(self, file: _File, new: bytes) -> bytes:
         if self._prefixes:
@@ -254,18 +267,6 @@ def _is_ready(stream: BinaryIO) -> bool:
         return bool(select.select([], [stream], [], 0)[1])
     except (OSError, ValueError):  # a stream of a test without a descriptor; or closed
         return True
-
-
-def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
-    try:
-        stream.write(what)
-        while not _flushed(stream):
-            select.select([], [stream], [])
-    except OSError as error:
-        silence(stream.fileno())
-        if isinstance(error, BrokenPipeError):
-            # other errors, such as a closed terminal or a full disk under the log, do not end a run
-            raise ReaderGone(*error.args) from None
 
 
 def _flushed(stream: BinaryIO) -> bool:

@@ -37,8 +37,9 @@ WAITING_STATES = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EX
 FORGOTTEN = "FORGOTTEN"
 UNKNOWN = "UNKNOWN"
 # For squeue, each field as wide as its value. A part of an array has its own number (JobID) beside
-# its name in the array (JobArrayID).
-SQUEUE_FORMAT = "JobID:.|,JobArrayID:.|,State:.|,StartTime:.|,EndTime:.|,Reason:."
+# its name in the array (JobArrayID). The path of its output is last: it may have a "|".
+SQUEUE_FIELDS = "JobID JobArrayID State StartTime EndTime Reason RestartCnt STDOUT".split()
+SQUEUE_FORMAT = ":.|,".join(SQUEUE_FIELDS) + ":."
 
 
 class Silent(MusterError):
@@ -173,8 +174,10 @@ class JobState:
 
     name: str
     reason: str = ""  # why it waits, or why nothing is known
-    start: str = ""  # expected start of a waiting job, in Slurm's format
+    start: str = ""  # for a waiting job the expected start, in Slurm's format
     end: str = ""  # when its time is over
+    restarts: str = "0"  # how often Slurm has requeued it
+    output: str = ""  # the file for what its batch script prints; patterns may be in the path
 
     @property
     def is_over(self) -> bool:
@@ -210,12 +213,13 @@ def job_states(
     if result.returncode and "Invalid job id" not in result.stderr:
         raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
     states = dict.fromkeys(job_ids, JobState(FORGOTTEN))
-    rows = (line.split("|", 5) for line in result.stdout.splitlines())
-    for number, name, state, start, end, reason in (row for row in rows if len(row) == 6):
+    columns = len(SQUEUE_FIELDS)
+    rows = (line.split("|", columns - 1) for line in result.stdout.splitlines())
+    for number, name, state, start, end, reason, *more in (r for r in rows if len(r) == columns):
         plain = reason.strip().replace(" ", "_")  # as scontrol writes it
         plain = "" if plain == "None" else plain
         for job_id in {number, name} & states.keys():
-            states[job_id] = JobState(state, plain, start, end)
+            states[job_id] = JobState(state, plain, start, end, *more)
     return states
 
 

@@ -63,6 +63,11 @@ class CurrentJob:
         """The names of its nodes, in Slurm's order."""
         return controller.host_names(self.nodelist, os.environ)
 
+    @cached_property
+    def output(self) -> str:
+        """The file for what its batch script prints, as squeue shows it; "" without an answer."""
+        return job_state(self.job_id, os.environ).output
+
     def use(self, nodes: int) -> str:
         """A line about a run that uses the first `nodes` of the job's nodes."""
         names = ", ".join(self.nodes[:nodes])

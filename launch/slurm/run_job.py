@@ -8,21 +8,24 @@ the job by itself, since the job was submitted with --requeue.
 """
 
 import json
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.deadlines import SHORT_JOB_S
+from launch.deadlines import SHORT_JOB_S, SLURM_CLOCK_DIFFERS_S
+from launch.ends import NODE_LOST
 from launch.nodes.channel import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
 from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, retry_while_silent
+from launch.slurm.controller import UNKNOWN, JobState, act_on, ask, job_state, retry_while_silent
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import records, run_files
@@ -83,6 +86,33 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     secret = run_files.SECRETS.path(run_dir)
     secrets = json.loads(secret.read_text(encoding="utf-8")) if secret.exists() else {}
     return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
+
+
+def is_own(run_dir: Path, job: Mapping[str, Any], state: JobState) -> bool | None:
+    """Whether the job that Slurm describes by `state` is the job in `job`, the run's record.
+
+    Slurm may give the number to another job later: its counter starts again after its largest
+    number, and where Slurm was installed anew. A job that Muster has submitted prints into a
+    folder that no other job has. Any other job is recognized by its output file and its start:
+    the run's leader started after the job, unless Slurm has restarted the job since then.
+
+    None if the record does not show that: an earlier version of Muster has written it.
+    """
+    record = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
+    recorded = record.get("output", "")
+    if recorded and not recorded.endswith("/"):
+        try:
+            start_s = datetime.fromisoformat(state.start).timestamp()
+        except ValueError:  # it has not started
+            start_s = math.inf
+        leader_start_s = float(job.get("started_unix_s", 0.0))
+        is_led = state.restarts != "0" or start_s <= leader_start_s + SLURM_CLOCK_DIFFERS_S
+        return state.output == recorded and is_led
+    folder = recorded or f"{run_files.SUBMITIT.path(run_dir)}/"
+    # as given to sbatch, with %% for %, or as Slurm has read it
+    if any(path.startswith(folder) for path in (state.output, state.output.replace("%%", "%"))):
+        return True
+    return False if recorded else None
 
 
 def step_of(run_dir: Path) -> str | None:
@@ -150,6 +180,11 @@ def requeue_if_useful(
         return
     if lost := node_health.silent_nodes(current.nodes, os.environ):
         _requeue(f"no answer from {', '.join(lost)}", current, job)
+
+
+def may_be_requeued(run_dir: Path, end: Mapping[str, Any]) -> bool:
+    """Whether the job may go on after this end; see `requeue_if_useful`."""
+    return end.get("cause") == NODE_LOST or restart.stopped_for_notice(run_dir)
 
 
 def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:

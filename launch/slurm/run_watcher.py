@@ -140,8 +140,12 @@ class SlurmRunWatcher(LeaderWatcher):
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
-        # after another exit code the job is perhaps requeued
-        return state_after(end) if end is not None and (end["code"] == 0 or state.over) else state
+        if end is None:
+            return state
+        # after another exit code the job is perhaps requeued, which only Slurm can tell
+        is_known = state.word not in ("unknown", "elsewhere")
+        goes_on = not state.over if is_known else run_job.may_be_requeued(run_dir, end)
+        return state if end["code"] and goes_on else state_after(end)
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         submitted = (job for job in jobs if job["job_id"] != run_record.NOT_YET)
@@ -170,8 +174,13 @@ class SlurmRunWatcher(LeaderWatcher):
         def scancel() -> None:
             if problem := self._other_cluster(job):
                 raise MusterError(problem)
-            for job_id in run_record.all_jobs(job):
-                act_on(job_id, ["scancel"], os.environ)
+            states = job_states(run_record.all_jobs(job), os.environ)
+            for job_id, state in states.items():
+                own = _of_run(run_dir, job, job_id, state)
+                if own.name == UNKNOWN:
+                    raise MusterError(f"{run_dir.name} was not cancelled: {own.reason}")
+                if not own.is_over:
+                    act_on(job_id, ["scancel"], os.environ)
 
         retry_while_silent(scancel, say)
 
@@ -192,7 +201,10 @@ class SlurmRunWatcher(LeaderWatcher):
         except MusterError as error:
             return State("unknown", False, f"job {' or '.join(job_ids)}; {error}")
         stamp = run_record.change_stamp(run_dir)
-        states = {job_id: self._jobs.state(job_id, stamp) for job_id in job_ids}
+        states = {
+            job_id: _of_run(run_dir, job, job_id, self._jobs.state(job_id, stamp))
+            for job_id in job_ids
+        }
         job_id = min(states, key=lambda each: _order(states[each]))
         state = states[job_id]
         if state.is_over:
@@ -220,6 +232,22 @@ class SlurmRunWatcher(LeaderWatcher):
             f"job {job['job_id']} is one of cluster {cluster}, and this is {own}; "
             f"look after it there, or with SLURM_CLUSTERS={cluster}"
         )
+
+
+def _of_run(run_dir: Path, job: Record, job_id: str, state: JobState) -> JobState:
+    """`state` if that is the run's job; if another job has its number, Slurm has forgotten it."""
+    if state.name in (FORGOTTEN, UNKNOWN):
+        return state
+    match run_job.is_own(run_dir, job, state):
+        case True:
+            return state
+        case False:
+            return JobState(FORGOTTEN)
+    return JobState(
+        UNKNOWN,
+        "Slurm has a job with this number, but the run's record does not show whether it is the "
+        f"run's; if it is, end it with: scancel {job_id}",
+    )
 
 
 def _order(state: JobState) -> tuple[bool, bool, bool, str]:

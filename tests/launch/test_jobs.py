@@ -93,11 +93,16 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
         (("20260101-one",), "20260101-one"),
         (("20260101",), "20260101-one"),
         (("77",), "20260101-one"),
+        ((f"{tmp_path}/20260101-one/",), "20260101-one"),
     ]:
         assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
     for words, message in [
         (["status", "2026"], "'2026' fits several runs: 20260102-two, 20260101-one"),
         (["status", "nope"], "no run is called 'nope'; the latest: 20260102-two, 20260101-one"),
+        (
+            ["status", f"{tmp_path}/x"],
+            f"{tmp_path}/x is not a run folder: {tmp_path}/x/config.yaml",
+        ),
         (["stat"], "command: unknown 'stat'; did you mean python "),
         (
             ["dance"],
@@ -162,10 +167,14 @@ class Project:
 
     def cancel(self) -> str:
         """The code and the only line of a command that names no run."""
-        env = {"XDG_STATE_HOME": str(self._state)}
-        done = call(sys.executable, JOBS, "cancel", cwd=self.folder, env=env)
+        done = self.call("cancel")
         (line,) = (done.stdout + done.stderr).splitlines()
         return f"{done.returncode} {line}"
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`muster jobs` in the project's folder."""
+        env = {"XDG_STATE_HOME": str(self._state)}
+        return call(sys.executable, JOBS, *words, cwd=self.folder, env=env)
 
 
 @pytest.fixture
@@ -224,6 +233,49 @@ def test_cancel_without_a_name_says_that_the_latest_run_is_over(project):
     project.run("b", host="another-machine")
     write(project.run("c"), OVER)
     assert project.cancel() == "0 c is over already: done"
+
+
+@pytest.mark.parametrize("verb", ["status", "wait"])
+def test_latest_run_is_the_active_one_of_this_project(project, other, first, verb):
+    def shown(*words: str) -> str:
+        done = project.call(verb, *words)
+        return f"{done.stderr}{done.stdout.partition(' ')[0]}"
+
+    write(other.run("theirs"), OVER)
+    elsewhere = f"note: there are no runs in {project.logs}; the latest run is in {other.logs}\n"
+    assert shown() == f"{elsewhere}theirs:"
+    write(project.run("old"), OVER)
+    write(project.run("new"), OVER)
+    write(other.run("newest"), OVER)
+    assert shown() == "new:"
+    assert shown("logs/old") == "old:"  # as the run's first line has printed it
+    project.run("active", **led_by(first))
+    write(project.run("newer"), OVER)
+    if verb == "wait":
+        assert shown("--for=0") == f"active goes on: running (led by process {first.pid})\n"
+    else:
+        assert shown() == "active:"
+
+
+@pytest.mark.parametrize("words", [["list"], ["status"], ["wait", "run"], ["logs"], ["cancel"]])
+def test_logs_dir_is_accepted_before_and_after_the_verb(tmp_path, words):
+    run_folder(tmp_path / "logs", "run", leader(), {"code": 0, "message": ""})
+    where = ["--logs-dir", str(tmp_path / "logs")]
+    both = [
+        call(sys.executable, JOBS, *line, cwd="/") for line in ([*where, *words], [*words, *where])
+    ]
+    assert {(done.returncode, done.stderr) for done in both} == {(0, "")}
+    assert both[0].stdout == both[1].stdout
+
+
+@pytest.mark.parametrize("words", [["logs"], ["logs", "-f"], ["status"], ["list"]])
+def test_output_that_cannot_be_written_is_an_error(tmp_path, words):
+    write(tmp_path / "run", {"config.yaml": "", "workers/rank_00000.out": "hello\n"})
+    with Path("/dev/full").open("wb") as full:
+        argv = [sys.executable, JOBS, "--logs-dir", str(tmp_path), *words]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: .*: the disk is full, or your quota on it; .*\n", done.stderr)
 
 
 @pytest.mark.needs("root")  # which alone may give files away

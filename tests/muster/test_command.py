@@ -4,9 +4,14 @@ import sys
 
 import pytest
 
+from launch.ssh.login_node import __main__ as login_node
+from muster import command
 from muster.checkout import CHECKOUT
-from muster.command import hide, main, reveal, variable
+from muster.command import LOGIN, hide, logins, main, reveal, variable
+from muster.errors import UsageError
+from muster.writing import write_json
 from tests.commands import call
+from tests.launch.run_folders import remembered
 
 HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
 
@@ -67,3 +72,71 @@ def test_an_unknown_command_names_the_one_that_was_meant(word, text, monkeypatch
         main()
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (2, "") and printed.err.startswith(text)
+
+
+RECORD = {**dict.fromkeys(LOGIN), "login": "me@hpc", "login_config": "/ssh config"}
+RECORD |= {"session": "/home/me/.muster/sessions/exp1-0", "seen": [0, 0], "detached": True}
+LOGIN_NODE = "launch.ssh.login_node"
+
+
+@pytest.fixture
+def laptop(tmp_path, monkeypatch):
+    """It has started a run `exp1` on a login node."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    write_json(logins() / "exp1", RECORD)
+    return tmp_path
+
+
+@pytest.fixture
+def script_of(monkeypatch):
+    """The script that a command becomes, or the module, for a login node."""
+
+    def become(script, *words, typed=""):
+        raise SystemExit(words[0] if words[:1] == (LOGIN_NODE,) else script)
+
+    def script_of(*words):
+        monkeypatch.setattr(command, "become", become)
+        monkeypatch.setattr(sys, "argv", ["muster", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return script_of
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (["run", "--run-id", "exp1", "--overwrite", "--", "t.py"], "launch/submit.py"),
+        (["run", "--partition", "exp1"], "launch/submit.py"),
+        (["sweep", "--name", "exp1"], "launch/sweep.py"),
+        (["study", "exp1"], "launch/study.py"),
+        (["doctor", "exp1"], "launch/doctor.py"),
+        (["run", "--login", "me@hpc", "--run-id", "exp1"], LOGIN_NODE),
+        (["sweep", "--on=hpc"], LOGIN_NODE),
+        (["jobs", "cancel", "exp1"], LOGIN_NODE),
+        (["report", "exp1"], LOGIN_NODE),
+        (["jobs", "cancel", "logs/exp1"], "launch/jobs.py"),
+        (["jobs", "status", "x" * 5_000], "launch/jobs.py"),
+        (["jobs", "status", "x" * 300, ".", "..", ""], "launch/jobs.py"),
+        (["sweep", "--over", f"seed={'1,' * 3_000}1"], "launch/sweep.py"),
+    ],
+)
+def test_new_run_is_sent_to_login_node_only_by_flag(laptop, script_of, words, script):
+    assert script_of(*words) == script
+
+
+@pytest.mark.parametrize("verb", ["cancel", "fetch"])
+def test_name_of_a_run_here_and_on_login_node_is_refused(laptop, verb, monkeypatch):
+    of_login_node = laptop / "home" / ".muster" / "projects" / "p" / "logs" / "exp1"
+    remembered(of_login_node)  # which this machine sees, too
+    write_json(logins() / "exp1", {**RECORD, "session": f"{laptop}/home/.muster/sessions/exp1-0"})
+    assert login_node._recorded_run([verb, "exp1"])["login"] == "me@hpc"
+    run_dir = remembered(laptop / "logs" / "exp1")
+    monkeypatch.setattr(sys, "argv", ["muster", "jobs", verb, "exp1"])
+    with pytest.raises(UsageError) as refused:
+        login_node.main()
+    assert str(refused.value) == (
+        f"exp1 is the name of two runs: for the run on this machine, give its folder {run_dir}; "
+        "for the run on me@hpc, add --login=me@hpc '--login-config=/ssh config'"
+    )

@@ -97,7 +97,9 @@ class RunEvents:
     def _new_events(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         run_dir = self._run_dir
         job = run_record.read_job(run_dir)
-        if job is not None and not self._is_submitted and (last or job["job_id"]):
+        ended = end_fields(self.end or run_record.read_end(run_dir)) if last else None
+        is_begun = job is not None and (job["job_id"] or (last and ended is None))
+        if job is not None and is_begun and not self._is_submitted:
             self._is_submitted = True
             yield "submitted", {"run_dir": str(run_dir), **_leader_fields(job)}
         for number, folder in run_files.attempt_folders(run_dir).items():
@@ -120,7 +122,7 @@ class RunEvents:
         if progress is not None and (self._attempt, progress["step"]) != self._step:
             self._step = (self._attempt, progress["step"])
             yield "step", progress
-        if last and (ended := end_fields(self.end or run_record.read_end(run_dir))) is not None:
+        if ended is not None:
             yield "ended", {"run_dir": str(run_dir), **ended}
 
 

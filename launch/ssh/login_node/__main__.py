@@ -9,6 +9,7 @@ lost.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
 from launch.programs.python_command import without_python
 from launch.programs.user_program import name_of
+from launch.runs import run_record
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost
@@ -42,6 +44,7 @@ from muster.command import (
     hide,
     logins,
     own_arguments,
+    records_of_runs,
     reveal,
     variable,
 )
@@ -246,18 +249,25 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
     """The laptop's record of the run that one of `words` names; None if there is no record.
 
     Raises:
-        UsageError: the record cannot be read.
+        UsageError: the record cannot be read, or a run on this machine has the same name.
     """
-    for word in words:
-        path = logins() / word
-        if word not in (".", "..") and "/" not in word and path.is_file():
-            record = read_json(path, *LOGIN, "session", "seen", "detached")
-            if record is None:
+    for path in records_of_runs(words):
+        record = read_json(path, *LOGIN, "session", "seen", "detached")
+        if record is None:
+            raise UsageError(
+                f"{path} is to say where {path.name} is, but cannot be read; name its login node "
+                "with --login, or remove the file if the run is one of this machine"
+            )
+        # a home directory that both machines share has the run of the login node, too
+        there = Path(str(record["session"])).parent.parent
+        for run_dir in run_record.run_folders():
+            if run_dir.name == path.name and not run_dir.is_relative_to(there):
+                flags = [f"{flag(name)}={record[name]}" for name in LOGIN if record[name]]
                 raise UsageError(
-                    f"{path} is to say where {word} is, but cannot be read; name its login node "
-                    "with --login, or remove the file if the run is one of this machine"
+                    f"{path.name} is the name of two runs: for the run on this machine, give its "
+                    f"folder {run_dir}; for the run on {record['login']}, add {shlex.join(flags)}"
                 )
-            return record
+        return record
     return None
 
 

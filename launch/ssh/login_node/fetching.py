@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from configs.help_page import Parser
+from launch.runs import run_record
 from launch.ssh.login_node.installation import Installation
 from muster import run_files
 from muster.errors import MusterError, UsageError
@@ -39,11 +40,21 @@ SKIPPED = "skipping non-regular file "  # how rsync's line begins; the escaped n
 
 
 def fetch(given: argparse.Namespace, installation: Installation) -> int:
-    """Copy a run's folder here: records, logs and the last checkpoint."""
+    """Copy a run's folder here: records, logs and the last checkpoint.
+
+    Raises:
+        UsageError: the run on the login node has another name, or the copy would overwrite a run.
+        MusterError: it cannot be copied.
+    """
     connection = installation.connection
     status = installation.command("launch/jobs.py", "status", given.run, "--json")
     source = _folder_of(given.run, connection.run(status), connection.login)
     target = given.to / given.run
+    if target.resolve() in map(Path.resolve, run_record.run_folders()):
+        raise UsageError(
+            f"{target} is a run on this machine, which a copy would overwrite; choose another "
+            "folder with --to"
+        )
     target.mkdir(parents=True, exist_ok=True)
     if given.results:
         tops = sorted({kind.top for kind in OF_RESULTS})

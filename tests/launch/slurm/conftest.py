@@ -23,7 +23,7 @@ hostnames) echo "$3" | tr , '\\n' ;;
 esac
 """,
     "squeue": "[ ! -e queue ] || exec cat queue; echo 'Invalid job id specified' >&2; exit 1",
-    "scancel": "echo '12|12|CANCELLED|N/A|N/A|None' > queue",
+    "scancel": 'echo "12|12|CANCELLED|N/A|N/A|None|0|$(cat output)" > queue',
     "sinfo": """case "$*" in *%G*) [ ! -e gpus ] || cat gpus ;; *) echo 'main* infinite' ;; esac""",
     "srun": "exit 1",
     "sbatch": """
@@ -50,17 +50,25 @@ class FakeSlurm:
         for name, text in SCRIPTS.items():
             executable(folder / "bin" / name, HEAD.format(folder=folder) + text)
         self.is_cluster("here")
+        self.prints_to(folder.parent / "run" / "submitit" / "%j_0_log.out")
 
     def is_cluster(self, name: str) -> None:
         (self._folder / "cluster").write_text(name)
 
-    def job_is(self, state: str, *, reason: str = "None", more: str = "") -> None:
+    def job_is(
+        self, state: str, *, reason: str = "None", more: str = "", start: str = "N/A"
+    ) -> None:
         (self._folder / "job").write_text(f"JobId=12 JobName=x JobState={state} {more}\n")
-        self.queue_is(f"12|12|{state}|N/A|N/A|{reason}")
+        self.queue_is(f"12|12|{state}|{start}|N/A|{reason}")
+
+    def prints_to(self, output: Path | str, restarts: int = 0) -> None:
+        """Where the batch scripts of all jobs print, and how often Slurm has restarted them."""
+        (self._folder / "output").write_text(f"{output}")
+        self._more = f"{restarts}|{output}"
 
     def queue_is(self, *lines: str) -> None:
         """What squeue prints of all jobs that it is asked for."""
-        (self._folder / "new").write_text("".join(f"{line}\n" for line in lines))
+        (self._folder / "new").write_text("".join(f"{line}|{self._more}\n" for line in lines))
         (self._folder / "new").rename(self._folder / "queue")
 
     def has_gpus(self, *nodes: str, **partitions: str) -> None:

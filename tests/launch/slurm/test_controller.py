@@ -11,6 +11,7 @@ from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState
 from launch.slurm.run_watcher import JobStates
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+MORE = ("1", "/home/me/a|b/run/submitit/%j_0_log.out")  # restarts and output
 # As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
 QUEUE = (
     f"2|2|PENDING|N/A|N/A|{DOWN}",
@@ -22,6 +23,7 @@ QUEUE = (
 
 @pytest.fixture
 def queue(slurm):
+    slurm.prints_to(MORE[1], restarts=1)
     slurm.queue_is(*QUEUE)
     return slurm
 
@@ -38,11 +40,11 @@ def test_sbatch_variables_of_the_user_count_behind_flags():
 
 def test_squeue_is_asked_once_for_all_jobs(queue):
     found = controller.job_states(["1", "2", "3", "7_3", "9", "99"], os.environ)
-    of_array = JobState("RUNNING", "", "2026-11-22T16:28:36", "UNLIMITED")
+    of_array = JobState("RUNNING", "", "2026-11-22T16:28:36", "UNLIMITED", *MORE)
     assert found == {
-        "1": JobState("RUNNING", "", "2026-11-22T16:28:36", "2026-11-22T17:28:36"),
-        "2": JobState("PENDING", DOWN.replace(" ", "_"), "N/A", "N/A"),
-        "3": JobState("PENDING", "BeginTime", "2026-11-22T17:28:36", "N/A"),
+        "1": JobState("RUNNING", "", "2026-11-22T16:28:36", "2026-11-22T17:28:36", *MORE),
+        "2": JobState("PENDING", DOWN.replace(" ", "_"), "N/A", "N/A", *MORE),
+        "3": JobState("PENDING", "BeginTime", "2026-11-22T17:28:36", "N/A", *MORE),
         "7_3": of_array,
         "9": of_array,  # as the job itself knows it
         "99": JobState(FORGOTTEN),

@@ -4,22 +4,26 @@ import json
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from launch.runs import run_state
-from launch.runs.run_state import Submission
+from launch.ends import NODE_LOST
+from launch.runs import run_state, waiting
+from launch.runs.run_state import Submission, Watchers
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import LaunchSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
+from muster.orderly_stop import NOTICE
 from tests.commands import begin, call, finish
 from tests.launch.pretended import PROGRAM
 from tests.launch.run_folders import DONE_IN_ORDER, JOB, jobs, leader, run_folder
 from tests.launch.submit import SUBMIT
+from tests.written import write
 
 
 def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
@@ -45,6 +49,19 @@ def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
     assert json.loads((tmp_path / "run" / "job.json").read_text())["job_id"] == "12"
     status = json.loads(jobs(tmp_path, "status", "run", "--json")[1])
     assert status["end"].items() <= waited.items()
+
+
+def test_detached_command_returns_number_of_the_job_or_refusal(slurm, tmp_path):
+    code, out, err = finish(start(tmp_path, "--detach", "--wait", "--json", "--no-preflight"))
+    (submitted,) = map(json.loads, out.splitlines())
+    assert (code, submitted["kind"], submitted["job_id"]) == (0, "submitted", "12"), err
+    assert "muster jobs cancel run" in err
+    slurm.job_is("FAILED")
+    slurm.refuses("sbatch: error: Job violates accounting policy")
+    flags = ("--detach", "--overwrite", "--json", "--no-preflight")
+    code, out, err = finish(start(tmp_path, *flags))
+    assert code == 1 and "Job violates accounting policy" in err
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["ended", "error"]
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
@@ -92,6 +109,24 @@ def test_waiting_command_goes_on_while_the_controller_is_down(slurm, tmp_path, m
     assert words[:3] == ["running", "unknown", "stopped"]
 
 
+FAILED = {"code": 1, "message": "boom", "cause": "program"}
+
+
+@pytest.mark.parametrize("outage", ["silent", "another cluster"])
+def test_recorded_end_counts_where_slurm_cannot_be_asked(slurm, tmp_path, outage, capsys):
+    """Unless the job is perhaps requeued."""
+    failed = run_folder(tmp_path, "failed", JOB, FAILED)
+    noticed = run_folder(tmp_path, "noticed", JOB, DONE_IN_ORDER)
+    write(noticed, {"stopped.json": {"why": NOTICE}})
+    lost = run_folder(tmp_path, "lost", JOB, {**FAILED, "cause": NODE_LOST})
+    slurm.silence() if outage == "silent" else slurm.is_cluster("elsewhere")
+    states = run_state.states_of([failed, noticed, lost], Watchers())
+    assert states[0].word == "failed"
+    assert [state.over for state in states] == [True, False, False]
+    assert waiting.wait(failed, 10.0) == 1
+    assert capsys.readouterr().out == "failed: failed (exit code 1: boom)\n"
+
+
 def test_a_suspended_job_is_shown_as_suspended(slurm, tmp_path):
     run = run_folder(tmp_path, "run", JOB)
     slurm.job_is("SUSPENDED")
@@ -116,10 +151,57 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     assert slurm.calls("scancel") == []
 
 
+BY_HAND = "/home/me/muster-12.out"
+PART = "/logs/sweep/submissions/001/submitit/"
+BEFORE, AFTER = (datetime.fromtimestamp(1.0 + seconds).isoformat() for seconds in (-5.0, 500.0))
+# What the run's record has of its job's output, whose leader began at 1.0 s; then what Slurm shows
+# of job 12: its output, its start, and how often it was restarted; and the state of the run.
+RECOGNIZED = [
+    (None, "{run}/submitit/%j_0_log.out", AFTER, 0, "running"),  # of an earlier version
+    (None, "/elsewhere/run/submitit/%j_0_log.out", AFTER, 0, "unknown"),
+    ("{run}/submitit/", "{run}/submitit/12_0_log.out", AFTER, 0, "running"),
+    ("{run}/submitit/", "{run}-2/submitit/12_0_log.out", BEFORE, 1, "lost"),
+    ("{run}/submitit/", "", BEFORE, 1, "lost"),
+    (PART, f"{PART}%A_%a_0_log.out", AFTER, 0, "running"),
+    ("/100%/submitit/", "/100%%/submitit/%j_0_log.out", AFTER, 0, "running"),
+    ("/100%%/submitit/", "/100%%/submitit/12_0_log.out", AFTER, 0, "running"),
+    (BY_HAND, BY_HAND, BEFORE, 0, "running"),
+    (BY_HAND, BY_HAND, AFTER, 1, "running"),  # restarted, and its leader has not begun yet
+    (BY_HAND, BY_HAND, AFTER, 0, "lost"),
+    (BY_HAND, BY_HAND, "N/A", 0, "lost"),  # another one, which waits
+    (BY_HAND, "/home/me/other-12.out", BEFORE, 0, "lost"),
+]
+
+
+@pytest.mark.parametrize(("recorded", "output", "start", "restarts", "word"), RECOGNIZED)
+def test_job_that_has_the_number_of_a_run_is_not_taken_for_it(
+    slurm, tmp_path, recorded, output, start, restarts, word
+):
+    """Where Slurm is installed anew, for example, it numbers jobs from 1 again."""
+    run, lines = run_folder(tmp_path, "run", JOB), []
+    if recorded is not None:
+        write(run, {"slurm.json": {"nproc": [1], "output": recorded.format(run=run)}})
+    slurm.prints_to(output.format(run=run), restarts)
+    slurm.job_is("RUNNING", start=start)
+    state = run_state.state_of(run)
+    assert (state.word, state.over) == (word, word == "lost")
+    if word == "unknown":
+        assert state.detail.endswith("; if it is, end it with: scancel 12")
+        with pytest.raises(MusterError, match=r"run was not cancelled: .*: scancel 12"):
+            run_state.cancel(run, lines.append)
+    else:
+        run_state.cancel(run, lines.append)
+        # a moment ago it may still have been the run's job
+        SlurmRunWatcher(cluster="here").stop(run, JOB, lines.append)
+    assert bool(slurm.calls("scancel")) == (word == "running")
+
+
 def test_job_number_means_its_latest_run_on_one_cluster(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
+    slurm.prints_to(tmp_path / "run-b" / "submitit" / "12_0_log.out")
+    slurm.job_is("RUNNING")
     _, out, err = jobs(tmp_path, "status", "12")
     assert out.startswith("run-b: running (job 12)"), err
     (tmp_path / "run-c" / "config.yaml").touch()

@@ -13,6 +13,7 @@ from muster.command import LOGIN
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.login_job import LoginJob
 from muster.writing import write_json
+from tests.launch.run_folders import remembered
 from tests.written import executable, write
 
 
@@ -71,6 +72,13 @@ def test_last_whole_checkpoint_is_fetched(fetch, remote_run):
     write(remote_run, {f"checkpoints/{step}/state.json": "{}" for step in steps})
     here = fetch("run", remote_run) / "checkpoints"
     assert [path.name for path in here.iterdir()] == ["step_00000002"]
+
+
+def test_copy_never_overwrites_a_run_of_this_machine(fetch, remote_run):
+    own = write(remembered(Path("logs", "run").absolute()), {"a": "own"})
+    with pytest.raises(UsageError, match=r"^logs/run is a run on this machine, which a copy would"):
+        fetch("run", remote_run)
+    assert [path.name for path in own.iterdir()] == ["a"] and (own / "a").read_text() == "own"
 
 
 def test_results_stay_private(fetch, remote_run):

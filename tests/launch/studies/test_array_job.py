@@ -6,7 +6,7 @@ from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.studies import array_job
 from launch.studies.cells import Cell, Sweep
-from tests.launch.run_folders import JOB, NPROC, of_ranks, run_folder
+from tests.launch.run_folders import JOB, of_ranks, run_folder
 from tests.written import write
 
 
@@ -17,7 +17,11 @@ def sweep(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
     cell = Cell("a", {}, ("--task=synthetic",))
     cell.parsed = CommandLine.of(cell.words)
-    write(run_folder(tmp_path / "runs", "a", JOB), NPROC)
+    output = f"{tmp_path}/submissions/001/submitit/"
+    slurm.prints_to(f"{output}%A_%a_0_log.out")
+    slurm.job_is("RUNNING")
+    job = {"nproc": [1, 1], "output": output}
+    write(run_folder(tmp_path / "runs", "a", JOB), {"slurm.json": job})
     return Sweep("s", (cell,), folder=tmp_path)
 
 
