@@ -41,12 +41,17 @@ OWN = CHECKOUT / "configs" / "studies"
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
     """Read the study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
+    Muster's own studies are found by name, `quick`, and from any folder by their path in Muster.
+
     Raises:
         UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
     except OSError as error:
+        own = OWN / f"{path.stem}.yaml"
+        if own.is_file() and path in (Path(path.stem), Path("configs", "studies", own.name)):
+            return read(own, more, rate)
         raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
     except yaml.YAMLError as error:
         raise UsageError(not_yaml(path, error)) from None
