@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.raw import ShallowLoader, alike, not_yaml, text_of
+from configs.raw import ShallowLoader, alike, hint_for, not_yaml, text_of
 from configs.settings.fields import flag
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
@@ -148,16 +148,12 @@ def _roles(
     names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
     settings = setting_names(*CLASSES)
     known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *settings}
-    refuse(
-        (
-            f"{key}: unknown column {name!r}; "
-            + (alike(_column(name), known) or f"known: {', '.join(sorted(known))}")
-            for key, columns in names.items()
-            for name in columns
-            if _column(name) not in known
-        ),
-        where=f"{path}: ",
-    )
+    for key, columns in names.items():
+        for name in columns:
+            if (column := _column(name)) not in known:
+                hint = hint_for(column, known, problems)
+                problems.append(f"{key}: unknown column {name!r}{hint}")
+    refuse(problems, where=f"{path}: ")
     return (
         None if x is None else _column(x),
         None if series is None else tuple(map(_column, series)),
