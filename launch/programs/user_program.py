@@ -82,6 +82,11 @@ class UserProgram:
         )
 
     @property
+    def python(self) -> str | None:
+        """The Python of workers that see the files of this machine; None: Muster's own."""
+        return self._choice.python
+
+    @property
     def sources(self) -> Sources:
         """See the contract."""
         is_function = self._words[0] == "--function"

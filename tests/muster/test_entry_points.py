@@ -29,9 +29,7 @@ def test_entry_point_is_listed_unloaded_and_loaded_when_chosen(package):
     assert plugins.load("train.tasks", "tables")(1) == "1"
     with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
         plugins.load("train.tasks", "lost")
-    with pytest.raises(
-        UsageError, match="'whole' is json of the package first, which must be a .*"
-    ):
+    with pytest.raises(UsageError, match="'whole' is json of the package first, which must be a"):
         plugins.load("train.tasks", "whole")
 
 
