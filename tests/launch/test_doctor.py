@@ -64,7 +64,7 @@ def test_doctor_checks_program_and_its_python(tmp_path):
     code, out, _ = doctor(*quick, "--", "broken.py", cwd=tmp_path)
     assert code == 1 and re.search(r"program +FAIL +broken\.py:1: invalid syntax", out)
     code, out, _ = doctor(*quick, "--python", bare, "--", "train.py", cwd=tmp_path)
-    assert code == 1 and re.search(r"python +FAIL +node0:", out) and f"{bare} " in out
+    assert code == 1 and re.search(r"python +FAIL +node0:", out) and "2 checks fail" in out
 
 
 @pytest.mark.slow
