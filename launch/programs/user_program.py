@@ -275,7 +275,9 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
         yield from _script_problems(cwd / name, name, python if is_here else None)
     elif _is_application(words[0], cwd):
         return
-    elif "/" in words[0] and (cwd / words[0]).is_dir():
+    elif (cwd / words[0]).is_dir() and shutil.which(
+        words[0], path=environment.env.get("PATH")
+    ) is None:
         yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
     elif python and words[0] not in ("-m", "--function"):
         command = cwd / words[0] if "/" in words[0] else words[0]
