@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import SWITCH, Given, alike, text_of
+from configs.raw import SWITCH, Given, hint_for, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -115,8 +115,7 @@ def read(path: Path, types: Mapping[str, Any]) -> Clusters:
             if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
                 value = ",".join(value)
             if name not in types:
-                hint = alike(name, types) or f"known: {', '.join(sorted(types))}"
-                problems.append(f"{where}unknown key {key!r}; {hint}")
+                problems.append(f"{where}unknown key {key!r}{hint_for(name, types, problems)}")
             elif not isinstance(value, str | int | float):
                 problems.append(f"{where}{name}: expected one value, got a list or a table")
             else:

@@ -20,6 +20,11 @@ NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
 OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
+# For the file that `accelerate config` writes.
+OF_ACCELERATE = (
+    "for accelerate's num_machines use --nodes, for its num_processes --nproc-per-node (the number "
+    "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
+)
 OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # with --batch users mean the size of a batch
 # For Muster's own trainer.
 OF_TRAINER = {"mixed-precision": "use --precision {value}"}
@@ -41,7 +46,7 @@ TEXTS = {
     "gpu-ids": "use --env CUDA_VISIBLE_DEVICES={value}",
     "mixed-precision": "use --env ACCELERATE_MIXED_PRECISION={value}",
     "num-cpu-threads-per-process": "use --env OMP_NUM_THREADS={value}",
-    "config-file": "use --config {value}, a file of Muster's settings",
+    "config-file": f"use --config {{value}} for a file of Muster's settings; {OF_ACCELERATE}",
     # mpirun, horovodrun
     **dict.fromkeys(("n", "np", "num-proc"), TOTAL),
     **dict.fromkeys(("npernode", "ppn", "perhost"), EACH),

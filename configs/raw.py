@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from configs.foreign_flags import OF_ACCELERATE
 from configs.settings.fields import flag
 from muster.errors import UsageError
 from muster.similar_names import closest
@@ -17,6 +18,7 @@ MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
+ACCELERATE_KEYS = {"compute_environment", "distributed_type"}  # of every file of accelerate
 # Values that a release had, and what to use instead.
 REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 # Settings that a release had, and what to use instead.
@@ -49,6 +51,17 @@ def alike(name: str, known_names: Collection[str]) -> str:
     }
     similar = closest(name.lstrip("-"), names - DELETING)
     return f"did you mean {dashes}{similar}?" if similar else ""
+
+
+def hint_for(name: str, known_names: Collection[str], problems: Collection[str]) -> str:
+    """The end of a line about an unknown name: a similar name, or else all known names.
+
+    It does not list them again if one of the earlier `problems` does.
+    """
+    if similar := alike(name, known_names):
+        return f"; {similar}"
+    known = f"; known: {', '.join(sorted(known_names))}"
+    return "" if any(problem.endswith(known) for problem in problems) else known
 
 
 class ShallowLoader(yaml.SafeLoader):
@@ -135,6 +148,8 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
         return [], []
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
+    if ACCELERATE_KEYS & {str(key.value) for key, _ in root.value}:
+        raise UsageError(f"--config {path} is a file of accelerate, not of Muster; {OF_ACCELERATE}")
     settings: list[Given] = []
     problems: list[str] = []
     seen: set[str] = set()
@@ -142,9 +157,9 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
         if name not in known_names:
-            hint = REMOVED.get(name) or alike(name, known_names)
-            hint = hint or f"known: {', '.join(sorted(known_names))}"
-            problems.append(f"{where}unknown key {key.value!r}; {hint}")
+            removed = f"; {REMOVED[name]}" if name in REMOVED else ""
+            hint = removed or hint_for(name, known_names, problems)
+            problems.append(f"{where}unknown key {key.value!r}{hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")
         elif not isinstance(value, yaml.ScalarNode):

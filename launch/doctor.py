@@ -11,7 +11,6 @@ if __name__ == "__main__":  # as a script, which has no module of ours on its pa
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,11 +39,13 @@ from launch.programs.command_line import (
     split_program,
     training,
 )
+from launch.programs.python_command import without_python
+from launch.programs.user_program import UserProgram
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
 from muster.command import as_typed, own_arguments, reveal
-from muster.errors import refuse
+from muster.errors import UsageError, refuse
 from muster.printable import printable
 from muster.run_files import NETWORK
 
@@ -80,7 +81,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
 def main() -> int:
-    flags, words = split_program(reveal(own_arguments(), os.environ))
+    flags, typed = split_program(reveal(own_arguments(), os.environ))
     parsed, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,
@@ -98,14 +99,20 @@ def main() -> int:
         json_output.begin()
     checked = replace(launch, master_port=None)  # that port may be in use by a run
     ssh = of_class(SshConfig, parsed)
+    own = of_class(ProgramConfig, parsed)
+    words, python, of_python = without_python(typed, own.python) if typed else ([], own.python, [])
+    own = replace(own, python=python)
+    add_new(problems, of_python)
+    # with a program, too, the network is measured by Muster's own workers
+    taken = {"quick"} | (OF_MEASUREMENT - setting_names(RunConfig) if words else set())
     line = CommandLine(
         checked,
         ssh,
         slurm,
         words,
-        [item for item in given if item.name != "quick"],
+        [item for item in given if item.name not in taken or item.where],
         run=of_class(RunConfig, parsed),
-        own=of_class(ProgramConfig, parsed),
+        own=own,
         train=train,
         bench=of_class(BenchConfig, parsed),
     )
@@ -117,13 +124,19 @@ def main() -> int:
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
     unheeded = [one.spelt for one in line.given_flags(setting_names(*CLASSES) - HEEDED)]
-    if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
-        print(f"only for the run itself, not checked here: {', '.join(more)}")
+    if unheeded:
+        print(f"only for the run itself, not checked here: {', '.join(dict.fromkeys(unheeded))}")
     # The nodes were already checked.
     settings = replace(checked, launcher=name, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
-    rows = as_asked.check_nodes(launcher.assume(), _disks(train))
+    facts = launcher.assume()
+    program = UserProgram(words, own, launch, line.run, Path.cwd()) if words else None
+    if program and as_asked.sees_python:  # then the workers have the Python that is chosen here
+        as_asked = build(replace(line, own=replace(own, python=program.python)))
+    rows = as_asked.check_nodes(facts, _disks(train))
+    if program:
+        rows.append(_check_program(program, as_asked, facts))
     _show(rows)
     code = 0
     measured: dict[str, Any] | None = None
@@ -137,6 +150,17 @@ def main() -> int:
     checks = [asdict(row) for row in rows]
     json_output.emit("checks", exit_code=code, checks=checks, network=measured)
     return code
+
+
+def _check_program(program: UserProgram, launcher: Launcher, facts: Facts) -> Row:
+    """Whether the program can start with its Python, as far as this machine can tell."""
+    python = facts.nodes[0].python
+    try:
+        program.check(python, runs_here=launcher.name == "local")
+    except UsageError as error:
+        return Row("program", "FAIL", tuple(str(error).splitlines()))
+    found = f", with {program.python or python}" if launcher.sees_python else ""
+    return Row("program", "ok", (program.title + found,))
 
 
 def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:

@@ -51,6 +51,9 @@ def main() -> int:
     study.refuse_lacking()
     with cell_runs.sweep_lock(study.folder):
         cell_runs.begin(study)
+        count = len(study.cells)
+        runs = f"{count} {'run' if count == 1 else 'runs'}"
+        print(f"study {study.source}: {runs} -> {study.folder}", flush=True)
         code = conclude(study, around_runs.run(study, more))
         if any(cell.state == "done" for cell in study.cells):
             around_runs.report(study.folder)
@@ -73,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a study, such as configs/studies/quick.yaml"
+        "file", type=Path, metavar="FILE", help="a study, or the name of one of Muster's own: quick"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="its folder (default: logs/studies/NAME)"

@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--over",
-        action="append",
+        action="extend",
+        nargs="+",  # words without a comma between them are refused as values, not as flags
         default=[],
         metavar="NAME=VALUE,VALUE",
         help="values of one flag; if values contain commas, separate them with ';'",

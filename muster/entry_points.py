@@ -9,7 +9,6 @@ standard library alone, of Python 3.10 or newer.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 from muster.errors import UsageError, text_of
@@ -21,6 +20,15 @@ COMPRESSORS = "muster.compressors"
 TASKS = "muster.tasks"
 ENTRIES = "entry_points.txt"  # the file of a package's metadata that names its entry points
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
+# What the entry points of a group name, whether that is a class (None: either will do), and an
+# attribute that it has.
+KINDS = {
+    LAUNCHERS: ("a class derived from Launcher", True, "watcher"),
+    STARTERS: ("an instance of a class derived from Starter", False, "commands"),
+    MODES: ("a class derived from GradSync", True, "wrap"),
+    COMPRESSORS: ("a class derived from Compressor", True, "send"),
+    TASKS: ("a class derived from Task, or a function that returns a Task", None, "__call__"),
+}
 # Plug-ins that a release of Muster had, and what to use instead.
 REMOVED = {
     COMPRESSORS: {"topk": "topk was removed, since models did not learn with it; use powersgd"},
@@ -47,8 +55,8 @@ def load(group: str, name: str) -> Any:
     """What the entry point names, or None if there is no such entry point.
 
     Raises:
-        UsageError: two packages add different things of this name, it cannot be imported, or it
-            is a module.
+        UsageError: two packages add different things of this name, its module cannot be imported,
+            or it is not what the group is for.
     """
     entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
     if not entries:
@@ -60,10 +68,13 @@ def load(group: str, name: str) -> Any:
     place = f"{group}: {name!r} is {entry.value} of the package {_package(entry)}"
     try:
         build = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{place}, which cannot be loaded: {text_of(error)}") from error
-    if isinstance(build, ModuleType):
-        raise UsageError(f"{place}, which is a module; name what is in it: MODULE:build")
+    except (Exception, SystemExit) as error:  # a package's module may fail in any way
+        why = f"{type(error).__name__}: {' '.join(text_of(error).split())}"
+        raise UsageError(f"{place}, which cannot be loaded: {why}") from error
+    kind, is_class, attribute = KINDS[group]
+    if not hasattr(build, attribute) or is_class not in (None, isinstance(build, type)):
+        found = "a class" if isinstance(build, type) else f"of type {type(build).__name__}"
+        raise UsageError(f"{place}, which must be {kind}, but is {found}")
     return build
 
 

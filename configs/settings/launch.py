@@ -211,7 +211,7 @@ class LaunchConfig(Config):
 
     launcher: str = setting(
         "auto",
-        "auto: ssh with --hosts, slurm if there is sbatch, else local",
+        "auto: ssh with --hosts, slurm if sbatch can reach a cluster, else local",
         files="launch.launchers",
     )
     nodes: NodeCount | None = setting(

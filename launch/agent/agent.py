@@ -288,6 +288,8 @@ class NodeAttempt:
             process_tree.end_descendants(
                 WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
             )
+            if self._workload is not None:
+                self._workload.close()
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)

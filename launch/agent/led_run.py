@@ -223,6 +223,8 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 excluded={*self._other_children, *(process.pid for process in others)},
             )
+            for agent in agents:
+                agent.process.poll()  # psutil has waited for it
         else:  # other processes of ssh, such as a shared connection, are not ended
             started = {agent.process for agent in agents}
             process_tree.end_started(

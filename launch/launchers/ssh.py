@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import ONE_WORKER
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
@@ -45,7 +45,7 @@ class Ssh(Launcher):
             probes = self._ask(survey)
             chosen = self._choose(specs, probes)
             nodes = _facts(specs, survey.names_of(probes), probes, chosen.addresses)
-            _refuse_without_gpus(nodes)
+            self._refuse_without_gpus(nodes)
             if self._config.preflight:
                 workers = self.workers_python
                 findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
@@ -181,8 +181,15 @@ class Ssh(Launcher):
             own = zip(probes, survey.names_of(probes), strict=True)
             named = [names.get(missing[index], name) for index, name in own]
             nodes = _facts(missing, named, probes, chosen.addresses)
-            _refuse_without_gpus(nodes)
+            self._refuse_without_gpus(nodes)
             return nodes
+
+    def _refuse_without_gpus(self, nodes: Sequence[NodeFacts]) -> None:
+        """Refuse nodes that should have a worker on each GPU, but have no GPU."""
+        if without := ", ".join(node.name for node in nodes if node.nproc.number == 0):
+            is_flag = ONE_PER_GPU in (self._config.nproc_per_node or ())
+            given = "--nproc-per-node gpu" if is_flag else "slots=gpu"
+            raise MusterError(f"{without}: {given}, but it shows no GPU; give a number of workers")
 
     def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
         """The facts of each node; with --nodes 2:4, of the nodes that answer, if they are enough.
@@ -281,12 +288,6 @@ def _facts(
             NodeFacts(spec, name, *python_and_folder, count, address, probe["shared"], plugins)
         )
     return tuple(nodes)
-
-
-def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
-    """Refuse nodes that should have a worker on each GPU, but have no GPU."""
-    if without := ", ".join(node.name for node in nodes if node.nproc.number == 0):
-        raise MusterError(f"{without}: slots=gpu, but it shows no GPU; give a number of workers")
 
 
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:

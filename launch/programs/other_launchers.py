@@ -87,6 +87,7 @@ def notes(words: Sequence[str], cwd: Path) -> Iterator[str]:
 
 def call_in(words: Sequence[str]) -> Call | None:
     """The launcher that a command starts, directly or through Python, a shell or the like."""
+    words = [*words]  # `_matches` compares slices with lists
     names = [Path(word).name for word in words]
     if names[:1] and names[0] in SHELLS and words[1:2] == ["-c"]:
         return _call_in_shell("".join(words[2:3]))

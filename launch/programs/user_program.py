@@ -82,6 +82,11 @@ class UserProgram:
         )
 
     @property
+    def python(self) -> str | None:
+        """The Python of workers that see the files of this machine; None: Muster's own."""
+        return self._choice.python
+
+    @property
     def sources(self) -> Sources:
         """See the contract."""
         is_function = self._words[0] == "--function"
@@ -270,7 +275,9 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
         yield from _script_problems(cwd / name, name, python if is_here else None)
     elif _is_application(words[0], cwd):
         return
-    elif "/" in words[0] and (cwd / words[0]).is_dir():
+    elif (cwd / words[0]).is_dir() and shutil.which(
+        words[0], path=environment.env.get("PATH")
+    ) is None:
         yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
     elif python and words[0] not in ("-m", "--function"):
         command = cwd / words[0] if "/" in words[0] else words[0]

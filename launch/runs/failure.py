@@ -48,6 +48,7 @@ MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
+NO_NCCL = "Distributed package doesn't have NCCL built in"
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
 BRIEF = 300  # how many characters of an exception's text are in `Failure.brief`
 FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
@@ -405,6 +406,11 @@ def _advice(run_dir: Path, cause: End) -> Iterator[str]:
     """Hints about the place where the program ran; a traceback says nothing about that."""
     if NO_CUDA in cause.message:
         yield f"the torch of this Python on {cause.node} is for CPUs; --python names another"
+    if NO_NCCL in cause.message:
+        yield (
+            f"the torch of this Python on {cause.node} was built without NCCL, as those for "
+            "CPUs are; use the backend gloo, or name another Python with --python"
+        )
     missing = MISSING.search(cause.message)
     if missing is None or not SNAPSHOT_RECORD.path(run_dir).is_file():
         return

@@ -83,6 +83,7 @@ class Torchrun(Starter):
             *("--master-port", str(facts.master_port or PLACEHOLDER)),
             *("--rdzv-id", spec.run_id),  # the workers get it as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
+            "--",  # without it `--log` of the program is "ambiguous": --log-dir, --logs-specs
             *escaped(node.worker(spec.program)),
         )
         return [command(spec, facts, node_rank, words)]

@@ -88,11 +88,17 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
         name, equals, rest = text.partition("=")
         values = rest.split(";" if ";" in rest else ",")
         if not equals or not NAME.fullmatch(name):
-            problems.append(f"{flag}{text}: write NAME=VALUE,VALUE, such as lr=1e-4,3e-4")
+            problems.append(
+                f"{flag}{text}: write NAME=VALUE,VALUE, with commas and no spaces between values"
+                + ("; a program follows after --" if flag else "")
+            )
         elif not all(values):
             problems.append(f"{flag}{text}: {'a value' if any(values) else 'the list'} is empty")
         elif any(is_same_flag(name, other) for other in block):
-            problems.append(f"{flag}{text}: {name} is given twice; give all its values at once")
+            problems.append(
+                f"{flag}{text}: {name} is given twice; separate its values by commas: "
+                f"{name}=VALUE,VALUE"
+            )
         else:
             problems += [
                 f"{flag}{text}: {value} is given twice; two runs would be the same"

@@ -115,6 +115,10 @@ def _pack_run(run_dir: Path, part: Path, cell: Cell) -> None:
 
 
 def _code_of(cell: Cell) -> Iterator[Path]:
-    yield SYNC / "modes" / f"{cell.settings['sync']}.py"
-    if cell.settings.get("bucket_mb") == 0:  # the loop over parameters that assignments ask for
+    train = cell.parsed.train
+    assert train is not None  # a study runs Muster's own trainer
+    mode = SYNC / "modes" / f"{train.sync}.py"
+    if mode.is_file():  # another package may add the mode
+        yield mode
+    if train.bucket_mb == 0:  # the loop over parameters that assignments ask for
         yield SYNC / "after_backward.py"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.raw import ShallowLoader, alike, not_yaml, text_of
+from configs.raw import ShallowLoader, alike, hint_for, not_yaml, text_of
 from configs.settings.fields import flag
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
@@ -41,12 +41,17 @@ OWN = CHECKOUT / "configs" / "studies"
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
     """Read the study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
+    Muster's own studies are found by name, `quick`, and from any folder by their path in Muster.
+
     Raises:
         UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
     except OSError as error:
+        own = OWN / f"{path.stem}.yaml"
+        if own.is_file() and path in (Path(path.stem), Path("configs", "studies", own.name)):
+            return read(own, more, rate)
         raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
     except yaml.YAMLError as error:
         raise UsageError(not_yaml(path, error)) from None
@@ -143,16 +148,12 @@ def _roles(
     names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
     settings = setting_names(*CLASSES)
     known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *settings}
-    refuse(
-        (
-            f"{key}: unknown column {name!r}; "
-            + (alike(_column(name), known) or f"known: {', '.join(sorted(known))}")
-            for key, columns in names.items()
-            for name in columns
-            if _column(name) not in known
-        ),
-        where=f"{path}: ",
-    )
+    for key, columns in names.items():
+        for name in columns:
+            if (column := _column(name)) not in known:
+                hint = hint_for(column, known, problems)
+                problems.append(f"{key}: unknown column {name!r}{hint}")
+    refuse(problems, where=f"{path}: ")
     return (
         None if x is None else _column(x),
         None if series is None else tuple(map(_column, series)),

@@ -146,6 +146,17 @@ def test_an_unknown_key_names_its_line_and_lists_the_known(write):
     assert "nodes" in line and "run_id" not in line
     (line,) = problems("--config", write("batchsize: 1"))
     assert "unknown key 'batchsize'; did you mean batch_size?" in line
+    first, second = problems("--config", write("learning_rate: 1\nfoo: 2\n"))
+    assert "; known: account, " in first and second.endswith("unknown key 'foo'")
+
+
+def test_file_of_accelerate_is_refused_once_with_our_flags(write):
+    path = write("compute_environment: LOCAL_MACHINE\nmixed_precision: 'no'\nnum_processes: 2\n")
+    (line,) = problems("--config", path)
+    assert line.startswith(f"--config {path} is a file of accelerate, not of Muster; ")
+    assert "num_processes --nproc-per-node" in line
+    (line,) = problems("--config_file", path, classes=(TrainConfig, LaunchConfig))
+    assert "num_processes --nproc-per-node" in line
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_settings_are_shown_as_flags_take_them():
             ["study", "nosuch.yaml"],
             "study nosuch.yaml: No such file or directory; Muster's own are",
         ),
-        (["study", "quick"], f"did you mean {CHECKOUT}/configs/studies/quick.yaml?"),
+        (["study", "quick.yaml"], f"did you mean {CHECKOUT}/configs/studies/quick.yaml?"),
         (["testbed"], "name one of these actions, as in muster testbed up"),
     ],
     ids=str,

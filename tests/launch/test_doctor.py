@@ -10,11 +10,12 @@ import launch.doctor
 from tests.commands import call, refused
 from tests.launch.submit import DOCTOR, alive
 from tests.preload import interpreter
+from tests.written import executable, write
 
 
-def doctor(*flags):
+def doctor(*flags, cwd="/"):
     words = [interpreter(), DOCTOR, "--launcher", "local", *flags]
-    done = call(*words, cwd="/", env={"COLUMNS": "150"})
+    done = call(*words, cwd=cwd, env={"COLUMNS": "150"})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -50,9 +51,20 @@ def test_doctor_takes_the_flags_of_a_run(tmp_path):
     first, _, table = out.partition("\n")
     assert first == "only for the run itself, not checked here: --lr, --max-restarts"
     assert "every pair" in table
-    code, out, err = doctor(*flags[:3], "--env", "X=1", "--", "train.py", "--lr", "1")
-    assert code == 0 and err == "", (out, err)
-    assert out.startswith("only for the run itself, not checked here: --env, -- train.py --lr 1\n")
+
+
+@pytest.mark.needs("ip")
+def test_doctor_checks_program_and_its_python(tmp_path):
+    write(tmp_path, {"train.py": "", "broken.py": "def f(:"})
+    bare = executable(tmp_path / "bare", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    quick = ["--quick", "--backend", "gloo", "--env", "X=1"]
+    code, out, _ = doctor(*quick, "--", "python", "train.py", "--lr", "1", cwd=tmp_path)
+    assert code == 0 and re.search(r"program +ok +train\.py --lr 1, with \S+python", out)
+    assert out.startswith("only for the run itself, not checked here: --env\n")
+    code, out, _ = doctor(*quick, "--", "broken.py", cwd=tmp_path)
+    assert code == 1 and re.search(r"program +FAIL +broken\.py:1: invalid syntax", out)
+    code, out, _ = doctor(*quick, "--python", bare, "--", "train.py", cwd=tmp_path)
+    assert code == 1 and re.search(r"python +FAIL +node0:", out) and "2 checks fail" in out
 
 
 @pytest.mark.slow

@@ -33,6 +33,22 @@ def test_plan_has_one_torchrun_per_node():
         assert command.env["MUSTER_TTY"] == "80" and command.cwd == "/repo dir"
 
 
+PARSERS = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.launch"}
+
+
+@pytest.mark.parametrize(("starter", "module"), PARSERS.items())
+def test_flags_of_program_are_not_read_by_its_starter(starter, module):
+    found = pytest.importorskip(module)
+    parser = getattr(found, "get_args_parser", None) or found.launch_command_parser
+    words = ("train.py", "--log", "1", "--start=spawn", "--num_proc", "--", "-m", "--max-restarts")
+    spec = replace(SPEC, program=replace(PROGRAM, argv=words), workers=starter)
+    nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
+    for planned in local().plan(spec, replace(FACTS, nodes=nodes)):
+        args = parser().parse_args(planned.argv[3:])
+        assert args.training_script.endswith("worker_main.py")
+        assert tuple(args.training_script_args) == words
+
+
 def test_each_agent_is_told_which_ranks_are_its_own():
     found = assignments_of(SPEC, FACTS, local().plan(SPEC, FACTS))
     assert [one.ranks for one in found] == [one.machine_ranks for one in found] == [(0, 1), (2,)]

@@ -42,6 +42,11 @@ REFUSED = [
     (["--", "train.py"], "a sweep needs --over NAME=VALUE,VALUE"),
     (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
     (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
+    (["--over", "lr=1", "lr=2", "--", "train.py"], "lr is given twice; separate its values by com"),
+    (
+        ["--over", "lr=1", "2"],
+        "--over 2: write NAME=VALUE,VALUE, with commas and no spaces between",
+    ),
     (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
     (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
     (

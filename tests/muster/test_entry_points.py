@@ -14,8 +14,8 @@ from tests import written
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    def install(name: str, text: str) -> None:
-        written.package(tmp_path / name, name, f"[muster.tasks]\n{text}")
+    def install(name: str, text: str, group: str = "muster.tasks") -> None:
+        written.package(tmp_path / name, name, f"[{group}]\n{text}")
         monkeypatch.syspath_prepend(tmp_path / name)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / name))
 
@@ -29,8 +29,47 @@ def test_entry_point_is_listed_unloaded_and_loaded_when_chosen(package):
     assert plugins.load("train.tasks", "tables")(1) == "1"
     with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
         plugins.load("train.tasks", "lost")
-    with pytest.raises(UsageError, match="'whole' is json of the package first, which is a mod"):
+    with pytest.raises(UsageError, match="'whole' is json of the package first, which must be a"):
         plugins.load("train.tasks", "whole")
+
+
+FAILING = [
+    "raise SystemExit(0)",
+    "raise ValueError('a\\nb')",
+    "build = = 1",
+    "import no_such_module",
+]
+
+
+@pytest.mark.parametrize("group", entry_points.GROUPS)
+@pytest.mark.parametrize("text", [*FAILING, "build = None", "build = dict()"])
+def test_plugin_that_cannot_be_used_is_named_with_its_package(
+    package, tmp_path, monkeypatch, group, text
+):
+    written.write(tmp_path, {"broken.py": text})
+    monkeypatch.syspath_prepend(tmp_path)
+    package("first", "odd = broken:build\n", group)
+    with pytest.raises(UsageError) as caught:
+        entry_points.load(group, "odd")
+    line = str(caught.value)
+    assert line.startswith(f"{group}: 'odd' is broken:build of the package first, which ")
+    assert ("cannot be loaded: " if text in FAILING else "must be a") in line and "\n" not in line
+    sys.modules.pop("broken", None)
+
+
+OWN = {
+    "launch.launchers": "local",
+    "launch.starters": "manual",
+    "train.sync.modes": "all_reduce",
+    "train.sync.compression": "bf16",
+    "train.tasks": "synthetic",
+}
+
+
+@pytest.mark.parametrize(("folder", "name"), OWN.items())
+def test_own_plugin_may_be_named_by_entry_point(package, folder, name):
+    package("first", f"own = {folder}.{name}:build", plugins.GROUPS[folder])
+    assert plugins.load(folder, "own") is plugins.load(folder, name)
 
 
 def test_a_file_comes_before_an_entry_point_of_its_name(package):

@@ -66,9 +66,15 @@ class WorkloadFailure:
 class Workload:
     """The processes of one attempt on a node, and what is known about their ends."""
 
-    def __init__(self, assignment: Assignment, processes: Sequence[StartedProcess]) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        processes: Sequence[StartedProcess],
+        log: IO[bytes] | None = None,
+    ) -> None:
         self._assignment = assignment
         self._processes = processes
+        self._log = log
         self._ends: dict[int, WorkerEnd] = {}
         self._looked = 0.0
         self._failed_at: float | None = None  # when a failure of a worker was first seen
@@ -104,6 +110,13 @@ class Workload:
             if not stopped_cleanly(self._assignment):
                 return WorkloadFailure(process.end() if own is None else None)
         return self._failure_beside_others(ends)
+
+    def close(self) -> None:
+        """Close the log, and note the exit codes of processes that psutil has waited for."""
+        for process in self._processes:
+            process.code()
+        if self._log is not None:
+            self._log.close()
 
     def kill_starter(self) -> None:
         """End torchrun at once, but no program around a worker: a profiler may still save."""
@@ -155,15 +168,17 @@ def start_workload(
     Raises:
         MusterError: there is no such program, or it cannot be started.
     """
-    node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
+    log = open_log(assignment)
+    node = NodeStart(assignment.ranks, env, log, spawn)
     commands = [command.with_port(master_port) for command in assignment.commands]
     try:
         processes = [warm.start(command, node) for command in commands]
-    except NoSuchProgram as error:
-        if error.program == assignment.spec.program.python:
+    except MusterError as error:
+        log.close()
+        if isinstance(error, NoSuchProgram) and error.program == assignment.spec.program.python:
             raise UsageError(f"--python {error}") from None
         raise
-    return Workload(assignment, processes)
+    return Workload(assignment, processes, log)
 
 
 def spawn(

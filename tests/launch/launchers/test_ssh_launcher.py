@@ -2,9 +2,22 @@
 
 import pytest
 
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import ONE_PER_GPU, LaunchConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
+from muster.errors import MusterError
+from tests.launch.planned import node
+
+
+@pytest.mark.parametrize(
+    ("workers", "given"), [((ONE_PER_GPU,), "--nproc-per-node gpu"), (None, "slots=gpu")]
+)
+def test_node_without_gpu_is_refused_by_what_was_given(workers, given):
+    launch = LaunchConfig(launcher="ssh", hosts="node0", nproc_per_node=workers)
+    launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig()))
+    nodes = [node("node0", 0, "10.10.1.1"), node("node1", 2, "10.10.1.2")]
+    with pytest.raises(MusterError, match=f"^node0: {given}, but it shows no GPU; "):
+        launcher._refuse_without_gpus(nodes)
 
 
 @pytest.mark.usefixtures("no_home")

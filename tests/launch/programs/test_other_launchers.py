@@ -115,6 +115,14 @@ def test_script_of_another_launcher_is_refused_as_program(tmp_path):
     assert "torch.distributed.run starts workers" in refusal(tmp_path, "--", *words)
 
 
+@pytest.mark.parametrize(
+    "words", ["python -m torch.distributed.run", "python -u -m torch.distributed.launch"]
+)
+def test_module_of_another_launcher_is_refused_after_python(tmp_path, words):
+    line = refusal(tmp_path, "--", *words.split(), "--nproc-per-node", "2", "train.py")
+    assert line.endswith("it is --nproc-per-node 2 -- train.py")
+
+
 def test_a_sweep_refuses_it_before_any_of_its_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="torchrun starts workers, and so does Muster"):

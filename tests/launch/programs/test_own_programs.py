@@ -136,6 +136,17 @@ def test_a_program_without_torch(project):
     assert len({path.read_text() for path in outputs}) == 3
 
 
+@pytest.mark.slow
+def test_run_leaves_no_file_or_process_to_the_garbage_collector(project):
+    words = [*LOCAL, "--nodes", "2", "--workers", "manual", "--", "sh", "-c", "exit $RANK"]
+    done = call(sys.executable, SUBMIT, *words, cwd=project, env={"PYTHONWARNINGS": "always"})
+    assert done.returncode == 1, done.stderr
+    errors = [*only_run(project / "logs").glob("agents/*.err")]
+    assert len(errors) == 2
+    for text in (done.stderr, *(path.read_text() for path in errors)):
+        assert "Warning" not in text
+
+
 STOPS = """
 import os, sys, time
 from pathlib import Path

@@ -137,7 +137,8 @@ def test_folder_or_archive_with_main_is_a_python_program(tmp_path, monkeypatch):
     assert user_program.parse_program(["app"], tmp_path).argv == ("--exec", "app")
     refused = refusal(tmp_path, "--", "./wrong")
     assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
-    assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
+    for word in ("./none", "none"):
+        assert refusal(tmp_path, "--", word).startswith(f"{word}: a folder without a __main__.py")
 
 
 def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):

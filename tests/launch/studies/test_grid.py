@@ -60,7 +60,7 @@ REFUSED = [
     (["lr="], "--over lr=: the list is empty"),
     (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
     (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
-    (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
+    (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; separate its"),
     (["lr", "seed="], "--over seed=: the list is empty"),
 ]
 

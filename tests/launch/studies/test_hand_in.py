@@ -20,6 +20,7 @@ grid:
   - {name: "Task 2a: gather and scatter", sync: gather_scatter, nodes: [2, 3]}
   - {sync: ddp, nodes: 2}
 """
+NO_SYNC = "base: {task: synthetic}\ngrid:\n  - {seed: [1, 2]}\n"
 
 
 @pytest.fixture
@@ -60,6 +61,12 @@ def test_each_part_has_the_commands_that_repeat_it(own):
     assert "--nodes=3" in second
     assert (home / "task2a" / "sync-gather_scatter_nodes-2_0" / "command.txt").is_file()
     assert (home / "sync-ddp_nodes-2" / "ddp.py").is_file()
+
+
+def test_study_without_sync_mode_is_packed_with_default_mode(tmp_path, done):
+    study = done(write(tmp_path, {"plain.yaml": NO_SYNC}) / "plain.yaml")
+    hand_in.pack(study, Path("zip"))
+    assert (study.folder / "hand_in" / "seed-1" / "ddp.py").is_file()
 
 
 def test_the_archive_says_first_what_is_not_the_student_s(own, done):

@@ -52,6 +52,7 @@ def test_study_goes_on_after_a_failure_and_repeats_nothing(tmp_path):
     done = study(tmp_path, TEXT)
     found = cells(folder)
     assert done.returncode == 1 and "failed: " in done.stderr
+    assert done.stdout.startswith(f"study mine.yaml: 3 runs -> {folder}\n")
     assert [one["state"] for one in found.values()] == ["done", "done", "failed"]
     for name, one in found.items():
         assert (folder / one["run_dir"] / "summary.json").exists() == (one["state"] == "done")

@@ -34,6 +34,17 @@ def read(tmp_path):
     return read
 
 
+def test_own_study_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick", "configs/studies/quick.yaml"):
+        found = study_file.read(Path(name))
+        assert (found.name, found.source) == ("quick", "configs/studies/quick.yaml")
+    with pytest.raises(UsageError, match=r"study quick\.yaml: No such file.*; did you mean /.*\?"):
+        study_file.read(Path("quick.yaml"))
+    (tmp_path / "quick").write_text("{grid: [{task: synthetic}]}")
+    assert study_file.read(Path("quick")).source == "quick"
+
+
 def test_each_block_is_a_product_and_blocks_follow_each_other(read):
     study = read("""
     title: Mine
