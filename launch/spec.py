@@ -290,7 +290,7 @@ class Assignment:
     spec: LaunchSpec  # its folder is a path as this node sees it, from `cwd`
     cwd: str
     index: int
-    count: int
+    counts: tuple[int, ...]  # the workers of each node
     name: str  # of the node, in messages
     ranks: tuple[int, ...]  # of the workers of this node
     machine_ranks: tuple[int, ...]  # with those of other nodes that its machine simulates
@@ -306,6 +306,11 @@ class Assignment:
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
     data: str = ""  # where this node has the data of --send
 
+    @property
+    def count(self) -> int:
+        """The number of nodes."""
+        return len(self.counts)
+
     def left_s(self) -> float | None:
         """The seconds that are left of the job's time."""
         return None if self.ends_unix_s is None else self.ends_unix_s - time.time()
@@ -317,7 +322,7 @@ class Assignment:
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
         commands = tuple(NodeCommand.from_json(command) for command in raw["commands"])
-        names = ("ranks", "machine_ranks", "coordinator_ports")
+        names = ("counts", "ranks", "machine_ranks", "coordinator_ports")
         lists = {name: tuple(raw[name]) for name in names}
         return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 
@@ -340,7 +345,7 @@ def assignments_of(
             spec=seen,
             cwd=node.repository,
             index=index,
-            count=len(facts.nodes),
+            counts=tuple(facts.counts),
             name=node.name,
             ranks=ranks[index],
             machine_ranks=of_machine[node.spec.name],

@@ -11,10 +11,12 @@ the run folder, the leader file, has the leader's port and a secret, by which bo
 other. The addresses of these connections show where the other agents can reach node 0.
 """
 
+import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from configs.settings.launch import WorkersPerNode
 from launch.agent.led_run import LedRun, SchedulerJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
-from launch.nodes.channel import AgentProcess, Heartbeat, running_s
+from launch.nodes.channel import AgentProcess, Channel, Heartbeat, running_s
 from launch.nodes.survey import LOAD, Transport, last_line
 from launch.nodes.this_machine import ports_of
 from launch.runs import node_history
@@ -38,11 +40,14 @@ from launch.starters.base import commands_of
 from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
+from muster.printable import signal_name
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
 TASK_VARIABLE = "SLURM_PROCID"  # srun sets it to the number of a task
 LOG_BYTES = 65_536  # read of srun's output, from its end
+# srun's line about tasks that a signal has killed: `srun: error: node[0-1]: tasks 0-1: Killed`
+KILLED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (?!Exited |Out Of Memory)")
 OPTIONS = (
     "--ntasks-per-node=1",
     "--overlap",  # another step may have the cores, such as the shell of the user
@@ -63,7 +68,7 @@ class JobNodes:
     least: int = 1  # fewest nodes for the run to continue
     # whether Slurm has announced the end of the job's time
     is_nearly_over: Callable[[], bool] = lambda: False
-    # by host, the agent that was started last
+    # by host, the agent that was started last, unless it was killed before it had connected
     _agents: dict[str, tuple[JobConnection, SlurmTask]] = field(default_factory=dict)
     _data: dict[str, str] = field(default_factory=dict)  # by host, where it has those of --send
 
@@ -201,18 +206,26 @@ class JobNodes:
                 start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
             )
         try:
-            agents = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
+            agents = _gather(
+                hosts, spec, listener, heartbeat, partial(_killed_tasks, srun, log, len(hosts))
+            )
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
             listener.close()
             leader_file.unlink(missing_ok=True)
-        self._agents |= dict(zip(hosts, agents, strict=True))
-        return [
-            AgentProcess(connection.channel, srun, partial(signed, token=token, task=task.index))
-            for connection, task in agents
-        ]
+        started = []
+        for index, host in enumerate(hosts):
+            if index in agents:
+                self._agents[host] = connection, _ = agents[index]
+                message_of = partial(signed, token=token, task=index)
+                started.append(AgentProcess(connection.channel, srun, message_of))
+            else:  # the attempt begins without it, and notices at once that it is gone
+                self._agents.pop(host, None)
+                started.append(AgentProcess(Channel(*os.pipe()), srun))
+                started[-1].channel.close()
+        return started
 
     def _complete(self, facts: Facts) -> Facts:
         """`facts` with what the agents know: the address of node 0, and each node's GPUs.
@@ -220,19 +233,23 @@ class JobNodes:
         Raises:
             MusterError: a node has no GPU.
         """
-        agents = [self._agents[node.spec.host] for node in facts.nodes]
+        hosts = [node.spec.host for node in facts.nodes]
+        agents = {host: self._agents[host] for host in hosts if host in self._agents}
+        tasks = {host: task for host, (_, task) in agents.items()}
+        most = max((task.workers for task in tasks.values()), default=1)  # for killed agents
         nodes = []
-        for node, (_, task) in zip(facts.nodes, agents, strict=True):
-            count = node.nproc.counted(task.workers)
+        for host, node in zip(hosts, facts.nodes, strict=True):
+            count = node.nproc.counted(tasks[host].workers if host in tasks else most)
             if count.number == 0:
                 raise MusterError(
-                    f"{task.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
+                    f"{host}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
                     "some with --gpus-per-node"
                 )
-            data = self._data.get(node.spec.host, "")
-            nodes.append(replace(node, nproc=count, data=data))
-        address = agents[0][1].address or _address_of_first(agents)
-        return replace(facts, nodes=tuple(nodes), master_addr=address)
+            nodes.append(replace(node, nproc=count, data=self._data.get(host, "")))
+        if hosts[0] in tasks:  # without node 0 there is no address that others could connect to
+            address = tasks[hosts[0]].address or _address_of_first([*agents.values()])
+            facts = replace(facts, master_addr=address)
+        return replace(facts, nodes=tuple(nodes))
 
 
 def _address_of_first(agents: Sequence[tuple[JobConnection, SlurmTask]]) -> str:
@@ -253,9 +270,9 @@ def _gather(
     spec: LaunchSpec,
     listener: AgentListener,
     heartbeat: Heartbeat,
-    failure: Callable[[], str | None],
-) -> list[tuple[JobConnection, SlurmTask]]:
-    """The agents of these hosts, once all have connected.
+    killed_tasks: Callable[[], Collection[int]],
+) -> dict[int, tuple[JobConnection, SlurmTask]]:
+    """The agents of these hosts, by task, once all have connected or were killed before.
 
     `heartbeat` reaches each agent as soon as it has connected.
 
@@ -271,11 +288,12 @@ def _gather(
                 raise MusterError(f"an agent on {task.name} says it is task {task.index}")
             agents[task.index] = (connection, task)
             heartbeat.add(connection.channel)
-        missing = ", ".join(host for index, host in enumerate(hosts) if index not in agents)
+        if len(agents) == len(hosts):
+            return agents
+        gathered = {*agents, *killed_tasks()}
+        missing = ", ".join(host for index, host in enumerate(hosts) if index not in gathered)
         if not missing:
-            return [agents[index] for index in range(len(hosts))]
-        if reason := failure():
-            raise MusterError(reason)
+            return agents
         waited_s = running_s() - began_s
         if waited_s > spec.join_s:
             raise MusterError(
@@ -288,18 +306,31 @@ def _gather(
         time.sleep(MAIN_LOOP_TICK_S)
 
 
-def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
-    """Why an agent will not connect any more, from its own output or else from srun's.
+def _killed_tasks(srun: "subprocess.Popen[bytes]", log: Path, num_tasks: int) -> set[int]:
+    """The tasks that a signal has killed; all of them, if it has killed srun itself.
 
-    None while the agents may still connect.
+    Raises:
+        MusterError: an agent will not connect for another reason, in its own words or else srun's.
     """
+    code = srun.poll()  # asked first: after its end the log is complete
+    if code is not None and code < 0:
+        print(f"note: srun was killed by {signal_name(-code)}", file=sys.stderr)
+        return {*range(num_tasks)}
     lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
     of_srun = [line for line in lines if line.startswith("srun: error: ")]
-    if not of_srun and srun.poll() is None:
-        return None
+    killed = [match[1] for line in of_srun if (match := KILLED.match(line))]
+    if len(killed) == len(of_srun) and (killed or code is None):
+        return {task for text in killed for task in _numbers(text)}
     of_agents = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line.removeprefix("srun: ").removeprefix("error: ") for line in of_agents or of_srun]
-    return "\n".join(errors) or f"srun ended with exit code {srun.poll()}; see {log}"
+    raise MusterError("\n".join(errors) or f"srun ended with exit code {code}; see {log}")
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """`0-1,3`, Slurm's form, is 0, 1, 3."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 def _listener(spec: LaunchSpec, token: str) -> AgentListener:

@@ -23,7 +23,7 @@ READ_BYTES = 65_536
 # How the names of variables begin that differ between attempts; no library reads them when it is
 # imported.
 ATTEMPT_VARIABLES = (
-    *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
+    *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_", "SLURM_"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
 )
 

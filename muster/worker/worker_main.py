@@ -91,6 +91,9 @@ def main() -> None:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
         process.reserve(end_record(run_dir))
+    if "SLURM_PROCID" in os.environ:  # the agent's; it has set all others
+        os.environ["SLURM_PROCID"] = str(RANK)
+        os.environ["SLURM_LOCALID"] = os.environ.get("LOCAL_RANK", "0")
     if is_filled:
         try:
             words = load_beside("placeholders").filled(words, os.environ)

@@ -1,5 +1,6 @@
 """Programs that others have written, unchanged, on real Slurm and over real ssh: all ranks meet."""
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from tests.cluster import ways
 from tests.cluster.ways import WAYS
 from tests.commands import cause_in
 from tests.launch.submit import only_run
+from tests.preload import interpreter
 from tests.train.workers import read_json
 
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
@@ -34,7 +36,7 @@ PROGRAM = {
         "ssh",
         "process 0 of 8: 3 steps, DistributedType.MULTI_CPU, batch 16",
     ),
-    # torchrun's layout, on Slurm too: Slurm's own has one task for each node here
+    # on Slurm, too, where it would also find srun's variables
     "lightning": Program(
         "lightning_demo.py", "slurm", "rank 0 of 8: 3 steps, TorchElasticEnvironment, 8 batches"
     ),
@@ -90,3 +92,38 @@ def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
     # what rank 5 has printed with its name before it is not said again
     assert "error: rank 5 on node2" in printed or f"node2.5| {FAILS}" in printed
     assert cause_in(printed).endswith(message.splitlines()[-1]), printed[-2000:]
+
+
+TASK = [
+    *("PROCID", "LOCALID", "NODEID", "GTIDS", "NTASKS", "NPROCS", "NNODES", "NTASKS_PER_NODE"),
+    *("TASKS_PER_NODE", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_TASKS_PER_NODE"),
+    *("CPUS_PER_TASK",),
+]
+# As Ignite's `idist` does, it takes its rank from Slurm.
+SLURM_FIRST = f"""
+import os
+print([os.environ.get("SLURM_" + name) for name in {TASK}], flush=True)
+if "MASTER_ADDR" in os.environ:
+    import torch
+    rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+    ranks = [None] * size
+    torch.distributed.all_gather_object(ranks, rank)
+    print(ranks)
+"""
+
+
+@SLOW
+@pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
+def test_each_worker_is_a_task_to_a_program_for_srun(cluster, tmp_path, monkeypatch, workers):
+    if workers == "preload":  # which has a pipe to its agent
+        monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", sys.executable)
+    (tmp_path / "slurm_first.py").write_text(SLURM_FIRST)
+    step = ["srun", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1"]
+    by_srun = cluster.run(*step, interpreter(), str(tmp_path / "slurm_first.py"))
+    flags = ["--nproc-per-node", "2", "--cpus-per-task", "2", "--workers", workers]
+    ways.succeed(cluster, ways.slurm(cluster, 2, *flags, "--", "slurm_first.py"), tmp_path)
+    outputs = sorted(only_run(tmp_path / "logs").glob("workers/*.out"))
+    printed = [path.read_text().splitlines() for path in outputs]
+    assert [task for task, _ in printed] == sorted(by_srun.stdout.splitlines())
+    assert [group for _, group in printed] == ["[0, 1, 2, 3]"] * 4

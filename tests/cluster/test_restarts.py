@@ -3,6 +3,8 @@
 The program is a shell's loop: it starts at once, and knows nothing of the others.
 """
 
+import os
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
@@ -13,8 +15,9 @@ from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, Loop, cut_connection, leave_nothing, link
 from tests.cluster.ways import Run, in_held_job, steps_of
-from tests.launch.submit import wait_until
+from tests.launch.submit import only_run, wait_until
 from tests.train.workers import read_json
+from tests.written import executable
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +100,34 @@ def test_lost_agent_in_held_job_is_restarted_by_a_step(cluster, held, tmp_path):
     run.ends()
     run.end()
     assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
+
+
+# It has the step run another program first, with the number of its own process.
+SRUN = """#!/bin/bash
+for ((at = 1; at <= $#; at++)); do [[ ${!at} == */python* ]] && break; done
+exec REAL "${@:1:at-1}" "${0%/*}/first" $$ "${@:at}"
+"""
+# The first time that an agent is to start on node1, this kills it, or srun.
+FIRST = """#!/bin/bash
+if [[ $SLURMD_NODENAME == node1 && $* == *launch.slurm.task* ]]; then
+    mkdir "${0%/*}/killed" 2> /dev/null && kill -KILL VICTIM
+fi
+exec "${@:2}"
+"""
+
+
+@pytest.mark.parametrize("victim", ["agent", "srun"])
+def test_node_lost_before_its_assignment_is_started_again(cluster, tmp_path, monkeypatch, victim):
+    real = shutil.which("srun")
+    assert real is not None
+    tools = tmp_path / "tools"
+    executable(tools / "srun", SRUN.replace("REAL", real))
+    executable(tools / "first", FIRST.replace("VICTIM", "$1" if victim == "srun" else "$$"))
+    monkeypatch.setitem(ways.PYTHON, "PATH", f"{tools}:{os.environ['PATH']}")
+    flags = [*ways.MANUAL, "--max-restarts", "1", "--logs-dir", str(tmp_path / "runs")]
+    ways.succeed(cluster, ways.slurm(cluster, 2, *flags, "--no-snapshot", "--", "true"))
+    (earlier,) = run_files.attempt_folders(only_run(tmp_path / "runs")).values()
+    assert read_json(run_files.EXIT.path(earlier))["cause"] == "node_lost"
 
 
 @pytest.mark.parametrize("nodes", ["2:4", pytest.param("4", marks=pytest.mark.matrix)])

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
@@ -285,6 +286,7 @@ def environment_of(
     run_dir = assignment.spec.run_dir.absolute()
     env = {
         **without_settings_of_torchrun(os.environ),
+        **slurm_variables(assignment, os.environ),
         "PYTHONUNBUFFERED": "1",
         "MUSTER_RUN_DIR": str(run_dir),
         "MUSTER_RUN_ID": assignment.spec.run_id,
@@ -315,6 +317,38 @@ def environment_of(
     if "PATH" not in assignment.spec.secrets:
         env["PATH"] = _with_its_python(assignment, env.get("PATH", os.defpath))
     return env
+
+
+def slurm_variables(assignment: Assignment, env: Mapping[str, str]) -> dict[str, str]:
+    """What srun would set on this node if each worker were a task of one step; {} outside Slurm.
+
+    `env`: the environment of the agent, which is a task of its own step, or started by a batch
+    script. `worker_main.py` sets the numbers of each worker.
+    """
+    if "SLURM_PROCID" not in env:
+        return {}
+    counts = assignment.counts
+    num_nodes, num_tasks = str(len(counts)), str(sum(counts))
+    groups = [(count, len([*equal])) for count, equal in groupby(counts)]
+    per_node = ",".join(
+        f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in groups
+    )
+    variables = {
+        "SLURM_NTASKS": num_tasks,
+        "SLURM_NPROCS": num_tasks,
+        "SLURM_STEP_NUM_TASKS": num_tasks,
+        "SLURM_NTASKS_PER_NODE": str(max(counts)),
+        "SLURM_TASKS_PER_NODE": per_node,
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_NNODES": num_nodes,  # an agent that replaces a lost one has a step of its own
+        "SLURM_STEP_NUM_NODES": num_nodes,
+        "SLURM_NODEID": str(assignment.index),
+        "SLURM_GTIDS": ",".join(map(str, assignment.ranks)),
+    }
+    cores = env.get("SLURM_CPUS_PER_TASK", "")
+    if cores.isdecimal() and "SLURM_STEP_ID" in env:  # a batch script has the cores of all tasks
+        variables["SLURM_CPUS_PER_TASK"] = str(max(int(cores) // len(assignment.ranks), 1))
+    return variables
 
 
 def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> None:

@@ -117,7 +117,7 @@ def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
     own, others = socket.socketpair()
     leader = Channel(own.fileno(), own.detach())
     received = Channel(others.fileno(), others.detach())
-    part = replace(assignment(tmp_path), count=2)
+    part = replace(assignment(tmp_path), counts=(1, 1))
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
     agent._workload = Workload(part, [])
     agent._change(PartState.ENDING, Outcome(1, "command", "boom"))

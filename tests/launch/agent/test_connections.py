@@ -240,7 +240,7 @@ def test_node_0_listens_at_the_first_free_port_of_a_range():
 
 def assignment(index: int, count: int, ports: tuple[int, int] | None = None, **more):
     (one,) = [pretended.assignment(Path("/nowhere"))]
-    own = {"index": index, "count": count, "name": f"node{index}", "ranks": (index,)}
+    own = {"index": index, "counts": (1,) * count, "name": f"node{index}", "ranks": (index,)}
     own |= {"spec": replace(one.spec, ports=ports)}
     own["coordinator_ports"] = tuple(range(ports[0], ports[1] + 1)) if ports else (0,)
     return replace(one, **{**own, **more})

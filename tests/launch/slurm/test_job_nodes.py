@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from configs.settings.launch import PortRange
+from launch.leading import leader
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.runs import run_record
@@ -21,6 +22,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes, _address_of_first
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
+from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.commands import begin, ended
@@ -29,9 +31,13 @@ from tests.written import executable, write
 
 # As srun does: a task for each node, which is told its place.
 SRUN = """
-for ((first = 1; first <= $#; first++)); do [[ ${!first} == */python* ]] && break; done
-for rank in 0 1; do
-    SLURM_PROCID=$rank SLURM_STEP_NUM_NODES=2 SLURMD_NODENAME=node$rank \\
+for ((first = 1; first <= $#; first++)); do
+    [[ ${!first} == */python* ]] && break
+    [[ ${!first} == --nodelist=* ]] && IFS=, read -ra hosts <<< "${!first#*=}"
+done
+for rank in "${!hosts[@]}"; do
+    [[ -v KILLED && ${hosts[rank]} == node1 ]] && mkdir "$KILLED" 2> /dev/null && eval "$KILL"
+    SLURM_PROCID=$rank SLURM_STEP_NUM_NODES=2 SLURMD_NODENAME=${hosts[rank]} \\
         SLURM_SRUN_COMM_HOST=127.0.0.1 "${@:$first}" &
 done
 wait
@@ -158,6 +164,32 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     with pytest.raises(MusterError, match=message):
         started.launch(spec_of(tmp_path, "true"), started.probe())
     assert wait_until(lambda: len(below()) <= before)
+
+
+# A signal kills the agent of node1, or srun, before that agent has connected.
+KILLED_EARLY = {
+    "node1": "echo 'srun: error: node1: task 1: Killed' >&2; continue",
+    "node0": "echo 'srun: error: node[0-1]: tasks 0-1: Killed' >&2; kill -KILL $!; break",
+    "srun": "kill -KILL $! $$",
+}
+
+
+@pytest.mark.parametrize(
+    "killed", ["node1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("node0", "srun"))]
+)
+def test_node_lost_before_its_assignment_is_started_again(nodes, tmp_path, capsys, killed):
+    env = {"KILLED": str(tmp_path / "killed"), "KILL": KILLED_EARLY[killed]}
+    made = nodes(env={**os.environ, "SLURM_JOB_ID": "12", **env})
+    spec = spec_of(tmp_path, "true", max_restarts=1)
+    assert leader.lead(made, spec, made.probe()) == 0, capsys.readouterr()
+    (earlier,) = run_files.attempt_folders(spec.run_dir).values()
+    end = run_record.read_end(earlier)
+    assert end["cause"] == "node_lost"
+    printed = capsys.readouterr().err
+    if killed == "srun":
+        assert "note: srun was killed by SIGKILL\n" in printed
+    else:
+        assert end["message"].startswith(f"error: {killed} is gone: ")
 
 
 @pytest.mark.parametrize("cores", [[], ["4"]])
