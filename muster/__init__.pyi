@@ -509,14 +509,15 @@ def evaluate(
             Only rank 0's counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
         references: the true values, in the same form.
-        positions: whole numbers (n,), each sample's place in the whole set. The metric gets the
-            samples in that order, and one for each place, so that a sample which a sampler gave
-            out twice counts once. Without them the order is that of the ranks.
+        positions: whole numbers (n,) from 0 up, each sample's place in the whole set. The metric
+            gets the samples in that order, and one for each place, so that a sample which a sampler
+            gave out twice counts once. Without them the order is that of the ranks.
         config_name: of the module, such as `mrpc` of `glue`.
         more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
-        UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
+        UsageError: there is no such metric, the samples do not fit it, or only some of the ranks
+            with samples gave a column; on every rank.
         MusterError: the metric failed; the message contains its error, on every rank.
     """
 
