@@ -331,10 +331,15 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
+            UsageError: the ranks give different steps; on every rank.
         """
 
     def save(self, step: int) -> None:
-        """Save now, and return when the checkpoint is on the disk; every rank must call it."""
+        """Save now, and return when the checkpoint is on the disk; every rank must call it.
+
+        Raises:
+            UsageError: the ranks give different steps; on every rank.
+        """
 
     def __exit__(
         self,
@@ -587,8 +592,8 @@ def record(
         grad_norm: norm of the gradient, before clipping.
 
     Raises:
-        UsageError: neither a loss nor metrics, an invalid argument, or no run folder (no launcher,
-            no `muster.init`).
+        UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
+            steps, or no run folder (no launcher, no `muster.init`).
     """
 
 def steps(

@@ -110,7 +110,7 @@ def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
         assert muster.record(step, loss=step) == step
         checkpoints.after_step(step)
     assert [row.tolist() for row in rows] == [
-        [1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0],
+        [1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [3, 0, 0, 0, 0, 3],
     ]  # fmt: skip
     with checkpoints:
         checkpoints.after_step(4)  # before its record, or without one
@@ -139,6 +139,25 @@ def test_stop_request_of_one_rank_stops_all_with_the_loss(tmp_path):
         ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
         assert [out for _, out, _ in ended] == [printed, printed]
+
+
+AT_DIFFERENT_STEPS = """
+import torch, muster
+with muster.init(device="cpu") as run:
+    checkpoints = muster.checkpoints(model=torch.nn.Linear(2, 1))
+    for call in (lambda step: muster.record(step, loss=1.0), checkpoints.after_step,
+                 checkpoints.save):
+        try:
+            call(3 + run.rank)
+        except muster.UsageError as error:
+            print(str(error).partition(";")[0])
+"""
+
+
+def test_ranks_at_different_steps_are_named_on_every_rank(tmp_path):
+    ended = run_program(tmp_path, AT_DIFFERENT_STEPS, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
+    line = "rank 0 is at step 3, rank 1 at step 4\n"
+    assert [out for _, out, _ in ended] == [3 * line] * 2, [err[-2000:] for *_, err in ended]
 
 
 COLLECTED_ON_ONE_RANK = """
