@@ -704,12 +704,14 @@ def sync_ddp(
         muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
         L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+        L.Fabric(strategy=muster.sync_ddp(DDPStrategy()))     # of lightning.fabric.strategies
 
         >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
         >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
 
     Args:
-        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        framework: an `Accelerator`, a transformers `Trainer`, or a `DDPStrategy` of Lightning or of
+            Lightning Fabric.
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
