@@ -169,7 +169,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
                 f"{', '.join(by_rank)} differed by rank on {saved_ranks} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, point, without=without)
+        try:
+            self._manager.restore(self._state, point, without=without)
+        except UsageError as error:
+            folder = self.folder if place == AUTO else place
+            raise UsageError(f"{asked}: step {point.saved.step} in {folder}: {error}") from error
         self.step = point.saved.step
         return True
 
