@@ -170,14 +170,17 @@ class ObjectStates:
         for name, module in modules.items():
             for replica in replicas_of(module):
                 members = dist.get_process_group_ranks(replica.process_group)
-                rows = [dict(map(tuple, sums[rank][name])) for rank in members]
+                if members[0] != self._ranks.rank:  # one rank warns
+                    continue
+                rows = [{(key, checksum) for key, checksum in sums[rank][name]} for rank in members]
+                differing = {key for key, _ in rows[0].union(*rows) - rows[0].intersection(*rows)}
                 own = {id(param) for param in replica.parameters()}
                 drifted = [
                     re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
                     for key, param in module.named_parameters()
-                    if id(param) in own and len({row.get(repr(key)) for row in rows}) > 1
+                    if id(param) in own and repr(key) in differing
                 ]
-                if drifted and members[0] == self._ranks.rank:
+                if drifted:
                     more = f" and {len(drifted) - MOST_NAMED} more" * (len(drifted) > MOST_NAMED)
                     warn_once(
                         f"muster.checkpoints: {name} differs by rank: "
