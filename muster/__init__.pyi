@@ -331,10 +331,15 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
+            UsageError: the ranks give different steps; on every rank.
         """
 
     def save(self, step: int) -> None:
-        """Save now, and return when the checkpoint is on the disk; every rank must call it."""
+        """Save now, and return when the checkpoint is on the disk; every rank must call it.
+
+        Raises:
+            UsageError: the ranks give different steps; on every rank.
+        """
 
     def __exit__(
         self,
@@ -509,14 +514,15 @@ def evaluate(
             Only rank 0's counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
         references: the true values, in the same form.
-        positions: whole numbers (n,), each sample's place in the whole set. The metric gets the
-            samples in that order, and one for each place, so that a sample which a sampler gave
-            out twice counts once. Without them the order is that of the ranks.
+        positions: whole numbers (n,) from 0 up, each sample's place in the whole set. The metric
+            gets the samples in that order, and one for each place, so that a sample which a sampler
+            gave out twice counts once. Without them the order is that of the ranks.
         config_name: of the module, such as `mrpc` of `glue`.
         more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
-        UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
+        UsageError: there is no such metric, the samples do not fit it, or only some of the ranks
+            with samples gave a column; on every rank.
         MusterError: the metric failed; the message contains its error, on every rank.
     """
 
@@ -586,8 +592,8 @@ def record(
         grad_norm: norm of the gradient, before clipping.
 
     Raises:
-        UsageError: neither a loss nor metrics, an invalid argument, or no run folder (no launcher,
-            no `muster.init`).
+        UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
+            steps, or no run folder (no launcher, no `muster.init`).
     """
 
 def steps(
@@ -698,12 +704,14 @@ def sync_ddp(
         muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
         L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+        L.Fabric(strategy=muster.sync_ddp(DDPStrategy()))     # of lightning.fabric.strategies
 
         >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
         >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
 
     Args:
-        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        framework: an `Accelerator`, a transformers `Trainer`, or a `DDPStrategy` of Lightning or of
+            Lightning Fabric.
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.

@@ -84,6 +84,7 @@ class Inspector:
         self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         self._waited: dict[str, Any] | None = None  # likewise, if torch has not recorded it
+        self._met: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
         self._gave_up_file = folder / f"{stem}.gave_up"
@@ -120,8 +121,9 @@ class Inspector:
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
         self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
-        innermost = [frame for frame, _ in traceback.walk_tb(trace)][-1:]
-        self._waited = self._unrecorded(innermost[0] if innermost else None, 0.0)
+        frames = [frame for frame, _ in traceback.walk_tb(trace)]
+        self._waited = self._unrecorded(frames[-1] if frames else None, 0.0)
+        self._met = unrecorded_waits.meeting(frames)
         deadline = time.monotonic() + GIVE_UP_S
         try:
             self._gave_up_file.touch()
@@ -196,7 +198,7 @@ class Inspector:
             for_s = time.monotonic() - since[0] if since else None
             waits = self._waited or self._unrecorded(frames[-1] if frames else None, for_s)
             reply["collectives"] = flight_recorder.collectives() + ([waits] if waits else [])
-            reply["meeting"] = unrecorded_waits.meeting(frames)
+            reply["meeting"] = self._met or unrecorded_waits.meeting(frames)
         return reply
 
     def _unrecorded(self, frame: FrameType | None, for_s: float | None) -> dict[str, Any] | None:

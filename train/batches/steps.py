@@ -333,6 +333,13 @@ class Batches:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
+    def __len__(self) -> int:
+        """The micro-batches after the last step of the loop, up to the last epoch's end."""
+        steps = self._steps
+        if steps.plan.by_length:  # each step has its own number of them
+            return sum(len(plan.micro_batches) for plan in steps.left(steps.step))
+        return steps.plan.accumulation * (len(steps) - steps.step)
+
     def __iter__(self) -> Iterator[list[int]]:
         self._steps.is_read_ahead = True
         plans = self._steps.left(self._steps.step)

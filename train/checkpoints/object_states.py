@@ -14,12 +14,16 @@ numbers depends on it, and a new DDP would begin with another order.
 
 import io
 import json
+import re
+import textwrap
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,11 +37,16 @@ from ..sync.ranks import Ranks
 from .exchange import gather, gather_by_rank, tensors_of_rank
 from .saved_state import SavedState
 from .storage import Files
+from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))
 LENGTH_BYTES = 8  # of a packed value, in front of it; zeros follow it
 MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
 Sums = dict[str, list[list[Any]]]  # of each object's state its parts: [key, checksum]
+WRAPPERS = re.compile(r"(^|\.)(?:_orig_mod|module)\.")  # what torch.compile and DDP add to names
+MOST_NAMED = 5  # parameters in a warning
+MOST_TEXT = 500  # characters of torch's own error
+warn_once = lru_cache(maxsize=None)(warn)
 
 
 class Stateful(Protocol):
@@ -109,6 +118,7 @@ class ObjectStates:
         states = dict[str, Any]()
         copies = dict[str, Any]()
         sums = of_each(self._ranks.world_size, lambda: self._take(states, copies))
+        self._warn_of_drift(sums)
         for name, stateful in self._stateful.items():
             for index, replica in enumerate(_replicas(stateful)):
                 if (hook := hook_of(replica)) is not None:
@@ -152,6 +162,33 @@ class ObjectStates:
                 copies[name] = copied
         return sums
 
+    def _warn_of_drift(self, sums: list[Sums]) -> None:
+        """Name the parameters that should be the same in all replicas of a DDP, but differ."""
+        modules = {
+            name: item for name, item in self._stateful.items() if isinstance(item, nn.Module)
+        }
+        for name, module in modules.items():
+            for replica in replicas_of(module):
+                members = dist.get_process_group_ranks(replica.process_group)
+                if members[0] != self._ranks.rank:  # one rank warns
+                    continue
+                rows = [{(key, checksum) for key, checksum in sums[rank][name]} for rank in members]
+                differing = {key for key, _ in rows[0].union(*rows) - rows[0].intersection(*rows)}
+                own = {id(param) for param in replica.parameters()}
+                drifted = [
+                    re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
+                    for key, param in module.named_parameters()
+                    if id(param) in own and repr(key) in differing
+                ]
+                if drifted:
+                    more = f" and {len(drifted) - MOST_NAMED} more" * (len(drifted) > MOST_NAMED)
+                    warn_once(
+                        f"muster.checkpoints: {name} differs by rank: "
+                        f"{', '.join(drifted[:MOST_NAMED])}{more}; each rank's values are saved. "
+                        "DDP does not synchronise parameters that are frozen when it wraps the "
+                        "model; set requires_grad before that"
+                    )
+
     def _parts_by_rank(self, states: Mapping[str, Any], sums: list[Sums]) -> dict[str, Tensor]:
         """Packed parts of the states that differ by rank, in as many bytes on every rank."""
         packed = dict[str, bytes]()
@@ -189,6 +226,9 @@ class ObjectStates:
         """Continue from a checkpoint, except for the objects `without`.
 
         What differs by rank is restored only if the number of ranks is the same.
+
+        Raises:
+            UsageError: torch cannot load a state into its object.
         """
         is_same = saved.world_size == self._ranks.world_size
         local = tensors_of_rank(files.get("sync", {}), self._ranks.rank if is_same else None)
@@ -222,7 +262,13 @@ def _load(
     # its tensors lie in a mapped file; a module copies them, another object may keep them
     if not _copies_all(stateful, state):
         state = _copied(state, (name,), copy=True)
-    stateful.load_state_dict(state)
+    try:
+        stateful.load_state_dict(state)
+    except (RuntimeError, ValueError) as error:
+        if not re.search(r"state[_ ]dict", str(error)):  # not torch's words for a misfit
+            raise
+        text = textwrap.shorten(str(error), MOST_TEXT)
+        raise UsageError(f"{name} does not fit: {text}{_wrapper_hint(stateful, state)}") from error
     del state  # before the next one is copied
     for index, replica in enumerate(_replicas(stateful)):
         if index < len(orders):
@@ -231,6 +277,18 @@ def _load(
             prefix = f"{index}/"
             starting = [key for key in own_tensors if key.startswith(prefix)]
             hook.restore({key.removeprefix(prefix): own_tensors[key] for key in starting})
+
+
+def _wrapper_hint(stateful: Stateful, state: Mapping[Any, Any]) -> str:
+    """What to do if names differ by what torch.compile and DDP add to them alone; else ""."""
+    saved, own = ([*map(str, keys)] for keys in (state, stateful.state_dict()))
+    plain_names = [{WRAPPERS.sub(r"\1", key) for key in keys} for keys in (saved, own)]
+    if set(saved) == set(own) or plain_names[0] != plain_names[1]:
+        return ""
+    return (
+        f"; the saved {saved[0]} is {own[0]} here: torch.compile adds _orig_mod. to names, and DDP "
+        "adds module.; give the model in the form in which it was saved"
+    )
 
 
 def _is_short_json(value: Any) -> bool:
@@ -302,19 +360,22 @@ def _unpacked(packed: Tensor, common: Any) -> Any:
 def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
     """`value` with its tensors on the CPU, copied even if they are there if `copy`.
 
+    numpy's numbers become Python's.
+
     Raises:
         UsageError: a part is neither a dense tensor, a number, a string, a list, a tuple nor a
             dict.
     """
     if isinstance(value, Tensor):
         return _plain(value, path).to("cpu", copy=copy)
+    value = _plain_number(value)
     if isinstance(value, NUMBERS):
-        return json.loads(json.dumps(value))  # numpy's numbers become Python's
+        return json.loads(json.dumps(value))
     if isinstance(value, list | tuple):
         copies = [_copied(item, (*path, str(index)), copy=copy) for index, item in enumerate(value)]
         return copies if isinstance(value, list) else tuple(copies)
     if isinstance(value, Mapping):
-        if other := [key for key in value if not isinstance(key, NUMBERS)]:
+        if other := [key for key in value if not isinstance(_plain_number(key), NUMBERS)]:
             raise _refused(path, f"a key that is a {type(other[0]).__name__}")
         return _like(
             value,
@@ -324,6 +385,13 @@ def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
             ],
         )
     raise _refused(path, f"a {type(value).__name__}")
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of numpy as one of Python; anything else as it is."""
+    import numpy as np  # `muster.record` imports this file, and needs torch alone
+
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
 
 
 def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:

@@ -18,6 +18,7 @@ from .world import World
 
 ASK_ADDRESSES, ROOM_BYTES = 0x8912, 1 << 16  # SIOCGIFCONF, see netdevice(7)
 IPV6 = Path("/proc/net/if_inet6")
+MOST_WORDS = 80  # characters of a command line
 
 
 def bind_own_address(world: World) -> socket.socket | None:
@@ -44,8 +45,9 @@ def bind_own_address(world: World) -> socket.socket | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise MusterError(
-                f"{address} is in use on {world.host}; choose another --master-port, "
-                "the same on every node"
+                f"{address} is in use on {world.host}{_listener(world.master_port)}; this is rank "
+                f"0, pid {os.getpid()}: if the other process is rank 0, too, give each worker a "
+                "rank of its own; else choose another --master-port, the same on every node"
             ) from None
         addresses = sorted(own_address for _, own_address in interfaces())
         raise MusterError(
@@ -56,6 +58,20 @@ def bind_own_address(world: World) -> socket.socket | None:
         return probe
     probe.close()
     return None
+
+
+def _listener(port: int) -> str:
+    """` by pid 812 (python train.py)`: who listens at a port here; "" if it is not known."""
+    try:
+        import psutil
+
+        sockets = psutil.net_connections("tcp")
+        listening = (one for one in sockets if one.status == "LISTEN" and port in one.laddr)
+        pid = next(one.pid for one in listening if one.pid is not None)
+        words = " ".join(psutil.Process(pid).cmdline())
+    except Exception:  # noqa: BLE001 (no psutil, another user's process, or one that has ended)
+        return ""
+    return f" by pid {pid} ({words[:MOST_WORDS]})"
 
 
 def _is_numeric(address: str) -> bool:

@@ -7,9 +7,9 @@ must not be read. The prefix also has a secret of the attempt that agents give t
 that strangers do not know the keys; and the number of this process's meetings: its store is kept
 for the next one, as an early rank would otherwise find the store that rank 0 is about to close.
 
-2. Each rank claims its number (a duplicate is an error, and so is another world size), describes
-its machine, and polls until all have done so. A rank that gives up first writes the reason into the
-store, so that all ranks end with the same message.
+2. Each rank claims its number (a duplicate is an error that names both processes, and so is another
+world size), describes its machine, and polls until all have done so. A rank that gives up first
+writes the reason into the store, so that all ranks end with the same message.
 
 3. From the same list each rank computes the same result: device, backend, neighbours, cores.
 
@@ -21,8 +21,10 @@ first (lost_peers.py).
 """
 
 import json
+import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -239,16 +241,22 @@ def _gather_workers(
 def _register(world: World, store: dist.Store) -> None:
     """Refuse common mistakes of a start by hand: a duplicate rank, two world sizes."""
     store.add("registered", 1)
-    agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
-    if agreed != str(world.world_size):
+    own = f"rank {world.rank} on {world.host} (pid {os.getpid()})"
+    agreed = store.compare_set("world_size", "", f"{world.world_size} {own}").decode()
+    size, _, other = agreed.partition(" ")
+    if size != str(world.world_size):
         raise MusterError(
-            f"rank {world.rank} on {world.host} has --world-size {world.world_size}, but others "
-            f"have {agreed}; give the same on every node"
+            f"{own} has world size {world.world_size}, but {other} has {size}; give the same on "
+            "every node, as --world-size or WORLD_SIZE"
         )
-    if store.add(f"claimed/{world.rank}", 1) > 1:
+    # containers may share a host name, and pids
+    claim = f"pid {os.getpid()} on {world.host} {uuid.uuid4().hex}"
+    holder = store.compare_set(f"claimed/{world.rank}", "", claim).decode()
+    if holder != claim:
+        first, second = (words.rpartition(" ")[0] for words in (holder, claim))
         raise MusterError(
-            f"rank {world.rank} was started twice, now on {world.host}; "
-            f"give each worker a --rank of its own, from 0 to {world.world_size - 1}"
+            f"rank {world.rank} was started twice: {first}, and {second}; give each worker a rank "
+            f"of its own, from 0 to {world.world_size - 1}, as --rank or RANK"
         )
 
 

@@ -49,14 +49,15 @@ def evaluate(
             Only rank 0's counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
         references: the true values, in the same form.
-        positions: whole numbers (n,), each sample's place in the whole set. The metric gets the
-            samples in that order, and one for each place, so that a sample which a sampler gave
-            out twice counts once. Without them the order is that of the ranks.
+        positions: whole numbers (n,) from 0 up, each sample's place in the whole set. The metric
+            gets the samples in that order, and one for each place, so that a sample which a sampler
+            gave out twice counts once. Without them the order is that of the ranks.
         config_name: of the module, such as `mrpc` of `glue`.
         more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
-        UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
+        UsageError: there is no such metric, the samples do not fit it, or only some of the ranks
+            with samples gave a column; on every rank.
         MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
@@ -98,8 +99,8 @@ def _compute(
     """The module's result on all columns, in the order of the positions if there are any.
 
     Raises:
-        UsageError: a column is missing, columns differ in length, or positions are not whole
-            numbers.
+        UsageError: a column is missing on some rank, columns differ in length, or positions are
+            not whole numbers from 0 up.
         MusterError: the module raised an error, or did not return a dict.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
@@ -112,6 +113,16 @@ def _compute(
             )
         for name, column in part.items():
             columns.setdefault(name, []).extend(column)
+    for name in columns:
+        giving = [rank for rank, part in enumerate(parts) if name in part]
+        lacking = [
+            rank for rank, part in enumerate(parts) if name not in part and any(part.values())
+        ]
+        if lacking:  # a rank without samples may leave it out
+            raise UsageError(
+                f"metric {label}: rank {', '.join(map(str, giving))} gave {name}, but rank "
+                f"{', '.join(map(str, lacking))} did not; give {name} on every rank with samples"
+            )
     positions = columns.pop(POSITIONS, None)
     if missing := [name for name in names if name not in columns]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
@@ -119,6 +130,8 @@ def _compute(
         places = np.asarray(positions)
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise UsageError(f"metric {label}: positions are one whole number for each sample")
+        if places.min(initial=0) < 0:
+            raise UsageError(f"metric {label}: positions has {places.min()}, but places begin at 0")
         _, chosen = np.unique(places, return_index=True)
         columns = {name: [column[row] for row in chosen] for name, column in columns.items()}
     try:

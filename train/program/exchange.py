@@ -1,9 +1,10 @@
 """The exchange of the ranks after a step's passes: one small collective of constant shape.
 
 The row of a rank is [loss, norm, stop, save, busy], in float64. The trainer adds a mark for each
-buffer and for each gradient that the rank has: as many in every step. The shape does not depend on
-whether a program has checkpoints. All ranks decide from the same rows, after the same step, whether
-to stop or save. So a signal that reaches one rank never separates the ranks.
+buffer and for each gradient that the rank has: as many in every step. A program adds the number of
+its step. The shape does not depend on whether a program has checkpoints. All ranks decide from the
+same rows, after the same step, whether to stop or save. So a signal that reaches one rank never
+separates the ranks.
 """
 
 import math
@@ -14,6 +15,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from muster.errors import UsageError
 
 from ..checkpoints.manager import StepRequests
 from ..sync.ranks import HostCopy, Ranks, moved
@@ -66,8 +69,11 @@ class Shared:
 
     @property
     def loss(self) -> float:
-        """The mean of the ranks' losses."""
-        return math.fsum(self.losses) / len(self.losses)
+        """The mean of the ranks' losses: NaN for infinities of both signs, inf if it overflows."""
+        try:
+            return math.fsum(self.losses) / len(self.losses)
+        except (OverflowError, ValueError):  # fsum raises where a plain sum is inf or NaN
+            return sum(self.losses) / len(self.losses)
 
     @property
     def requests(self) -> StepRequests:
@@ -112,20 +118,43 @@ class ProgramRequests:
         self._last_exchange: tuple[int, Shared] | None = None  # the step, and its rows
 
     def with_loss(self, ranks: Ranks, step: int, loss: float) -> Shared:
-        """Exchange the loss of `step`, and the requests after it."""
+        """Exchange the loss of `step`, and the requests after it.
+
+        Raises:
+            UsageError: the ranks are at different steps; on every rank.
+        """
         source = None if self._source is None else self._source()
-        shared = exchange(ranks, loss, StepRequests() if source is None else source.requests(step))
+        requests = NO_REQUESTS if source is None else source.requests(step)
+        shared = _exchange_after(step, ranks, loss, requests)
         self._last_exchange = step, shared
         return shared
 
     def after(self, ranks: Ranks, step: int, source: RequestSource) -> StepRequests:
-        """What some rank requests after `step`; an exchange, unless the loss was sent with it."""
+        """What some rank requests after `step`; an exchange, unless the loss was sent with it.
+
+        Raises:
+            UsageError: the ranks are at different steps; on every rank.
+        """
         is_last = self._source is not None and self._source() is source
         last_exchange, self._last_exchange = self._last_exchange, None
         self._source = weakref.ref(source)
         if is_last and last_exchange is not None and last_exchange[0] == step:
             return last_exchange[1].requests
-        return exchange(ranks, requests=source.requests(step)).requests
+        return _exchange_after(step, ranks, 0.0, source.requests(step)).requests
+
+
+def _exchange_after(step: int, ranks: Ranks, loss: float, requests: StepRequests) -> Shared:
+    shared = exchange(ranks, loss, requests, more=[torch.tensor([step])])
+    first_ranks = dict[int, int]()  # at each step
+    for rank, (other,) in enumerate(shared.more[0].tolist()):
+        first_ranks.setdefault(int(other), rank)
+    if len(first_ranks) > 1:
+        places = ", ".join(f"rank {rank} at step {step}" for step, rank in first_ranks.items())
+        raise UsageError(
+            f"{places.replace(' at', ' is at', 1)}; every rank must call muster.record, after_step "
+            "and save for the same steps, even where it skips an update"
+        )
+    return shared
 
 
 of_program = ProgramRequests()

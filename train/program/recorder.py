@@ -61,8 +61,8 @@ def record(
         grad_norm: norm of the gradient, before clipping.
 
     Raises:
-        UsageError: neither a loss nor metrics, an invalid argument, or no run folder (no launcher,
-            no `muster.init`).
+        UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
+            steps, or no run folder (no launcher, no `muster.init`).
     """
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:

@@ -169,7 +169,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
                 f"{', '.join(by_rank)} differed by rank on {saved_ranks} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        self._manager.restore(self._state, point, without=without)
+        try:
+            self._manager.restore(self._state, point, without=without)
+        except UsageError as error:
+            folder = self.folder if place == AUTO else place
+            raise UsageError(f"{asked}: step {point.saved.step} in {folder}: {error}") from error
         self.step = point.saved.step
         return True
 
@@ -186,6 +190,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
+            UsageError: the ranks give different steps; on every rank.
         """
         self._count(step)
         self.make(self.step, of_program.after(self._ranks, self.step, self))
@@ -208,8 +213,13 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         return self._manager.requests(step, stop=stopping())
 
     def save(self, step: int) -> None:
-        """Save now, and return when the checkpoint is on the disk; every rank must call it."""
+        """Save now, and return when the checkpoint is on the disk; every rank must call it.
+
+        Raises:
+            UsageError: the ranks give different steps; on every rank.
+        """
         self._count(step)
+        of_program.after(self._ranks, self.step, self)  # all ranks are at this step
         self._manager.make(self.step, self._state, StepRequests(stop=True))
 
     def _count(self, step: int) -> None:

@@ -34,6 +34,8 @@ GIL_IS_HELD = "C code, or the like, holds the GIL"
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
     """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
     lines = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
+    if problem := _wrong_numbers(views):
+        return [*lines, problem]
     blocked = _blocked(views)
     culprits = sorted(
         {rank for ranks in blocked.values() for rank in ranks} - set(blocked),
@@ -256,17 +258,11 @@ def _circular_waits(
 
 
 def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
-    """Why ranks do not leave `init_process_group`."""
-    calls = {
-        rank: view.init_call
-        for rank, view in views.items()
-        if view.init_call is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
-    }
+    """Why ranks with the right numbers do not leave `init_process_group`."""
+    calls = _init_calls(views)
     if not calls:
         return []
     waiting = _waiting_in_init(views, list(calls))
-    if problem := _wrong_numbers(views, calls):
-        return [f"{waiting}: {problem}"]
     absent = [view for view in views.values() if view.init_call is None and not view.groups]
     stores = {call.store: call for call in calls.values() if call.store}
     served = any(call.serves for call in calls.values())
@@ -290,24 +286,52 @@ def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
     return [f"{absences[0]}; {waiting}", *absences[1:]] if absences else []
 
 
+def _init_calls(views: Mapping[int, RankView]) -> dict[int, InitCall]:
+    """The calls of `init_process_group` in which ranks have waited for a while, or gave up."""
+    return {
+        rank: view.init_call
+        for rank, view in views.items()
+        if view.init_call is not None and not view.ended
+        if view.timed_out or (view.for_s or 0) > BRIEF_WAIT_S
+    }
+
+
 def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str:
     verb = "wait" if ranks[1:] else "waits"
     return f"{_ranks(ranks)} {verb} in init_process_group{_at(views[ranks[0]])}"
 
 
-def _wrong_numbers(views: Mapping[int, RankView], calls: Mapping[int, InitCall]) -> str:
-    """Why the ranks and world sizes of these calls cannot make a group; or ""."""
-    by_number: dict[int, list[int]] = {}
-    for rank, call in calls.items():
-        if call.rank is not None:
-            by_number.setdefault(call.rank, []).append(rank)
-    for number, ranks in by_number.items():
-        if ranks[1:]:
-            return f"{_ranks(ranks)} all call it with rank={number}; each needs its own, as in RANK"
-    most = max((call.world_size or 0 for call in calls.values()), default=0)
-    if most > len(views):
-        return f"it waits for {most} ranks (world_size={most}), and the run has {len(views)}"
+def _wrong_numbers(views: Mapping[int, RankView]) -> str:
+    """Why calls of `init_process_group` cannot make a group with the others; or ""."""
+    calls = _init_calls(views)
+    if not calls:
+        return ""
+    waiting = _waiting_in_init(views, list(calls))
+    holders: dict[int, int] = {}  # of each number, the first rank that gave it
+    sizes: dict[int, int] = {}  # of each world size, likewise; also in a group that was made
+    for rank, view in views.items():
+        call = calls.get(rank)
+        size = call.world_size if call else len(view.groups.get("0", Group()).ranks)
+        sizes.setdefault(size or 0, rank)
+        if call is None or call.rank is None:
+            continue
+        if (holder := holders.setdefault(call.rank, rank)) != rank:
+            both = f"{_process(views[holder])} and {_process(view)} both"
+            return (
+                f"{waiting}: {both} call it with rank={call.rank}; each needs its own, as in RANK"
+            )
+    sizes.pop(0, None)  # not known
+    if len(sizes) > 1:
+        each = ", ".join(f"{_process(views[rank])} has {size}" for size, rank in sizes.items())
+        return f"{waiting}: world sizes differ: {each}; all need the same, as in WORLD_SIZE"
+    if (most := max(sizes, default=0)) > len(views):
+        wanted = f"{most} ranks (world_size={most})"
+        return f"{waiting}: it waits for {wanted}, and the run has {len(views)}"
     return ""
+
+
+def _process(view: RankView) -> str:
+    return f"rank {view.rank} on {view.node} (pid {view.pid})"
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:

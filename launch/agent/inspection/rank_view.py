@@ -116,7 +116,8 @@ class RankView:
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
     children: tuple[Child, ...] = ()
-    init_call: InitCall | None = None  # if it is in `init_process_group`
+    init_call: InitCall | None = None  # if it is in `init_process_group`, or gave up there
+    pid: int | None = None
 
     @property
     def waiting(self) -> Collective | None:
@@ -178,6 +179,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         is_command=bool(report.get("is_command")),
         children=tuple(filter(None, map(_child_of, process.get("children", ())))),
         init_call=InitCall(**init_call) if init_call else None,
+        pid=report.get("pid"),
     )
 
 

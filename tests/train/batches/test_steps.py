@@ -161,6 +161,15 @@ def test_a_checkpoint_is_refused_where_accelerate_takes_steps_ahead(tmp_path):
         checkpoints.after_step(1)
 
 
+@pytest.mark.parametrize("options", [{}, {"lengths": range(1, 31)}])
+def test_length_of_batches_is_how_many_are_left(of_rank, options):
+    steps = of_rank(1, 3, 30, batch_size=8, epochs=2, accumulation=3, **options)
+    loader = DataLoader(Squares(), batch_sampler=steps.batches())
+    for step in steps:
+        assert len(loader) == len(list(loader))
+        assert (len(loader) == 0) is (step.step == 8)
+
+
 def test_batches_of_split_auto_are_refused():
     steps = muster.steps(10, batch_size=3)
     next(iter(steps.batches()))

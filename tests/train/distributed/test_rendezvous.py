@@ -1,5 +1,6 @@
 """Workers meet, or each says in one line who or what is missing and what to check."""
 
+import os
 import re
 import socket
 import time
@@ -65,8 +66,8 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
 @pytest.mark.parametrize(
     ("workers", "message"),
     [
-        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice"),
-        ([(0, 3), (1, 4)], "; give the same on every node"),
+        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice: pid 1 on h, and pid 1 on h; give"),
+        ([(0, 3), (1, 4)], "has world size"),
     ],
     ids=["same rank", "other world size"],
 )
@@ -74,7 +75,48 @@ def test_duplicate_rank_or_other_world_size_is_named_on_all_ranks(workers, messa
     port = free_port()
     flags = [*QUICK, "--join-timeout-s", "300", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
-    assert all(message in only_error(one) for one in ended)
+    assert len({only_error(one) for one in ended}) == 1
+    assert message in re.sub(r"pid \d+ on [^,;]+", "pid 1 on h", only_error(ended[0]))
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """Makes this process another one, of that number, on a host of its own; returns its world."""
+
+    def process(pid, rank, world_size):
+        monkeypatch.setattr("os.getpid", lambda: pid)
+        return World(rank=rank, world_size=world_size, host=f"node{pid}")
+
+    return process
+
+
+def test_duplicate_rank_and_other_world_size_name_both_processes(process):
+    store = dist.HashStore()
+    rendezvous._register(process(1, 2, 3), store)
+    with pytest.raises(MusterError) as refusal:
+        rendezvous._register(process(5, 2, 3), store)
+    assert str(refusal.value) == (
+        "rank 2 was started twice: pid 1 on node1, and pid 5 on node5; give each worker a rank of "
+        "its own, from 0 to 2, as --rank or RANK"
+    )
+    with pytest.raises(MusterError) as refusal:
+        rendezvous._register(process(6, 0, 4), store)
+    assert str(refusal.value) == (
+        "rank 0 on node6 (pid 6) has world size 4, but rank 2 on node1 (pid 1) has 3; give the "
+        "same on every node, as --world-size or WORLD_SIZE"
+    )
+
+
+def test_second_rank_0_names_the_process_that_listens(open_store, monkeypatch):
+    _, port = open_store("127.0.0.1")
+    monkeypatch.setattr(rendezvous, "_STORES", {})  # as in another process
+    second = World(rank=0, world_size=2, master_addr="127.0.0.1", master_port=port, host="node0")
+    own = os.getpid()
+    words = (
+        rf"{port} is in use on node0 by pid {own} \(.+\); this is rank 0, pid {own}: if the other"
+    )
+    with pytest.raises(MusterError, match=words):
+        rendezvous._open_store(second, 60.0)
 
 
 def outcome(act):

@@ -48,6 +48,7 @@ def refused(rank, ranks):
     """Wrong input of one rank is refused on all ranks; the next call works."""
     scores = str(MODULES / "class_scores.py")
     last = rank == ranks - 1
+    refuse_partial_columns(scores, last, ranks)
     for metric, predictions, references, words in (
         (scores, [1, 2] if last else [1], [1], f"rank {ranks - 1} has 2 predictions, 1 references"),
         (scores, [0, 1], None, "no rank gave references"),
@@ -58,6 +59,19 @@ def refused(rank, ranks):
         with pytest.raises(MusterError, match=words):
             evaluate(metric, predictions=predictions, references=references)
     assert evaluate(scores, predictions=[rank], references=[rank])["samples"] == ranks
+
+
+def refuse_partial_columns(scores, last, ranks):
+    """A column of some ranks only is refused on all, unless the others have no samples."""
+    others = ", ".join(map(str, range(ranks - 1)))
+    for name in ("positions", "references") if ranks > 1 else ():
+        given = {"predictions": [1, 0], "references": [1, 0], "positions": [2, 0]}
+        given = given if last else {key: value for key, value in given.items() if key != name}
+        words = f"rank {ranks - 1} gave {name}, but rank {others} did not; give {name} on every"
+        with pytest.raises(MusterError, match=words):
+            evaluate(scores, **given)
+    only_last = {"predictions": [1, 0], "references": [1, 1], "positions": [7, 3]} if last else {}
+    assert evaluate(scores, **only_last, average="micro")["samples"] == 2
 
 
 if __name__ == "__main__":

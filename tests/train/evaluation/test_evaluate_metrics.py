@@ -156,9 +156,18 @@ def test_metric_that_returns_no_dict_is_refused(tmp_path):
         evaluate(str(path), predictions=[1.0], references=[1.0])
 
 
-@pytest.mark.parametrize("positions", [[0.5, 1.0], ["a", "b"], [[0], [1]]])
-def test_positions_that_are_no_whole_numbers_are_refused(positions):
-    with pytest.raises(UsageError, match="positions are one whole number for each sample"):
+@pytest.mark.parametrize(
+    ("positions", "problem"),
+    [
+        *(
+            (positions, "are one whole number")
+            for positions in ([0.5, 1.0], ["a", "b"], [[0], [1]])
+        ),
+        ([0, -1], "has -1, but places begin at 0"),
+    ],
+)
+def test_positions_that_are_no_whole_numbers_from_0_are_refused(positions, problem):
+    with pytest.raises(UsageError, match=f"positions {problem}"):
         evaluate(SCORES, predictions=[1, 0], references=[1, 1], positions=positions)
 
 

@@ -1,10 +1,12 @@
 """What ranks exchange after a step."""
 
+import math
+
 import pytest
 import torch
 
 from train.checkpoints.manager import StepRequests
-from train.program.exchange import exchange
+from train.program.exchange import Shared, exchange
 from train.sync.ranks import Ranks
 
 
@@ -21,3 +23,17 @@ def test_exchange_of_loss_does_not_wait_for_device(norm):
     shared = exchange(Ranks(), loss, StepRequests(save=True), norm)
     assert (shared.loss, shared.norms) == (0.5, [2.0])
     assert shared.requests == StepRequests(save=True)
+
+
+@pytest.mark.parametrize(
+    ("losses", "mean"),
+    [
+        ([math.inf, -math.inf], math.nan),
+        ([1e308, 1e308], math.inf),
+        ([-1e308, -1e308, -math.inf], -math.inf),
+        ([0.1, 0.2, 0.3], math.fsum([0.1, 0.2, 0.3]) / 3),
+    ],
+)
+def test_mean_of_losses_beyond_all_numbers_is_nan_or_inf(losses, mean):
+    rows = torch.tensor([[loss, 0, 0, 0, 0] for loss in losses], dtype=torch.float64)
+    assert repr(Shared(rows, [5]).loss) == repr(mean)

@@ -27,7 +27,7 @@ STATE = {
     7: {"tuple": (1, [True, None, "text"], 2.5), "empty": {}, "nothing": []},
     "scalar": torch.tensor(3),
     "infinite": float("-inf"),
-    "numpy": np.float64(0.1),
+    "numpy": [np.float64(0.1), np.float32(0.1), np.int8(-3), np.bool_(True)],
     "big": 2**70,
     False: 0.1 + 0.2,
     "view": torch.arange(6).view(2, 3).T,
@@ -57,7 +57,8 @@ def test_resumed_state_has_its_types(tmp_path):
         first.save(3)
     again, other = Own(), Own()
     assert muster.checkpoints(tmp_path, own=again, other=other).resume() == 3
-    assert exact(again) == exact({**STATE, "numpy": 0.1}) and other == {"b": 1}
+    plain = [0.1, float(np.float32(0.1)), -3, True]
+    assert exact(again) == exact({**STATE, "numpy": plain}) and other == {"b": 1}
     names = {path.suffix for path in (tmp_path / "step_00000003").iterdir()}
     assert names == {".pt", ".json"}
 
@@ -110,7 +111,7 @@ def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
         assert muster.record(step, loss=step) == step
         checkpoints.after_step(step)
     assert [row.tolist() for row in rows] == [
-        [1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0],
+        [1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [3, 0, 0, 0, 0, 3],
     ]  # fmt: skip
     with checkpoints:
         checkpoints.after_step(4)  # before its record, or without one
@@ -139,6 +140,52 @@ def test_stop_request_of_one_rank_stops_all_with_the_loss(tmp_path):
         ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
         assert [out for _, out, _ in ended] == [printed, printed]
+
+
+AT_DIFFERENT_STEPS = """
+import torch, muster
+with muster.init(device="cpu") as run:
+    checkpoints = muster.checkpoints(model=torch.nn.Linear(2, 1))
+    for call in (lambda step: muster.record(step, loss=1.0), checkpoints.after_step,
+                 checkpoints.save):
+        try:
+            call(3 + run.rank)
+        except muster.UsageError as error:
+            print(str(error).partition(";")[0])
+"""
+
+
+def test_ranks_at_different_steps_are_named_on_every_rank(tmp_path):
+    ended = run_program(tmp_path, AT_DIFFERENT_STEPS, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
+    line = "rank 0 is at step 3, rank 1 at step 4\n"
+    assert [out for _, out, _ in ended] == [3 * line] * 2, [err[-2000:] for *_, err in ended]
+
+
+DRIFTED = """
+import torch, muster
+with muster.init(device="cpu") as run:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[0].requires_grad_(False)
+    synced = muster.sync(model, broadcast_buffers=False)
+    with muster.checkpoints("saved", model=synced) as checkpoints:
+        checkpoints.save(1)  # the replicas are still equal
+        model[0].requires_grad_(True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in (2, 3):
+            synced(torch.eye(2) + run.rank * torch.tensor([[0.0, 3.0]])).square().sum().backward()
+            optimizer.step()
+            checkpoints.save(step)
+"""
+
+
+def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
+    ended = run_program(tmp_path, DRIFTED, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
+    assert [code for code, *_ in ended] == [0, 0], [err[-2000:] for *_, err in ended]
+    lines = [[line for line in err.splitlines() if "differs" in line] for *_, err in ended]
+    assert [len(of_rank) for of_rank in lines] == [1, 0]
+    assert (
+        "warning: muster.checkpoints: model differs by rank: [0].weight, [0].bias;" in lines[0][0]
+    )
 
 
 COLLECTED_ON_ONE_RANK = """
@@ -170,6 +217,8 @@ def test_checkpoints_deleted_on_one_rank_do_not_break_record(tmp_path):
         ({"a": {"b": object()}}, "the state of own[a][b] holds a object"),
         ({"a": [{1}]}, "the state of own[a][0] holds a set"),
         ({(1, 2): 3}, "the state of own holds a key that is a tuple"),
+        ({"a": np.ones(2)}, "the state of own[a] holds a ndarray"),
+        ({"a": np.datetime64("2026-01-01")}, "the state of own[a] holds a datetime64"),
         ({"a": torch.eye(3).to_sparse()},
          "the state of own[a] holds a tensor of torch.float32 (torch.sparse_coo, cpu)"),
         ({"a": torch.eye(3, device="meta")},
@@ -188,6 +237,35 @@ def test_resume_with_other_objects_is_refused(tmp_path):
     muster.checkpoints(tmp_path, model=Own({"a": 1})).save(1)
     with pytest.raises(muster.UsageError, match="it holds model; here are net"):
         muster.checkpoints(tmp_path, net=Own()).resume()
+
+
+def compiled(model):
+    """With the names that torch.compile gives, which takes seconds to import."""
+    return nn.ModuleDict({"_orig_mod": model})
+
+
+def wrapped(model):
+    return muster.sync(model, "single")
+
+
+@pytest.mark.parametrize(
+    ("saved_as", "here", "hint"),
+    [
+        (compiled, nn.Sequential, "the saved _orig_mod.0.weight is 0.weight here: torch.compile"),
+        (nn.Sequential, wrapped, "the saved 0.weight is module.0.weight here: torch.compile adds"),
+        (nn.Sequential, lambda model: model[0], 'Missing key(s) in state_dict: "weight", "bias"'),
+    ],
+)
+def test_checkpoint_with_other_names_is_refused_with_its_folder(tmp_path, saved_as, here, hint):
+    def made(form):
+        model = nn.Sequential(nn.Linear(2, 1))
+        return model if form is nn.Sequential else form(model)
+
+    muster.checkpoints(tmp_path, model=made(saved_as)).save(3)
+    with pytest.raises(muster.UsageError) as refusal:
+        muster.checkpoints(tmp_path, model=made(here)).resume()
+    place = f"muster.checkpoints: step 3 in {tmp_path}: model does not fit: Error(s) in loading"
+    assert str(refusal.value).startswith(place) and hint in str(refusal.value)
 
 
 @pytest.mark.parametrize(

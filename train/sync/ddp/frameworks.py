@@ -6,7 +6,8 @@ public ways for this:
 
 * Accelerate asks `accelerator.ddp_handler` for options (`to_kwargs`), and has it register the hook
   with the new DDP (`register_comm_hook`).
-* Lightning's `DDPStrategy.configure_ddp` puts DDP around `strategy.model`.
+* Lightning's `DDPStrategy.configure_ddp` puts DDP around `strategy.model`. The `DDPStrategy` of
+  Lightning Fabric returns DDP from `setup_module(model)`.
 
 Two things have no public way. The last two functions of this file have them, and
 tests/train/sync/ddp/test_frameworks.py holds them:
@@ -14,7 +15,7 @@ tests/train/sync/ddp/test_frameworks.py holds them:
 * whether an Accelerator has prepared a model: `_models`, for a refusal (1.15 shows that list only
   to a hook of `save_state`);
 * what a DDPStrategy was given: `_ddp_kwargs` for DDP's options, since its constructor is the only
-  public way to set them, and `_ddp_comm_hook`, for a refusal.
+  public way to set them, and `_ddp_comm_hook`, for a refusal (Fabric's takes no hook).
 """
 
 from typing import Any
@@ -47,12 +48,14 @@ def sync_ddp(
         muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
         L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+        L.Fabric(strategy=muster.sync_ddp(DDPStrategy()))     # of lightning.fabric.strategies
 
         >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
         >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
 
     Args:
-        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        framework: an `Accelerator`, a transformers `Trainer`, or a `DDPStrategy` of Lightning or of
+            Lightning Fabric.
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
@@ -74,7 +77,9 @@ def sync_ddp(
     if hasattr(accelerator, "ddp_handler"):
         _of_accelerate(accelerator, hook_choice)
     elif hasattr(framework, "configure_ddp"):
-        _of_lightning(framework, hook_choice)
+        _of_lightning(framework, hook_choice, "configure_ddp")
+    elif hasattr(framework, "setup_module") and hasattr(framework, "_ddp_kwargs"):
+        _of_lightning(framework, hook_choice, "setup_module")
     else:
         raise UsageError(
             f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
@@ -118,24 +123,26 @@ def hand_over(accelerator: Any, options: Any, register: Any) -> None:
     accelerator.ddp_handler = Handler(**vars(given))
 
 
-def _of_lightning(strategy: Any, hook_choice: HookChoice) -> None:
+def _of_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
+    """Change what `method` of a strategy makes DDP with, and register the hook with that DDP."""
     ddp_options, comm_hook = _given_to_strategy(strategy)
     if comm_hook is not None:
         raise UsageError(
             "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
             "out and give compress=..., or leave sync_ddp out"
         )
-    configure = strategy.configure_ddp
+    make = getattr(strategy, method)
 
-    def configure_ddp() -> None:
+    def make_ddp(*given: nn.Module) -> DistributedDataParallel:
         group = group_of(ddp_options)
-        device = device_of(strategy.model)
+        device = device_of(*(given or [strategy.model]))
         chosen = hook_choice.for_device(device, group)
         ddp_options.update(**chosen.bucket_options(device, group), **VIEWS)
-        configure()
-        chosen.register(strategy.model)
+        model: DistributedDataParallel = make(*given) or strategy.model
+        chosen.register(model)
+        return model
 
-    strategy.configure_ddp = configure_ddp
+    setattr(strategy, method, make_ddp)
 
 
 def _has_prepared_models(accelerator: Any) -> bool:
@@ -144,4 +151,4 @@ def _has_prepared_models(accelerator: Any) -> bool:
 
 def _given_to_strategy(strategy: Any) -> tuple[dict[str, Any], Any]:
     """The options with which the strategy will make DDP, themselves, and its hook or None."""
-    return strategy._ddp_kwargs, strategy._ddp_comm_hook
+    return strategy._ddp_kwargs, getattr(strategy, "_ddp_comm_hook", None)

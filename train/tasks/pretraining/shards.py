@@ -124,8 +124,10 @@ def _shape(path: Path) -> tuple[int, int]:
         and all(len(shapes[name]) == 2 and shapes[name][0] == rows for name in PER_GUESS)
         and shapes[LABELS] in ((rows,), (rows, 1))
     )
-    if not fits or not rows:
+    if not fits:
         raise UsageError(f"{path}: its datasets do not fit each other: {shapes}")
+    if not rows:
+        raise UsageError(f"{path} is empty: its datasets have no rows; leave it out")
     return rows, width
 
 

@@ -18,7 +18,10 @@ import torch.distributed as dist
 pathlib.Path(f"{sys.argv[1]}-{os.environ['RANK']}").touch()
 while not all(os.path.exists(f"{sys.argv[1]}-{rank}") for rank in (0, 1)):
     time.sleep(0.05)
-dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+own = int(os.environ["RANK"])
+wrong = {"rank": {"rank": 0, "world_size": 2}, "size": {"rank": own, "world_size": 2 + own}}
+given = wrong.get(sys.argv[1], {})
+dist.init_process_group("gloo", timeout=timedelta(seconds=20), **given)
 def step(number):
     if number == 3 and dist.get_rank() == 1:
         match sys.argv[1]:
@@ -48,11 +51,21 @@ SENTENCES = {
     r"has not come to all_reduce 3 .*: it has ended: exit code 0 at [\d:]+; rank 0 gave up)",
     "late": r"error: rank 1 on node1 has not come to all_reduce 3 of the default group: it is in "
     r"load_data, hung\.py:\d+, for \d+ s, and sleeps; rank 0 gave up after \d+ s",
+    "rank": r"error: ranks 0, 1 wait in init_process_group, in hung\.py:\d+: rank 0 on node0 \(pid "
+    r"\d+\) and rank 1 on node1 \(pid \d+\) both call it with rank=0; each needs its own",
+    "size": r"error: ranks? .* in init_process_group, in hung\.py:\d+: world sizes differ: rank 0 "
+    r"on node0 \(pid \d+\) has 2, rank 1 on node1 \(pid \d+\) has 3; all need the same",
 }
 
 
 # How a run hung; several wait for their collectives side by side.
-HUNG = [["late"], pytest.param(["operation", "shape", "early"], marks=pytest.mark.slow)]
+HUNG = [
+    ["late"],
+    *(
+        pytest.param(hung, marks=pytest.mark.slow)
+        for hung in (["operation", "shape", "early"], ["rank", "size"])
+    ),
+]
 
 
 @pytest.mark.parametrize("hung", HUNG, ids=" ".join)

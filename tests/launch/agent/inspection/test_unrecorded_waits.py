@@ -87,9 +87,21 @@ def test_unserved_store_duplicate_rank_and_missing_ranks_are_named():
     )
     served = [in_init(0, store="a:1", serves=True), in_init(1)]
     assert "nobody" not in sentences(dict(enumerate(served)))[0]
-    twice = [replace(in_init(0), rank=rank) for rank in (0, 1)]
+    twice = [replace(in_init(0), rank=rank, pid=70 + rank) for rank in (0, 1)]
+    twice[1] = replace(twice[1], timed_out=True)  # it does not make rank 0 the cause
     (sentence,) = sentences(dict(enumerate(twice)))
-    assert sentence.endswith("ranks 0, 1 all call it with rank=0; each needs its own, as in RANK")
+    assert sentence.endswith(
+        "rank 0 on node0 (pid 70) and rank 1 on node0 (pid 71) both call it with rank=0; each "
+        "needs its own, as in RANK"
+    )
+    sizes = [replace(in_init(rank, world_size=2 + rank), pid=70 + rank) for rank in (0, 1)]
+    joined = replace(sizes[0], init_call=None, groups={"0": Group((0, 1), 3)})
+    for first in (sizes[0], joined):
+        (sentence,) = sentences({0: first, 1: sizes[1]})
+        assert sentence.endswith(
+            ": world sizes differ: rank 0 on node0 (pid 70) has 2, rank 1 on node0 (pid 71) has 3; "
+            "all need the same, as in WORLD_SIZE"
+        )
     many = [in_init(rank, world_size=4) for rank in (0, 1)]
     (sentence,) = sentences(dict(enumerate(many)))
     assert sentence.endswith("it waits for 4 ranks (world_size=4), and the run has 2")

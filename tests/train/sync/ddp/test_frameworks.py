@@ -45,6 +45,24 @@ def test_lightning_strategy_makes_ddp_with_our_buckets_and_hook(strategy):
     assert hook_of(model).options.compress == "bf16"
 
 
+def test_fabric_strategy_makes_ddp_with_our_buckets_and_hook(alone):
+    strategies = pytest.importorskip("lightning.fabric.strategies")
+    from lightning.fabric.plugins.environments import LightningEnvironment
+
+    changed = strategies.DDPStrategy(
+        parallel_devices=[torch.device("cpu")],
+        cluster_environment=LightningEnvironment(),
+        static_graph=True,
+    )
+    assert muster.sync_ddp(changed, bucket_mb=BUCKET_MB, compress="bf16") is changed
+    for model in (changed.setup_module(nn.Linear(2, 1)) for _ in range(2)):
+        assert isinstance(model, DistributedDataParallel)
+        assert model.bucket_bytes_cap == BUCKET_MB * 2**20
+        assert model.gradient_as_bucket_view
+        assert model.static_graph
+        assert hook_of(model).options.compress == "bf16"
+
+
 def test_lightning_strategy_with_a_hook_of_its_own_is_refused(strategy):
     with pytest.raises(muster.UsageError, match="the strategy has a ddp_comm_hook"):
         muster.sync_ddp(strategy(ddp_comm_hook=print))

@@ -84,6 +84,16 @@ def test_shard_with_group_or_empty_dataset_is_refused(tmp_path):
         Shards([empty], 100)
 
 
+def test_shard_without_rows_is_refused_as_empty(tmp_path):
+    path = write_shard(tmp_path / "0.h5", 3)
+    with h5py.File(path, "a") as file:
+        for name, values in [(name, dataset[:0]) for name, dataset in file.items()]:
+            del file[name]
+            file[name] = values
+    with pytest.raises(UsageError, match=r"0\.h5 is empty: its datasets have no rows"):
+        Shards([path], 100)
+
+
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
