@@ -351,7 +351,9 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
         context = f"error: {named(ranks)} failed before the start; the end of {log}:"
         return Failure(1, text, (context,))
     why = cause.text or "and no log says why"
-    return Failure(1, f"error: {named(ranks)} never started: {why}", _jobs_output(facts.run_dir))
+    output = _jobs_output(facts.run_dir)
+    last = f": {output[-1].splitlines()[-1]}" if output else ""
+    return Failure(1, f"error: {named(ranks)} never started: {why}{last}", output)
 
 
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:

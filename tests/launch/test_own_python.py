@@ -48,6 +48,15 @@ def test_the_environment_of_a_checkout_is_taken_before_others(tmp_path):
     assert python_of(tmp_path)[:2] == (0, str(own))
 
 
+def test_environment_without_packages_is_passed_over(tmp_path, monkeypatch):
+    """As an installation leaves it that was ended early."""
+    executable(tmp_path / ".venv/bin/python", LACKS_THEM)
+    other = executable(tmp_path / "bin/python3", HAS_PACKAGES)
+    assert python_of(tmp_path)[:2] == (0, str(other))
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
+    assert checkout.own_python() == sys.executable
+
+
 def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
     """As `uv tool install -e` and `pipx install -e` have it: a link to an environment elsewhere."""
     own = executable(tmp_path / "tools of uv/muster/bin/python", HAS_PACKAGES)
@@ -61,7 +70,8 @@ def test_python_without_packages_is_refused_with_make_command(tmp_path):
     executable(tmp_path / "bin/python3", LACKS_THEM)
     code, out, err = python_of(tmp_path)
     assert (code, out) == (2, "")
-    assert f"no Python at {tmp_path}/.venv/bin/python; make it with: make -C {tmp_path}" in err
+    own = f"{tmp_path}/.venv/bin/python"
+    assert f"no Python with Muster's packages at {own}; install them: make -C {tmp_path}" in err
 
 
 @pytest.mark.parametrize("lib", ["lib", "lib64"])
