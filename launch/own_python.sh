@@ -3,7 +3,7 @@
 # the checkout's .venv, else that of the installation which this file belongs to, or of `muster` on PATH.
 set -euo pipefail
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -n ${MUSTER_PYTHON-} ]]; then
     if ! command -v -- "$MUSTER_PYTHON"; then
         echo "error: MUSTER_PYTHON: no Python at $MUSTER_PYTHON" >&2

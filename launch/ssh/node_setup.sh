@@ -5,7 +5,7 @@
 set -euo pipefail
 umask go-w # no other user may change code that runs
 
-cd -- "$1"
+CDPATH='' cd -- "$1"
 torch_index=$2
 packages=("${@:3}")
 

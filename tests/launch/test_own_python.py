@@ -1,5 +1,6 @@
 """Which Python the scripts start that know none yet, and where an installation has its runs."""
 
+import re
 import runpy
 import shutil
 import sys
@@ -28,7 +29,7 @@ def python_of(root: Path, **env: str) -> tuple[int, str, str]:
         (tools / name).symlink_to(str(shutil.which(name)))
     variables = {"PATH": f"{root / 'bin'}:{tools}", **env}
     words = [f"{name}={value}" for name, value in variables.items()]
-    done = call("/usr/bin/env", "--ignore-environment", *words, "bash", target, cwd=root)
+    done = call("/usr/bin/env", "--ignore-environment", *words, "bash", SCRIPT, cwd=root)
     return done.returncode, done.stdout.strip(), done.stderr
 
 
@@ -64,6 +65,16 @@ def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/muster").symlink_to(command)
     assert python_of(tmp_path)[:2] == (0, str(own))
+
+
+def test_exported_cdpath_changes_no_folder(tmp_path):
+    """With it `cd` prints, and may enter another folder of that name."""
+    own = executable(tmp_path / ".venv/bin/python", HAS_PACKAGES)
+    assert python_of(tmp_path, CDPATH=f"{tmp_path}:.")[:2] == (0, str(own))
+    texts = [path for each in ("launch", "slurm") for path in (CHECKOUT / each).rglob("*.sh")]
+    texts += (CHECKOUT / "launch" / "ssh").rglob("*.py")
+    plain = re.compile(r"""^(?!\s*#).*(?<!CDPATH= )(?<!CDPATH='' )\bcd (--|"\$)""", re.MULTILINE)
+    assert not [text for text in texts if plain.search(text.read_text())]
 
 
 def test_python_without_packages_is_refused_with_make_command(tmp_path):
