@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import ONE_WORKER
+from configs.settings.launch import ONE_WORKER, text_problems
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
@@ -38,6 +38,9 @@ class Ssh(Launcher):
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
+        path = self._ssh.ssh_config
+        if path is not None and str(path) != "none":  # ssh's own word for no file
+            yield from text_problems("--ssh-config", path)
 
     def probe(self) -> Facts:
         specs = self.specs()

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from launch.starters.base import starter_of
+from muster.errors import UsageError, is_denied
 from muster.ownership import owner_is_foreign
 from muster.run_files import project_of
 
@@ -79,6 +80,9 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     A Python that cannot start the workers is skipped. There is a note if it is an environment's, as
     conda's base often is. There is none if it is that on PATH, which nobody has chosen, and has no
     torch.
+
+    Raises:
+        UsageError: this user may not enter an environment's folder.
     """
     in_project = project_of(environment.cwd) / ".venv"
     project = str(in_project)
@@ -86,6 +90,10 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     places.setdefault(project, "of the project")
     for folder, why in places.items():
         python = str(Path(folder, "bin", "python")) if folder else ""
+        if python and is_denied(python):  # as after `su`
+            names = [name for name in OF_ACTIVE if environment.env.get(name) == folder]
+            unset = f"unset {names[0]}, or " if names else ""
+            raise UsageError(f"{python}: permission denied; {unset}name a Python with --python")
         if not python or not Path(python).exists():
             continue
         # anybody may have put an environment in a folder such as /tmp
@@ -125,10 +133,9 @@ def absent(
     """A line if the named Python is not on this machine; `otherwise`: what runs without a name."""
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
-        yield (
-            f"--python {python}: no such program, or it may not be run; leave it out for "
-            f"{otherwise}"
-        )
+        why = "no such program, or it may not be run"
+        why = "permission denied" if is_denied(path) else why
+        yield f"--python {python}: {why}; leave it out for {otherwise}"
 
 
 def note_other(typed_python: str, chosen: str) -> None:
