@@ -88,6 +88,8 @@ def _problems(line: CommandLine) -> Iterator[str]:
     if is_range and split not in ("even", "auto"):
         yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
+        if line.launch.dry_run:
+            yield "--setup has no dry run; leave out --dry-run"
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         of_runs = (OF_TRAINER | setting_names(ProgramConfig)) - {"python"}
