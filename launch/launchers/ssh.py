@@ -56,6 +56,7 @@ class Ssh(Launcher):
                 others = [row for row in findings if row.check != LIMITS]
                 for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
+                survey.refuse_broken(probes)
                 transfer.fail([*lines(findings, "FAIL"), *self._without_data(survey, probes)])
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
@@ -202,6 +203,7 @@ class Ssh(Launcher):
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= living + len(probes) + len(silent)
         if silent and (all_wanted or living + len(probes) < least):
+            survey.refuse_broken(silent)
             raise MusterError("\n".join(silent.values()))
         for line in silent.values():
             print(f"note: going on without it: {line}", file=sys.stderr)
