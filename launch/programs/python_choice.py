@@ -175,6 +175,10 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
     needed = starter_of(workers).needs
     if needed is None or not Path(python).exists() or has(python, needed, environment):
         return
+    home = environment.env.get("PYTHONHOME")
+    if home and not _succeeds(python, ("",), environment.cwd, environment.settings):
+        yield f"{python} does not start with PYTHONHOME={home}; unset it"
+        return
     here = workers_environment(environment.cwd, environment.env, os.environ, is_over_ssh=False)
     if environment.is_over_ssh and "PYTHONPATH" in os.environ and has(python, needed, here):
         yield (

@@ -218,6 +218,9 @@ def _raised(facts: EndFacts, cause: End) -> Failure:
 
 def _exited(facts: EndFacts, cause: End) -> Failure:
     """A rank without a traceback: its last lines may have the reason."""
+    if cause.rank in facts.never_started:  # it has no output of its own
+        failure = _never_started(facts, cause)
+        return replace(failure, code=cause.exit_code, cause=Kind.NOT_STARTED.word)
     output = _last_lines(facts, cause.rank)
     for printed in (f"error: {cause.message}", cause.message):  # sys.exit("no data") prints it
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
