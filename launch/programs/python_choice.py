@@ -28,6 +28,16 @@ sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 """
 # The same with the current folder, in which `-m` finds modules.
 FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+# Prints them. Packages that are installed with `pip install -e` have a finder, or a line in a file
+# that adds their folder to the path.
+IMPORT_FOLDERS = """
+import os, sys
+paths = set(filter(None, sys.path[1:]))
+for finder in sys.meta_path:
+    module = sys.modules.get(getattr(finder, "__module__", ""))
+    paths.update(map(os.path.dirname, getattr(module, "MAPPING", {}).values()))
+print(*sorted(path for path in paths if not path.startswith(sys.prefix + "/")), sep="\\n")
+"""
 OF_PATH = ("python", "python3")
 OF_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables with the folder of an active environment
 
@@ -202,16 +212,29 @@ def has_here(python: str, package: str, environment: WorkersEnvironment) -> bool
     return _succeeds(python, (FINDS_HERE, package), environment.cwd, environment.settings)
 
 
-@cache
+def import_folders(python: str, environment: WorkersEnvironment) -> list[str]:
+    """The folders outside its own environment from which a Python imports, by absolute paths."""
+    done = _asked(python, (IMPORT_FOLDERS,), Path("/"), environment.settings)
+    return [] if done is None or done.returncode else done.stdout.splitlines()
+
+
 def _succeeds(
     python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
 ) -> bool:
+    done = _asked(python, words, cwd, settings)
+    return done is not None and not done.returncode
+
+
+@cache
+def _asked(
+    python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
+) -> "subprocess.CompletedProcess[str] | None":
+    """The end of `python -c WORDS`; None if it is not a program."""
     rest = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [python, "-c", *words], cwd=cwd, env={**rest, **dict(settings)},
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True, errors="replace",
         )  # fmt: skip
-    except OSError:  # not a program
-        return False
-    return not done.returncode
+    except OSError:
+        return None

@@ -19,7 +19,7 @@ OWN = str(Path(sys.executable).parent)
 def _forgets():
     """What was said, and found out about a Python, is of one test."""
     python_choice.say_once.cache_clear()
-    python_choice._succeeds.cache_clear()
+    python_choice._asked.cache_clear()
 
 
 @pytest.fixture
