@@ -59,7 +59,12 @@ def main() -> int:
         json_output.emit("plan", nodes=[asdict(node) for node in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
-    facts = _ask(launcher, launch.max_restarts)
+    try:
+        facts = _ask(launcher, launch.max_restarts)
+    except ConnectionBroken:
+        _, spec = new_run(line, launcher, launcher.assume(), make=True)
+        with run_record.ending(spec):
+            raise
     title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"

@@ -185,7 +185,7 @@ def explain(node: NodeSpec, error_text: str) -> str:
             text = template.format(name=node.name, host=node.host, port=port)
             return f"{node.name}: {text}{more}"
     how = CONNECTION_BROKE if any(words in error_text for words in BREAKS) else "ssh failed"
-    return f"{node.name}: {how}: {last_line(error_text)}"
+    return f"{node.name}: {how}: {last_line(error_text).rstrip('.')}"
 
 
 def rsync_problem(error_text: str) -> str | None:

@@ -1,5 +1,8 @@
 """OpenSSH is asked itself what it makes of the options that it is given."""
 
+import json
+import sys
+
 import pytest
 
 from configs.settings.launch import ONE_WORKER
@@ -7,13 +10,14 @@ from configs.settings.remote import SshConfig
 from launch import submit
 from launch.launchers.base import launcher_of
 from launch.nodes import node_facts
-from launch.nodes.survey import ConnectionBroken, Survey
+from launch.nodes.survey import Survey
 from launch.programs.command_line import CommandLine
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import UsageError
 from tests.commands import call
 from tests.launch.ssh.conftest import READS, TITLE
+from tests.launch.submit import SUBMIT
 from tests.required import need
 from tests.written import write
 
@@ -137,9 +141,11 @@ def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, mon
     home = write(tmp_path / "homes" / "a", {".bashrc": BREAKS, "breaks": ""})
     flags = ["--hosts", "a", "--remote-dir", node.repository, "--no-preflight"]
     launcher = launcher_of(CommandLine.of([*flags, "--", "true"]))
-    with pytest.raises(ConnectionBroken, match="closed by remote host") as broken:
-        submit._ask(launcher, 0)
-    assert broken.value.exit_code == 1
+    flags += ["--workers", "manual", "--run-id", "run"]
+    done = call(sys.executable, SUBMIT, *flags, "--", "true", cwd=home)
+    end = json.loads((home / "logs/run/exit.json").read_text())
+    assert done.returncode == end["code"] == 1
+    assert end["message"] == "a: the connection to it broke: Connection to a closed by remote host"
     write(home, {"breaks": ""})
     assert submit._ask(launcher, 1).nodes[0].spec == node.spec
-    assert "closed by remote host.; asking the nodes again" in capsys.readouterr().err
+    assert "closed by remote host; asking the nodes again" in capsys.readouterr().err
