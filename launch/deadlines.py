@@ -39,6 +39,7 @@ AGENT_REACHES_LEADER_S: Final = 30.0  # a task of srun
 LEADER_PROVES_ITSELF_S: Final = 75.0  # to that task; it may wait for a disk
 AGENT_PROVES_ITSELF_S: Final = 75.0  # to the leader, which may be late to read it
 LEADER_CLOSES_UNPROVEN_AFTER_S: Final = 1.0  # the oldest of too many without a proof
+AGENT_STARTER_ENDS_S: Final = 2.0  # after the agent has closed its output: ssh, or the agent itself
 AGENT_SEES_MEETING_FILE_S: Final = 60.0  # which a network file system may show late
 SHARED_DISK_TICK_S: Final = 0.1
 RESTART_ASKS_NODES_AGAIN_S: Final = 2.0  # while too few of them answer

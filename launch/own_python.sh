@@ -3,7 +3,7 @@
 # the checkout's .venv, else that of the installation which this file belongs to, or of `muster` on PATH.
 set -euo pipefail
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -n ${MUSTER_PYTHON-} ]]; then
     if ! command -v -- "$MUSTER_PYTHON"; then
         echo "error: MUSTER_PYTHON: no Python at $MUSTER_PYTHON" >&2
@@ -12,11 +12,7 @@ if [[ -n ${MUSTER_PYTHON-} ]]; then
     exit 0
 fi
 own=$root/.venv/bin/python
-if command -v -- "$own"; then
-    exit 0
-fi
-
-candidates=()
+candidates=("$own")
 # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
 if [[ $root =~ ^(.*)/lib(64)?/(python3\.[0-9]+)/[^/]+/muster/_checkout$ ]]; then
     candidates+=("${BASH_REMATCH[1]}/bin/${BASH_REMATCH[3]}" "${BASH_REMATCH[3]}")
@@ -37,6 +33,6 @@ done
 if [[ $root == */muster/_checkout ]]; then
     echo "error: no Python at hand that has Muster's packages; set MUSTER_PYTHON" >&2
 else
-    echo "error: no Python at $own; make it with: make -C $root install, or set MUSTER_PYTHON" >&2
+    echo "error: no Python with Muster's packages at $own; install them: make -C $root install, or set MUSTER_PYTHON" >&2
 fi
 exit 2

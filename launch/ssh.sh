@@ -21,6 +21,6 @@ fi
 hosts=$1
 shift
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=$(bash "$root/launch/own_python.sh") || exit 2
 exec "$python" "$root/launch/submit.py" --launcher ssh "--hosts=$hosts" "$@"

@@ -11,6 +11,7 @@ if __name__ == "__main__":  # as a script, which has no module of ours on its pa
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -18,8 +19,10 @@ from pathlib import Path
 
 from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
+from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit, new_run
+from launch.nodes.survey import ConnectionBroken
 from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
 from launch.runs import run_record
 from launch.runs.watching.run_document import RunEvents, documented
@@ -56,7 +59,12 @@ def main() -> int:
         json_output.emit("plan", nodes=[asdict(node) for node in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
-    facts = _ask(launcher)
+    try:
+        facts = _ask(launcher, launch.max_restarts)
+    except ConnectionBroken:
+        _, spec = new_run(line, launcher, launcher.assume(), make=True)
+        with run_record.ending(spec):
+            raise
     title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
@@ -71,16 +79,25 @@ def main() -> int:
         return lead_or_submit(launcher, spec, facts, follows=follows, events=events)
 
 
-def _ask(launcher: Launcher) -> Facts:
+def _ask(launcher: Launcher, retries: int) -> Facts:
     """The machines' facts; problems are refused like wrong input.
 
     Raises:
         UsageError: the run could not start, or not as it should; every problem at once.
+        ConnectionBroken: a connection broke, also at each retry.
     """
-    try:
-        return launcher.probe()
-    except MusterError as error:
-        raise UsageError(str(error)) from None
+    while True:
+        try:
+            return launcher.probe()
+        except ConnectionBroken as error:
+            if not retries:
+                raise
+            retries -= 1
+            again = f"note: {'; '.join(str(error).splitlines())}; asking the nodes again"
+            print(on_one_line(again), file=sys.stderr, flush=True)
+            time.sleep(RESTART_ASKS_NODES_AGAIN_S)
+        except MusterError as error:
+            raise UsageError(str(error)) from None
 
 
 def _problems(line: CommandLine) -> Iterator[str]:
@@ -90,6 +107,8 @@ def _problems(line: CommandLine) -> Iterator[str]:
     if is_range and split not in ("even", "auto"):
         yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
+        if line.launch.dry_run:
+            yield "--setup has no dry run; leave out --dry-run"
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         of_runs = (OF_TRAINER | setting_names(ProgramConfig)) - {"python"}

@@ -11,10 +11,13 @@ It needs the standard library alone, of Python 3.8 or newer.
 
 import os
 import sys
+from functools import cache
 
 from muster.worker.process import CHECKOUT as CHECKOUT
 from muster.worker.process import IS_INSTALLED as IS_INSTALLED
 
+HAS_PACKAGES = """import importlib.util, sys
+sys.exit(any(importlib.util.find_spec(name) is None for name in ("yaml", "submitit")))"""
 HELP = """usage: muster path
 
 Print the folder of slurm/, configs/ and launch/:
@@ -33,7 +36,23 @@ def own_python() -> str:
         if lib.name in ("lib", "lib64") and version.name.startswith("python"):
             # /usr and ~/.local may have several versions; `python` may be another one
             pythons.append(lib.parent / "bin" / version.name)
-    return str(next((python for python in pythons if python.exists()), sys.executable))
+    paths = [str(python) for python in pythons if os.path.exists(python)]  # noqa: PTH110 (never raises)
+    return next((path for path in paths if _has_packages(path)), sys.executable)
+
+
+@cache
+def _has_packages(python: str) -> bool:
+    """Whether a Python finds the packages of `launch/`; `own_python.sh` asks it the same."""
+    if python == sys.executable:
+        return True
+    import subprocess  # imported here: programs import this file
+
+    try:
+        argv = [python, "-P", "-c", HAS_PACKAGES]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:  # not a program
+        return False
+    return not done.returncode
 
 
 def nodes_python() -> str:

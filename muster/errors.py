@@ -112,6 +112,15 @@ def explained(error: BaseException, path: Path | None = None) -> str:
     return f"{where} cannot be written: {why or error}"
 
 
+def is_denied(path: str) -> bool:
+    """Whether this user may not enter a folder on the way to `path`."""
+    try:
+        Path(path).stat()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
 def at_limit(error: BaseException) -> str:
     """One line, if the process is at a limit: on open files, processes or memory; else ""."""
     # EAGAIN of output whose reader is slow: that is no limit
@@ -187,6 +196,10 @@ def _exit_code(main: Callable[[], int]) -> int | str | None:
         return ended.code
     except MusterError as error:
         return report(str(error), error.exit_code)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        return report(f"{os.fsdecode(error.filename)}: permission denied", UsageError.exit_code)
     except ModuleNotFoundError as error:
         from muster import extras  # only where something is missing
 

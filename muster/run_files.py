@@ -274,13 +274,13 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
         UsageError: it is not empty and must not be cleared, the run would read files in it, or it
             cannot be made.
     """
+    refuse(
+        f"--overwrite would remove {path}, which {flag} names; use another --run-id"
+        for flag, path in inputs.items()
+        if overwrite and path.exists() and clears(run_dir.absolute(), path, resumed=resumed)
+    )
     with _usable(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        refuse(
-            f"--overwrite would remove {path}, which {flag} names; use another --run-id"
-            for flag, path in inputs.items()
-            if overwrite and path.exists() and clears(run_dir.absolute(), path, resumed=resumed)
-        )
         _clear(run_dir, overwrite=overwrite, resumed=resumed)
         try:
             TAKEN.path(run_dir).touch(exist_ok=False)

@@ -33,12 +33,12 @@
 # $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
+CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR to what muster path prints" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
 # Where Muster was installed, paths on the command line are those of the sbatch call.
-[[ $checkout != */muster/_checkout ]] || cd "$SLURM_SUBMIT_DIR" || exit 2
+[[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
 # The name of the run, and the address of rank 0, the same for all workers.
 TORCHELASTIC_RUN_ID=$(date +%Y%m%d-%H%M%S)-job$SLURM_JOB_ID
@@ -47,7 +47,7 @@ export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 100
 # Each task reads its rank from its own environment: in the batch shell each rank would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
-shift && cd "$SLURM_SUBMIT_DIR" || exit 2
+shift && CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 # It refuses torchrun, which would start all workers in each task; it prints the environment's Python.
 active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
 [[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"

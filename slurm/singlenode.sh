@@ -33,12 +33,12 @@ trap '' USR1
 # $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
+CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR to what muster path prints" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
 # Where Muster was installed, paths on the command line are those of the sbatch call.
-[[ $checkout != */muster/_checkout ]] || cd "$SLURM_SUBMIT_DIR" || exit 2
+[[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
 # The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
 # restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.

@@ -381,7 +381,7 @@ class ProgramConfig(Config):
                 yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
-                yield from _text_problems(option, path)
+                yield from text_problems(option, path)
         yield from self._container_problems()
         try:
             shlex.split(self.wrap or "")
@@ -435,11 +435,12 @@ class ProgramConfig(Config):
         return values
 
 
-def _text_problems(flag: str, path: Path) -> Iterator[str]:
-    if not path.is_file():
-        yield f"{flag} {path}: no such file"
-        return
+def text_problems(flag: str, path: Path) -> Iterator[str]:
+    """A line if this file cannot be read as text."""
     try:
+        if not path.is_file():
+            yield f"{flag} {path}: no such file"
+            return
         path.read_text(encoding="utf-8")
     except OSError as error:
         yield f"{flag} {path}: {error.strerror}"

@@ -86,7 +86,7 @@ from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
-from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
+from muster.errors import STOPPED, MusterError, UsageError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
@@ -279,6 +279,9 @@ class NodeAttempt:
                 self._run_workers()
             except MusterError as error:
                 self._refuse(error.exit_code, str(error))
+            except PermissionError as error:
+                where = f"{self._assignment.name}: {error.filename}"
+                self._refuse(UsageError.exit_code, f"{where}: permission denied")
             except (OSError, RuntimeError) as error:
                 if not is_full(error) and not at_limit(error):
                     raise

@@ -26,9 +26,11 @@ handlers append to a list, and `_tick` and `_advance` look at it.
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -43,6 +45,7 @@ from launch.agent.recovery import Recovery
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
     AGENT_STANDS_NAMED_AFTER_S,
+    AGENT_STARTER_ENDS_S,
     AGENTS_END_AFTER_STOP_S,
     AGENTS_PAUSE_BETWEEN_FILES_S,
     AGENTS_RECORD_LOST_PEER_S,
@@ -63,11 +66,12 @@ from launch.nodes.channel import (
     wait_for_news,
 )
 from launch.nodes.message_types import AgentEnd, AgentMessage, Here
+from launch.runs import last_output
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
-from muster.printable import listed, on_one_line, signal_name
+from muster.printable import listed, on_one_line, printable, signal_name
 from muster.writing import full_disk, write_json, writing
 
 # Starts an agent on each of these nodes, in their order. The nodes are given by their index in the
@@ -332,12 +336,30 @@ class AgentConnection:
         patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # the agent may still log in, or import its modules
             patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
-        if self.channel.ended:
+        if self.channel.ended and (why := self._why_not_started()):
+            self._loss = self.end_of(Kind.REFUSED, why)
+        elif self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
         elif self.channel.silent_s > patience_s:
             since_unix_s = time.time() - self.channel.silent_s
             self._loss = self.end_of(Kind.SILENT, f"{patience_s:.0f} s", since_unix_s)
         return self._loss
+
+    def _why_not_started(self) -> str:
+        """Why the agent ended by itself before it sent anything, from its stderr; "" if it did not.
+
+        A signal, or a cut connection, has no such exit code.
+        """
+        if self.channel.has_message:
+            return ""
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(AGENT_STARTER_ENDS_S)
+            if 0 < code < 128:
+                log = run_files.AGENT_ERRORS.path(self._run_dir, node=self.assignment.index)
+                _, text = last_output.of_logs([log]) or (log, f"exit code {code}")
+                last = text.splitlines()[-1].removeprefix("error: ")
+                return printable(f"{self.assignment.name}: its agent did not start: {last}")
+        return ""
 
     def end_of(self, kind: Kind, message: str = "", time_unix_s: float | None = None) -> End:
         """An end of this agent, as its leader sees it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, text_problems
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
@@ -38,6 +38,9 @@ class Ssh(Launcher):
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
+        path = self._ssh.ssh_config
+        if path is not None and str(path) != "none":  # ssh's own word for no file
+            yield from text_problems("--ssh-config", path)
 
     def probe(self) -> Facts:
         specs = self.specs()
@@ -53,6 +56,7 @@ class Ssh(Launcher):
                 others = [row for row in findings if row.check != LIMITS]
                 for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
+                survey.refuse_broken(probes)
                 transfer.fail([*lines(findings, "FAIL"), *self._without_data(survey, probes)])
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
@@ -206,6 +210,7 @@ class Ssh(Launcher):
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= living + len(probes) + len(silent)
         if silent and (all_wanted or living + len(probes) < least):
+            survey.refuse_broken(silent)
             raise MusterError("\n".join(silent.values()))
         for line in silent.values():
             print(f"note: going on without it: {line}", file=sys.stderr)

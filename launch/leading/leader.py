@@ -95,7 +95,7 @@ def with_copies(
                 print(summary, file=sys.stderr)
         if is_sent:
             snapshot = path_on_nodes(run_id)
-    program.announce(is_sent=is_sent)
+    program.announce(is_sent=is_sent, is_copied=snapshot is not None)
     function = FUNCTION.path(run_dir)
     if sources.function is not None and sources.function != function:
         shutil.copytree(sources.function, function)  # this keeps the modes of private files

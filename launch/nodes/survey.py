@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,6 +35,7 @@ from launch.nodes import node_facts, resources
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
+from muster.errors import MusterError
 from muster.printable import printable
 from muster.records import anything, fits
 from muster.run_files import own_logs
@@ -60,7 +61,13 @@ ERROR_BYTES = 65_536  # read from the beginning of a command's stderr, and from 
 NO_ANSWER = "what it says is no answer of Muster's"
 LOOK = "look at python3 there, and its login shell"
 
+CONNECTION_BROKE = "the connection to it broke"  # in the line about such a node
+
 Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
+
+
+class ConnectionBroken(MusterError):
+    """A connection that had been open broke while nodes were asked; another try may succeed."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,17 @@ class Survey:
         """One line for each node without an answer: the reason, and what to do."""
         nodes = range(len(self._transport.names))
         return {index: self._why_silent(index) for index in nodes if index not in answers}
+
+    def refuse_broken(self, nodes: Iterable[int]) -> None:
+        """Stop if the connection to one of these nodes has broken.
+
+        Raises:
+            ConnectionBroken: a line for each.
+        """
+        ended = [index for index in nodes if self._started_for(index)[1].ended]
+        lines = [self._why_silent(index) for index in ended]
+        if broken := [line for line in lines if CONNECTION_BROKE in line]:
+            raise ConnectionBroken("\n".join(broken))
 
     def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
         """The names of the nodes that answered."""

@@ -57,8 +57,11 @@ class RunProgram(Protocol):
             UsageError: a line for each plug-in.
         """
 
-    def announce(self, *, is_sent: bool) -> None:
-        """Print what the user should know when the program starts; `is_sent`: as in `spec`."""
+    def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:
+        """Print what the user should know when the program starts.
+
+        `is_sent`: as in `spec`. `is_copied`: a snapshot of the project runs.
+        """
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
         """The run with this id.

@@ -104,7 +104,7 @@ class OwnProgram:
                 problems.append(f"{name}: unknown {value!r} to {where}; {known}")
         refuse(problems)
 
-    def announce(self, *, is_sent: bool) -> None:
+    def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:
         """See the contract; there is nothing to print."""
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from launch.starters.base import starter_of
+from muster.errors import UsageError, is_denied
 from muster.ownership import owner_is_foreign
 from muster.run_files import project_of
 
@@ -27,6 +28,16 @@ sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 """
 # The same with the current folder, in which `-m` finds modules.
 FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+# Prints them. Packages that are installed with `pip install -e` have a finder, or a line in a file
+# that adds their folder to the path.
+IMPORT_FOLDERS = """
+import os, sys
+paths = set(filter(None, sys.path[1:]))
+for finder in sys.meta_path:
+    module = sys.modules.get(getattr(finder, "__module__", ""))
+    paths.update(map(os.path.dirname, getattr(module, "MAPPING", {}).values()))
+print(*sorted(path for path in paths if not path.startswith(sys.prefix + "/")), sep="\\n")
+"""
 OF_PATH = ("python", "python3")
 OF_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables with the folder of an active environment
 
@@ -79,6 +90,9 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     A Python that cannot start the workers is skipped. There is a note if it is an environment's, as
     conda's base often is. There is none if it is that on PATH, which nobody has chosen, and has no
     torch.
+
+    Raises:
+        UsageError: this user may not enter an environment's folder.
     """
     in_project = project_of(environment.cwd) / ".venv"
     project = str(in_project)
@@ -86,6 +100,10 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     places.setdefault(project, "of the project")
     for folder, why in places.items():
         python = str(Path(folder, "bin", "python")) if folder else ""
+        if python and is_denied(python):  # as after `su`
+            names = [name for name in OF_ACTIVE if environment.env.get(name) == folder]
+            unset = f"unset {names[0]}, or " if names else ""
+            raise UsageError(f"{python}: permission denied; {unset}name a Python with --python")
         if not python or not Path(python).exists():
             continue
         # anybody may have put an environment in a folder such as /tmp
@@ -125,10 +143,9 @@ def absent(
     """A line if the named Python is not on this machine; `otherwise`: what runs without a name."""
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
-        yield (
-            f"--python {python}: no such program, or it may not be run; leave it out for "
-            f"{otherwise}"
-        )
+        why = "no such program, or it may not be run"
+        why = "permission denied" if is_denied(path) else why
+        yield f"--python {python}: {why}; leave it out for {otherwise}"
 
 
 def note_other(typed_python: str, chosen: str) -> None:
@@ -168,6 +185,10 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
     needed = starter_of(workers).needs
     if needed is None or not Path(python).exists() or has(python, needed, environment):
         return
+    home = environment.env.get("PYTHONHOME")
+    if home and not _succeeds(python, ("",), environment.cwd, environment.settings):
+        yield f"{python} does not start with PYTHONHOME={home}; unset it"
+        return
     here = workers_environment(environment.cwd, environment.env, os.environ, is_over_ssh=False)
     if environment.is_over_ssh and "PYTHONPATH" in os.environ and has(python, needed, here):
         yield (
@@ -191,16 +212,29 @@ def has_here(python: str, package: str, environment: WorkersEnvironment) -> bool
     return _succeeds(python, (FINDS_HERE, package), environment.cwd, environment.settings)
 
 
-@cache
+def import_folders(python: str, environment: WorkersEnvironment) -> list[str]:
+    """The folders outside its own environment from which a Python imports, by absolute paths."""
+    done = _asked(python, (IMPORT_FOLDERS,), Path("/"), environment.settings)
+    return [] if done is None or done.returncode else done.stdout.splitlines()
+
+
 def _succeeds(
     python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
 ) -> bool:
+    done = _asked(python, words, cwd, settings)
+    return done is not None and not done.returncode
+
+
+@cache
+def _asked(
+    python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
+) -> "subprocess.CompletedProcess[str] | None":
+    """The end of `python -c WORDS`; None if it is not a program."""
     rest = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [python, "-c", *words], cwd=cwd, env={**rest, **dict(settings)},
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True, errors="replace",
         )  # fmt: skip
-    except OSError:  # not a program
-        return False
-    return not done.returncode
+    except OSError:
+        return None

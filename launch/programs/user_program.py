@@ -179,7 +179,7 @@ class UserProgram:
             prologue=prologue.read_text(encoding="utf-8-sig") if prologue else "",
         )
 
-    def announce(self, *, is_sent: bool) -> None:
+    def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:
         """Print which Python is used, if it is not the active one and the program needs it."""
         if self.run.quiet:
             return
@@ -194,6 +194,32 @@ class UserProgram:
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
         if self._config.python is None and self._typed_python in OF_PATH and not is_sent:
             python_choice.note_other(self._typed_python, self._choice.python or self._nodes_own)
+        if is_copied and not is_sent and self._words[0] != "--function":
+            self._note_live_code()
+
+    def _note_live_code(self) -> None:
+        """Print, once, what the program takes from the project itself and not from its snapshot."""
+        cwd, project = self._cwd.resolve(), project_of(self._cwd).resolve()
+        script = Path(self._words[0])
+        if script.is_absolute() and script.is_relative_to(project):
+            python_choice.say_once(
+                f"note: {script} itself runs, not its copy in the snapshot; to run the copy, give "
+                f"its relative path: {os.path.relpath(script, cwd)}"
+            )
+        # relative paths lead to the snapshot, and come before those of installed packages
+        given = filter(None, self._environment.env.get("PYTHONPATH", "").split(os.pathsep))
+        first = [script.parent if script.suffix == ".py" else Path(), *map(Path, given)]
+        python = self._choice.python or self._nodes_own
+        imported = python_choice.import_folders(python, self._environment)
+        live = {Path(path).resolve() for path in imported}
+        live -= {(cwd / path).resolve() for path in first if not path.is_absolute()}
+        found = sorted(os.path.relpath(path, cwd) for path in live if path.is_relative_to(project))
+        if found:
+            python_choice.say_once(
+                f"note: {python} also imports from {', '.join(found)} in the project, not in the "
+                "snapshot (PYTHONPATH, or pip install -e): later edits there change this run; to "
+                f"import from the snapshot: --env PYTHONPATH={os.pathsep.join(found)}"
+            )
 
     def settings(self, *launch: object) -> str:
         """See the contract; the program is in launch.json."""

@@ -219,6 +219,9 @@ def _raised(facts: EndFacts, cause: End) -> Failure:
 
 def _exited(facts: EndFacts, cause: End) -> Failure:
     """A rank without a traceback: its last lines may have the reason."""
+    if cause.rank in facts.never_started:  # it has no output of its own
+        failure = _never_started(facts, cause)
+        return replace(failure, code=cause.exit_code, cause=Kind.NOT_STARTED.word)
     output = _last_lines(facts, cause.rank)
     for printed in (f"error: {cause.message}", cause.message):  # sys.exit("no data") prints it
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
@@ -352,7 +355,9 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
         context = f"error: {named(ranks)} failed before the start; the end of {log}:"
         return Failure(1, text, (context,))
     why = cause.text or "and no log says why"
-    return Failure(1, f"error: {named(ranks)} never started: {why}", _jobs_output(facts.run_dir))
+    output = _jobs_output(facts.run_dir)
+    last = f": {output[-1].splitlines()[-1]}" if output else ""
+    return Failure(1, f"error: {named(ranks)} never started: {why}{last}", output)
 
 
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:

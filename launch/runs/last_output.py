@@ -26,6 +26,7 @@ END_LINES = 20
 END_CHARACTERS = 4_000
 LINE_CHARACTERS = 400
 BESIDE_ERRORS = 5  # lines of stdout before those of stderr
+PYTHON_HOME = re.compile(r"^  PYTHONHOME = '(.*)'$", re.MULTILINE)  # of a Python that cannot start
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
 # Files of Muster in a stack, not of the program: what runs it, and what runs beside it.
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
@@ -119,5 +120,7 @@ def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     for words in (workers_lines, str.splitlines):
         for log, text in texts.items():
             if lines := words(text.strip()):
-                return log, "\n".join(lines[-LOG_LINES:])
+                home = PYTHON_HOME.search(text)
+                hint = [f"PYTHONHOME={home[1]} does not fit this Python; unset it"] if home else []
+                return log, "\n".join([*lines[-LOG_LINES:], *hint])
     return None

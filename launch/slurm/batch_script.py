@@ -17,7 +17,7 @@ from launch.slurm.controller import scrubbed
 from launch.slurm.submitit_jobs import NOTICES_IGNORED
 from launch.spec import RUN_MODULE, Facts
 from muster.checkout import CHECKOUT, nodes_python
-from muster.errors import MusterError, UsageError, refuse
+from muster.errors import MusterError, UsageError, is_denied, refuse
 
 DAY_MIN = 24 * 60
 NO_LIMIT = ("infinite", "UNLIMITED", "INFINITE")
@@ -251,4 +251,6 @@ def python() -> str:
     chosen = nodes_python()
     if path := shutil.which(chosen):
         return str(Path(path).absolute())
+    if is_denied(chosen):
+        raise UsageError(f"MUSTER_PYTHON: {chosen}: permission denied")
     raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")

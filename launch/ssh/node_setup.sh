@@ -5,7 +5,7 @@
 set -euo pipefail
 umask go-w # no other user may change code that runs
 
-cd -- "$1"
+CDPATH='' cd -- "$1"
 torch_index=$2
 packages=("${@:3}")
 
@@ -42,21 +42,26 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     exit 1
 fi
 
-[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+if [[ ! -x .venv/bin/python ]]; then
+    say "making $PWD/.venv with $python"
+    "$python" -m venv .venv
+fi
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
 fetched=$(mktemp -d)
 trap 'rm -rf -- "$fetched"' EXIT
-# A small package shows soon whether packages can be fetched at all.
-if ! "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
-    "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null; then
+# A small package shows soon whether packages can be fetched at all. pip prints why not at its first retry.
+if ! "${pip[@]}" --retries 1 --timeout 10 download --no-deps --dest "$fetched" \
+    "$(grep '^typing_extensions==' constraints.txt)"; then
     say "cannot fetch packages; give it a way to an index (PIP_INDEX_URL, PIP_PROXY), or bring an" \
         "environment there, and name its Python with MUSTER_PYTHON"
     exit 1
 fi
 if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
+    say "installing torch from $torch_index"
     "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
 fi
 ((${#packages[@]})) || packages=(--editable ".[trainer,report]")
+say "installing packages, which can take some minutes"
 "${pip[@]}" install --use-pep517 --constraint constraints.txt "${packages[@]}"
 echo "$lock" >"$stamp"
 say "ready"

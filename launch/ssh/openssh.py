@@ -12,15 +12,25 @@ quoted word by word.
 import functools
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from configs.settings.remote import SshConfig
-from launch.nodes.survey import LOAD, LOST_INPUT, ONLY_BY_HAND, START_UP, Transport, last_line
+from launch.nodes.survey import (
+    CONNECTION_BROKE,
+    LOAD,
+    LOST_INPUT,
+    ONLY_BY_HAND,
+    START_UP,
+    Transport,
+    last_line,
+)
 from launch.spec import NodeSpec
 from launch.ssh import connect
+from muster.printable import signal_name
 from muster.tool_environment import environment_for, require
 
 AT_ONCE = 16
@@ -77,6 +87,9 @@ EXPLANATIONS = (
     ("No route to host", "no route to it; is it up, and is its address right?"),
     ("Network is unreachable", "no route to it; is this machine on a network that reaches it?"),
 )  # fmt: skip
+# Words of OpenSSH's messages about a connection that had been open.
+BREAKS = ("closed by remote host", "Connection reset by", "Broken pipe", "not responding")
+NO_LOGIN = "This account is currently not available"  # printed by nologin, the account's shell
 
 
 def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
@@ -91,6 +104,10 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
             return f"{name}: {START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}"
         if code == NOT_CONNECTED:
             return explain(nodes[index], error_text)
+        if code < 0 or code - 128 in set(signal.Signals):  # see connect.py
+            return f"{name}: {CONNECTION_BROKE}: ssh was killed by {signal_name(abs(code) % 128)}"
+        if NO_LOGIN in error_text:
+            return f"{name}: permission denied: this account cannot log in; name another user"
         if "python3" in error_text and "not found" in error_text:
             return f"{name}: has no python3; run there: sudo apt-get install python3 python3-venv"
         return f"{name}: its Python could not report on the node: {last_line(error_text)}"
@@ -167,7 +184,8 @@ def explain(node: NodeSpec, error_text: str) -> str:
             more = f"; for {node.port} workers write slots={node.port}" if is_slots else ""
             text = template.format(name=node.name, host=node.host, port=port)
             return f"{node.name}: {text}{more}"
-    return f"{node.name}: ssh failed: {last_line(error_text)}"
+    how = CONNECTION_BROKE if any(words in error_text for words in BREAKS) else "ssh failed"
+    return f"{node.name}: {how}: {last_line(error_text).rstrip('.')}"
 
 
 def rsync_problem(error_text: str) -> str | None:

@@ -8,7 +8,9 @@ share with each other but not with this machine. Such a folder is written once.
 import os
 import secrets
 import shlex
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import openssh
 from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import MusterError
-from muster.printable import printable
+from muster.printable import listed, printable
 
 # Only modules are deleted there: a module that was removed here would still be imported there.
 RULES = [
@@ -106,6 +108,8 @@ def make_environments(
     Raises:
         MusterError: one line for every node on which this failed.
     """
+    if own_disk := [node.name for node in nodes if not node.shared]:
+        print(f"sending the code: {listed(own_disk)}", file=sys.stderr, flush=True)
     apart = send_checkout(nodes, config)
     shared = [] if IS_INSTALLED else [node for node in nodes if node.shared]
     owners = [*shared[:1], *apart]
@@ -115,23 +119,32 @@ def make_environments(
 
 
 def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str]) -> str | None:
-    """Run the script on a node; the error from its last line, or None if it succeeded."""
+    """Run the script on a node, and print what it does; the error from its last line, or None."""
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", ""), *packages]
     argv = openssh.command(node.spec, config, words)
-    script = SCRIPT.read_bytes()
-    try:
-        done = subprocess.run(
-            argv, input=script, capture_output=True, timeout=SSH_SETUP_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+    with (
+        SCRIPT.open("rb") as script,
+        subprocess.Popen(
+            argv, stdin=script, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stderr is not None
+        limit = threading.Timer(SSH_SETUP_S, process.kill)
+        limit.start()
+        error_text = ""
+        for line in process.stderr:
+            error_text += (text := printable(line.decode(errors="replace").rstrip())) + "\n"
+            print(_of_node(node, text), file=sys.stderr, flush=True)
+        limit.cancel()
+    if process.returncode == -signal.SIGKILL:
         return f"{node.name}: making the environment took longer than {SSH_SETUP_S / 60:.0f} min"
-    error_text = done.stderr.decode(errors="replace")
-    if done.returncode == 0:
-        return None
-    if done.returncode == openssh.NOT_CONNECTED:
+    if process.returncode == openssh.NOT_CONNECTED:
         return openssh.explain(node.spec, error_text)
-    last = last_line(error_text)
-    return last if last.startswith(node.name) else f"{node.name}: {last}"
+    return _of_node(node, last_line(error_text)) if process.returncode else None
+
+
+def _of_node(node: NodeFacts, line: str) -> str:
+    return line if line.startswith(node.name) else f"{node.name}: {line}"
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:

@@ -1,5 +1,6 @@
 """Which Python the scripts start that know none yet, and where an installation has its runs."""
 
+import re
 import runpy
 import shutil
 import sys
@@ -28,7 +29,7 @@ def python_of(root: Path, **env: str) -> tuple[int, str, str]:
         (tools / name).symlink_to(str(shutil.which(name)))
     variables = {"PATH": f"{root / 'bin'}:{tools}", **env}
     words = [f"{name}={value}" for name, value in variables.items()]
-    done = call("/usr/bin/env", "--ignore-environment", *words, "bash", target, cwd=root)
+    done = call("/usr/bin/env", "--ignore-environment", *words, "bash", SCRIPT, cwd=root)
     return done.returncode, done.stdout.strip(), done.stderr
 
 
@@ -48,6 +49,15 @@ def test_the_environment_of_a_checkout_is_taken_before_others(tmp_path):
     assert python_of(tmp_path)[:2] == (0, str(own))
 
 
+def test_environment_without_packages_is_passed_over(tmp_path, monkeypatch):
+    """As an installation leaves it that was ended early."""
+    executable(tmp_path / ".venv/bin/python", LACKS_THEM)
+    other = executable(tmp_path / "bin/python3", HAS_PACKAGES)
+    assert python_of(tmp_path)[:2] == (0, str(other))
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
+    assert checkout.own_python() == sys.executable
+
+
 def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
     """As `uv tool install -e` and `pipx install -e` have it: a link to an environment elsewhere."""
     own = executable(tmp_path / "tools of uv/muster/bin/python", HAS_PACKAGES)
@@ -57,11 +67,22 @@ def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
     assert python_of(tmp_path)[:2] == (0, str(own))
 
 
+def test_exported_cdpath_changes_no_folder(tmp_path):
+    """With it `cd` prints, and may enter another folder of that name."""
+    own = executable(tmp_path / ".venv/bin/python", HAS_PACKAGES)
+    assert python_of(tmp_path, CDPATH=f"{tmp_path}:.")[:2] == (0, str(own))
+    texts = [path for each in ("launch", "slurm") for path in (CHECKOUT / each).rglob("*.sh")]
+    texts += (CHECKOUT / "launch" / "ssh").rglob("*.py")
+    plain = re.compile(r"""^(?!\s*#).*(?<!CDPATH= )(?<!CDPATH='' )\bcd (--|"\$)""", re.MULTILINE)
+    assert not [text for text in texts if plain.search(text.read_text())]
+
+
 def test_python_without_packages_is_refused_with_make_command(tmp_path):
     executable(tmp_path / "bin/python3", LACKS_THEM)
     code, out, err = python_of(tmp_path)
     assert (code, out) == (2, "")
-    assert f"no Python at {tmp_path}/.venv/bin/python; make it with: make -C {tmp_path}" in err
+    own = f"{tmp_path}/.venv/bin/python"
+    assert f"no Python with Muster's packages at {own}; install them: make -C {tmp_path}" in err
 
 
 @pytest.mark.parametrize("lib", ["lib", "lib64"])

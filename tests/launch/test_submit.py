@@ -27,6 +27,7 @@ from tests.launch.submit import (
     worker,
 )
 from tests.preload import interpreter
+from tests.required import AS_ANY_USER
 from tests.written import write
 
 
@@ -95,6 +96,50 @@ def test_wrong_flag_is_refused_before_a_run_folder_is_made(tmp_path):
     assert code == 2 and "error: --nodes must be at least 1 (got 0)\n" in err
     assert all(line.startswith("error: ") for line in err.splitlines())
     assert out == "" and list(tmp_path.iterdir()) == []
+
+
+HERE = ["--launcher", "local"]
+SSH = ["--launcher", "ssh", "--hosts"]
+# Flags and variables with a path in a folder that may not be entered: LOCKED/...
+IN_LOCKED_FOLDER = {
+    "script": ([*HERE, "--", "LOCKED/x.py"], {}),
+    "VIRTUAL_ENV": ([*HERE, "--", "x.py"], {"VIRTUAL_ENV": "LOCKED/env"}),
+    "program": ([*HERE, "--", "LOCKED/x"], {}),
+    "folder": ([*HERE, "--", "LOCKED/app/"], {}),
+    "prologue": ([*HERE, "--prologue", "LOCKED/x.sh", "--", "x.py"], {}),
+    "env_file": ([*HERE, "--env-file", "LOCKED/x.env", "--", "x.py"], {}),
+    "container": ([*HERE, "--container", "LOCKED/x.sif", "--", "x.py"], {}),
+    "logs_dir": ([*HERE, "--logs-dir", "LOCKED/logs", "--", "x.py"], {}),
+    "config": ([*HERE, "--config", "LOCKED/x.yaml", "--", "x.py"], {}),
+    "python": ([*HERE, "--python", "LOCKED/env/bin/python", "--", "x.py"], {}),
+    "send": ([*HERE, "--send", "LOCKED/data", "--", "x.py"], {}),
+    "resume": ([*HERE, "--task", "synthetic", "--resume", "LOCKED/run"], {}),
+    "model": ([*HERE, "--task", "quickstart", "--model", "LOCKED/model"], {}),
+    "metrics": ([*HERE, "--task", "quickstart", "--metrics", "LOCKED/mine.py"], {}),
+    "hosts": ([*SSH, "LOCKED/hosts.txt", "--", "x.py"], {}),
+    "ssh_config": ([*SSH, "node0", "--ssh-config", "LOCKED/config", "--", "x.py"], {}),
+    "CONDA_PREFIX": ([*HERE, "--", "x.py"], {"CONDA_PREFIX": "LOCKED/env"}),
+    "muster.toml": ([*HERE, "--on", "x", "--", "x.py"], {"XDG_CONFIG_HOME": "LOCKED"}),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [name if name in ("script", "VIRTUAL_ENV") else pytest.param(name, marks=pytest.mark.slow)
+     for name in IN_LOCKED_FOLDER],
+)  # fmt: skip
+def test_path_in_a_locked_folder_is_refused(tmp_path, case):
+    """As in a colleague's home, or after `su` while an environment is active."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    write(tmp_path, {"x.py": ""})
+    flags, variables = IN_LOCKED_FOLDER[case]
+    words = [word.replace("LOCKED", str(locked)) for word in flags]
+    env = {name: value.replace("LOCKED", str(locked)) for name, value in variables.items()}
+    done = call(*AS_ANY_USER, sys.executable, SUBMIT, *words, cwd=tmp_path, env=env)
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert str(locked) in error and "permission denied" in error.lower()
 
 
 def test_a_run_folder_in_use_is_refused(tmp_path):

@@ -29,7 +29,7 @@ OF_RESULTS = (
 LISTED = 5  # names in a note
 # Checkpoints are folders whose names sort by step; unfinished ones have another suffix.
 NEWEST = (
-    'cd "$1/checkpoints" 2>/dev/null || exit 0; '
+    'CDPATH= cd "$1/checkpoints" 2>/dev/null || exit 0; '
     'printf "%s\\n" step_* | grep -x "step_[0-9]*" | tail -n 1'
 )
 # Added to the options for all copies; new files get their modes from this machine's umask.

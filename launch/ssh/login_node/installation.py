@@ -47,7 +47,7 @@ MAKE = 'umask go-w && mkdir -p -- "$1" && chmod go-w -- "$1" "${1%/*}"'
 SENT = ".muster-sent-files"  # a file in the copy: the names of the files that were sent last
 # Removes the files that were sent last but are not in the new list, which is stdin and then becomes
 # the list of the files sent last. A NUL ends each name.
-REMOVE = """umask go-w; cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
+REMOVE = """umask go-w; CDPATH= cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
 

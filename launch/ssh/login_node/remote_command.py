@@ -30,7 +30,10 @@ class RemoteCommand:
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         """Start the command in a login shell; it continues even if this connection is lost."""
         lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-        lines += [f"cd -- {shlex.quote(cwd)} || exit", f"exec {shlex.join(argv)} </dev/null"]
+        lines += [
+            f"CDPATH= cd -- {shlex.quote(cwd)} || exit",
+            f"exec {shlex.join(argv)} </dev/null",
+        ]
         self._ask("start", "\n".join(lines))
 
     def follow(self, note: Callable[[list[int]], None]) -> int:

@@ -27,7 +27,7 @@ if [[ $1 == start ]]; then
         done
     mkdir -p -- "$2"
     chmod go-w -- "$sessions"
-    cd -- "$2"
+    CDPATH='' cd -- "$2"
     script=$(cat) # it has secret values, which must not be in a command line or on a disk
     set -m        # without it the command below would ignore SIGINT
     (
@@ -44,7 +44,7 @@ if [[ $1 == start ]]; then
     until [[ -s pid || -e code ]]; do sleep 0.05; done
     exit
 fi
-cd -- "$2"
+CDPATH='' cd -- "$2"
 case $1 in
 follow)
     flock --shared lock true & # ends when the command is over

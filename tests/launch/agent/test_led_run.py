@@ -15,6 +15,7 @@ from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import commands_of
+from muster import run_files
 from tests.launch.pretended import FACTS, assignment
 from tests.written import write
 
@@ -75,6 +76,25 @@ def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
     assert not own.lives()
     other.send(beat=1.0)
     assert own.lives()
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [("exit 2", Kind.REFUSED), ("exit 255", Kind.GONE), ("kill -KILL $$", Kind.GONE)],
+)
+def test_agent_that_never_spoke_and_exited_blames_no_node(agent, tmp_path, ending, kind):
+    """With 255 ssh says that the connection broke, so the node may be lost."""
+    own, other = agent
+    own.begin(assignment(tmp_path), tmp_path)
+    log = run_files.AGENT_ERRORS.path(tmp_path, node=0).relative_to(tmp_path)
+    write(tmp_path, {str(log): "a note\nerror: no yaml; install it\n"})
+    with subprocess.Popen(["sh", "-c", ending]) as own.process:
+        other.close()
+        own.channel.receive()
+        end = own.loss()
+    assert end.kind is kind
+    why = f"{end.node}: its agent did not start: no yaml; install it"
+    assert (end.text == why) == (kind is Kind.REFUSED)
 
 
 def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,14 @@ import vermin
 
 from launch.nodes import answer_forms, node_data, node_facts, resources, survey
 from launch.nodes.resources import Cores
-from launch.nodes.survey import Survey, Transport, facts_request, local_transport
+from launch.nodes.survey import (
+    CONNECTION_BROKE,
+    ConnectionBroken,
+    Survey,
+    Transport,
+    facts_request,
+    local_transport,
+)
 from muster.records import fits
 from tests.launch.submit import wait_until
 from tests.written import write
@@ -302,3 +310,15 @@ def test_output_of_a_failed_probe_moves_no_cursor():
     with Survey(Transport(["node0"], [fails], local_transport(1).explain)) as asked:
         _, silent = asked.probes({})
     assert silent[0].isprintable() and "\\x1b[2Jno" in silent[0]
+
+
+def test_connection_that_breaks_between_two_questions_is_noticed():
+    well = local_transport(1)
+    with Survey(replace(well, explain=lambda *_: f"node0: {CONNECTION_BROKE}")) as asked:
+        assert asked.ask(node_facts.tell_time)
+        asked.refuse_broken([0])
+        ((process, _, _),) = asked._starts
+        process.kill()
+        assert not asked.ask(node_facts.tell_time)
+        with pytest.raises(ConnectionBroken, match="node0"):
+            asked.refuse_broken([0])

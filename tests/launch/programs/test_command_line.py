@@ -271,6 +271,7 @@ REFUSED = [
     (["--nodse", "2"], "did you mean --nodes?"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
     (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
+    (["--launcher", "ssh", "--hosts", "a", "--setup", "--dry-run"], "--setup has no dry run"),
     ([*TASK, "--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
     ([*TASK, "--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
     ([*TASK, "--launcher", "pigeon"], "known: auto, local"),

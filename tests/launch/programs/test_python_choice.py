@@ -19,7 +19,7 @@ OWN = str(Path(sys.executable).parent)
 def _forgets():
     """What was said, and found out about a Python, is of one test."""
     python_choice.say_once.cache_clear()
-    python_choice._succeeds.cache_clear()
+    python_choice._asked.cache_clear()
 
 
 @pytest.fixture
@@ -115,6 +115,13 @@ def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
         shown = list(problems(python, "torchrun", asked))
         assert len(shown) == len(lines)
         assert all(map(str.startswith, shown, lines)), shown
+
+
+def test_pythonhome_that_keeps_python_from_starting_is_named(tmp_path):
+    python = bare(tmp_path)
+    environment = workers_environment(tmp_path, {"PYTHONHOME": "/old"}, {}, is_over_ssh=False)
+    refusal = f"{python} does not start with PYTHONHOME=/old; unset it"
+    assert list(problems(python, "torchrun", environment)) == [refusal]
 
 
 def test_a_folder_that_only_this_command_is_in_gives_no_packages(tmp_path, site, monkeypatch):

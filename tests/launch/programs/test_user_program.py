@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import zipapp
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from configs.settings.launch import name_problems
 from launch.leading.leader import with_copies
-from launch.programs import user_program
+from launch.programs import python_choice, user_program
 from launch.programs.command_line import CommandLine, split_program
 from launch.programs.user_program import UserProgram
 from launch.spec import LaunchSpec
@@ -50,6 +51,41 @@ def check(folder: Path, *argv: str) -> None:
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
     program.spec("a", is_sent=False, snapshot=None)
+
+
+FINDER = """
+import sys
+MAPPING = {"mine": "PROJECT/src/mine"}
+class Finder:
+    find_spec = lambda *_: None
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.parametrize(("script", "path", "noted"), [
+    ("train.py", None, "src"),
+    ("train.py", "PROJECT:PROJECT/lib", "lib, src"),
+    ("src/train.py", "lib:PROJECT/lib", None),
+    ("run/train.py", "src:PROJECT", "."),
+])  # fmt: skip
+def test_imports_that_bypass_the_snapshot_are_noted(tmp_path, capsys, script, path, noted):
+    """By an absolute PYTHONPATH, and by `pip install -e`, as whose finder this one is."""
+    python_choice.say_once.cache_clear()
+    project = tmp_path / "project"
+    files = dict.fromkeys(("src/mine/__init__.py", "lib/a.py", ".git", script), "")
+    write(project, files)
+    site = write(tmp_path / "site", {"sitecustomize.py": FINDER.replace("PROJECT", str(project))})
+    given = ":".join([*([path.replace("PROJECT", str(project))] if path else []), str(site)])
+    flags = ["--python", sys.executable, "--env", f"PYTHONPATH={given}"]
+    program = CommandLine.of([*flags, "--", script]).program(project)
+    program.announce(is_sent=False, is_copied=True)
+    notes = re.findall(r"also imports from (.*) in the project", capsys.readouterr().err)
+    assert notes == ([noted] if noted else [])
+    absolute = str(project / script)
+    CommandLine.of([*flags, "--", absolute]).program(project).announce(
+        is_sent=False, is_copied=True
+    )
+    assert f"note: {absolute} itself runs, not its copy" in capsys.readouterr().err
 
 
 def refusal(folder: Path, *argv: str) -> str:

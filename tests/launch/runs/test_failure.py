@@ -54,6 +54,19 @@ def test_missing_record_on_full_disk_is_reported_as_disk_full(tmp_path):
     assert (failure.code, failure.cause, failure.text) == (1, "disk_full", f"error: {full}")
 
 
+def test_worker_that_exits_before_it_has_output_is_explained(tmp_path):
+    """Its agent's log has what it printed."""
+    log = "Python path configuration:\n  PYTHONHOME = '/old'\nFatal Python error: no codec\n"
+    write(tmp_path, {"agents/node_00000.log": log})
+    failure = explain(tmp_path, 1, 1, End(Kind.EXITED, "node0", 1.0, 0, code=3))
+    assert (failure.code, failure.cause) == (3, "not_started")
+    assert failure.context[0].endswith(
+        f"failed before the start; the end of {tmp_path}/agents/node_00000.log:"
+    )
+    hint = "PYTHONHOME=/old does not fit this Python; unset it"
+    assert failure.text.splitlines()[-2:] == ["Fatal Python error: no codec", hint]
+
+
 def test_run_whose_ranks_are_done_has_no_failure(ended):
     ended(0, "done", 1.0, code=0)
     assert explain(ended(1, "done", 2.0, code=0), 2) is None

@@ -146,7 +146,7 @@ def test_output_of_a_job_without_a_leader_is_shown(slurm, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[1:] == [
         f"the end of {run}/submitit/12_0_log.out:",
         "/opt/python: No such file or directory",
-        NEVER,
+        f"{NEVER}: /opt/python: No such file or directory",
     ]
 
 

@@ -18,7 +18,11 @@ BASE = [*extras.packages(extras.BASE)]
 SCRIPT = """
 cd -- "$1"
 echo "made from ${2:-the usual index}${3+, alone: ${*:3}}" >>made
-if [[ -e broken ]]; then echo "has no Python 3.11 or newer" >&2; exit 1; fi
+echo "installing packages" >&2
+if [[ -e broken ]]; then
+    printf '%s\\n' "ERROR: no route to the index" "has no Python 3.11 or newer" >&2
+    exit 1
+fi
 """
 
 
@@ -59,7 +63,7 @@ def test_into_an_installation_that_nodes_see_nothing_is_written(hosts, setup, mo
         setup([replace(node, shared=True)])
 
 
-def test_every_node_on_which_it_failed_is_named(hosts, setup):
+def test_each_node_shows_what_it_does_and_why_it_failed(hosts, setup, capsys):
     nodes = hosts("a", "b", "c")
     for node in (nodes[0], nodes[2]):
         write(Path(node.repository), {".muster-sent": "", "broken": ""})
@@ -67,3 +71,8 @@ def test_every_node_on_which_it_failed_is_named(hosts, setup):
         setup(nodes)
     problem = "has no Python 3.11 or newer"
     assert str(refused.value).splitlines() == [f"a: {problem}", f"c: {problem}"]
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "sending the code: a, b, c"
+    assert [line for line in shown if line.startswith("b: ")] == ["b: installing packages"]
+    steps = ["a: installing packages", "a: ERROR: no route to the index", f"a: {problem}"]
+    assert [line for line in shown if line.startswith("a: ")] == steps

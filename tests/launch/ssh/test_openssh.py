@@ -1,17 +1,25 @@
 """OpenSSH is asked itself what it makes of the options that it is given."""
 
+import json
+import sys
+
 import pytest
 
 from configs.settings.launch import ONE_WORKER
 from configs.settings.remote import SshConfig
+from launch import submit
+from launch.launchers.base import launcher_of
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey
+from launch.programs.command_line import CommandLine
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import UsageError
 from tests.commands import call
 from tests.launch.ssh.conftest import READS, TITLE
+from tests.launch.submit import SUBMIT
 from tests.required import need
+from tests.written import write
 
 
 @pytest.fixture
@@ -102,3 +110,42 @@ def test_a_start_up_file_that_reads_the_input_is_named(hosts, tmp_path):
 def test_a_node_without_rsync_is_known_whatever_its_shell_says(text):
     assert openssh.rsync_problem(f"{text}\nrsync: connection unexpectedly closed")
     assert openssh.rsync_problem("rsync: link_stat failed: No such file or directory") is None
+
+
+@pytest.mark.parametrize(("code", "text", "why"), [
+    (255, "Connection to 10.0.0.1 closed by remote host.", "the connection to it broke: Connec"),
+    (255, "client_loop: send disconnect: Broken pipe", "the connection to it broke: client_loop"),
+    (255, "ssh: connect to host a: Connection refused", "nothing listens for ssh there"),
+    (137, "", "the connection to it broke: ssh was killed by SIGKILL"),
+    (-15, "", "the connection to it broke: ssh was killed by SIGTERM"),
+    (1, "This account is currently not available.", "permission denied: this account cannot log"),
+    (1, "ImportError: no json", "its Python could not report on the node: ImportError: no json"),
+])  # fmt: skip
+def test_end_of_ssh_before_an_answer_is_explained(hosts, code, text, why):
+    transport = openssh.transport([node.spec for node in hosts("a")], SshConfig())
+    assert transport.explain(0, code, text).startswith(f"a: {why}")
+
+
+BREAKS = """
+if [[ -e $HOME/breaks ]]; then
+    rm "$HOME/breaks"
+    echo "Connection to a closed by remote host." >&2
+    exit 255
+fi
+"""
+
+
+def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(submit, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
+    (node,) = hosts("a")
+    home = write(tmp_path / "homes" / "a", {".bashrc": BREAKS, "breaks": ""})
+    flags = ["--hosts", "a", "--remote-dir", node.repository, "--no-preflight"]
+    launcher = launcher_of(CommandLine.of([*flags, "--", "true"]))
+    flags += ["--workers", "manual", "--run-id", "run"]
+    done = call(sys.executable, SUBMIT, *flags, "--", "true", cwd=home)
+    end = json.loads((home / "logs/run/exit.json").read_text())
+    assert done.returncode == end["code"] == 1
+    assert end["message"] == "a: the connection to it broke: Connection to a closed by remote host"
+    write(home, {"breaks": ""})
+    assert submit._ask(launcher, 1).nodes[0].spec == node.spec
+    assert "closed by remote host; asking the nodes again" in capsys.readouterr().err
