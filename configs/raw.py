@@ -1,5 +1,6 @@
 """Settings as text, before they get their types: those of a file, and values that were removed."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,14 @@ def alike(name: str, known_names: Collection[str]) -> str:
     }
     similar = closest(name.lstrip("-"), names - DELETING)
     return f"did you mean {dashes}{similar}?" if similar else ""
+
+
+def with_home(text: str) -> str:
+    """A path with the home folder in place of its `~`; unchanged if the home is unknown.
+
+    Shells do not expand the `~` in `--logs-dir=~/runs`, and nothing expands it in files.
+    """
+    return os.path.expanduser(text)  # noqa: PTH111 (Path raises without a home)
 
 
 class ShallowLoader(yaml.SafeLoader):

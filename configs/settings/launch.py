@@ -234,7 +234,9 @@ class LaunchConfig(Config):
         "what --workers preload imports once per node: torch,transformers (default: torch)",
     )
     hosts: str | None = setting(
-        None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
+        None,
+        "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222",
+        path=True,
     )
     network: str | None = setting(
         None,
@@ -251,6 +253,7 @@ class LaunchConfig(Config):
         "put a folder or an archive on every node, at the same path or at PLACE, such as "
         "'$TMPDIR'; $MUSTER_DATA names it",
         form="use DIR, or DIR:PLACE",
+        path=True,
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
@@ -345,18 +348,22 @@ class ProgramConfig(Config):
         None, "shell script that each node sources first: module load, conda activate"
     )
     python: str | None = setting(
-        None, "Python of the program on the nodes (default: your environment, else Muster's)"
+        None,
+        "Python of the program on the nodes (default: your environment, else Muster's)",
+        path=True,
     )
     container: str | None = setting(
         None,
         "image, a file or folder, in which the program runs, by the apptainer, singularity or "
         "ch-run of each node",
+        path=True,
     )
     container_mounts: tuple[str, ...] = setting(
         (),
         "more folders that the container sees, as PATH or HERE:THERE: /data,/scratch",
         repeats=True,
         between=",",
+        path=True,
     )
     wrap: str | None = setting(
         None,
