@@ -121,8 +121,18 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
         Silent: Slurm does not answer.
         MusterError: Slurm is not installed.
     """
+    return configured("ClusterName", env, timeout_s)
+
+
+def configured(key: str, env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
+    """A value in Slurm's configuration.
+
+    Raises:
+        Silent: Slurm does not answer.
+        MusterError: Slurm is not installed.
+    """
     result = ask(["scontrol", "show", "config"], env, timeout_s)
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", result.stdout, re.MULTILINE)
+    match = re.search(rf"^{key}\s*=\s*(\S+)", result.stdout, re.MULTILINE)
     if match is None:
         raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
     return match[1]

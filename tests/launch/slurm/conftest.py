@@ -16,7 +16,7 @@ if [ -e silent ]; then cat silent >&2; exit 1; fi
 SCRIPTS = {
     "scontrol": """
 case "$2" in
-config) echo "ClusterName             = $(cat cluster)" ;;
+config) echo "ClusterName             = $(cat cluster)"; echo "MaxArraySize            = 3" ;;
 partition) cat "partition-$3" ;;
 job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
 hostnames) echo "$3" | tr , '\\n' ;;
