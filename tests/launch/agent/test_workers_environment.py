@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import ProgramConfig
 from launch.agent.processes.workers import environment_of, refuse_absent_interface, start_workload
+from launch.nodes.resources import CPUS
 from launch.spec import NodeCommand, Program
-from launch.starters.base import WarmInterpreter
+from launch.starters.base import WarmInterpreter, variables
 from muster.errors import MusterError, UsageError
-from tests.launch.pretended import assignment
+from tests.configs.made import made
+from tests.launch.pretended import FACTS, assignment
 from tests.written import executable
 
 
@@ -61,6 +64,20 @@ def test_settings_of_torchrun_in_the_environment_do_not_reach_ours(tmp_path, mon
     found = environment_of(assignment(tmp_path), None, "127.0.0.1", str(tmp_path))
     assert not {"PET_RDZV_BACKEND", "TORCHELASTIC_HEALTH_CHECK_PORT"} & found.keys()
     assert found["OMP_NUM_THREADS"] == "3"
+
+
+def test_variables_that_workers_get_cannot_be_set(tmp_path):
+    given = replace(assignment(tmp_path), data="/data")
+    env = environment_of(given, None, "127.0.0.1", str(tmp_path))
+    names = {name for name in env.keys() - os.environ.keys() if name.startswith("MUSTER_")}
+    names |= {CPUS, *variables(given.spec, FACTS, 0), "RANK", "LOCAL_RANK", "ROLE_RANK"}
+    assert {"MUSTER_RUN_DIR", "MUSTER_DATA", "WORLD_SIZE"} < names
+    for name in names:
+        with pytest.raises(UsageError, match=f"^--env {name}: "):
+            made(ProgramConfig, env=f"{name}=1")
+        (tmp_path / "env").write_text(f"{name}=1\n")
+        with pytest.raises(UsageError, match=f"/env: {name}: "):
+            made(ProgramConfig, env_file=tmp_path / "env").variables({})
 
 
 def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
