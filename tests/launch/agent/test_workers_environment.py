@@ -3,6 +3,8 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from socket import AF_INET, AF_INET6
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,6 +91,29 @@ def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
     refuse_absent_interface(given, {"GLOO_SOCKET_IFNAME": "lo"})
     alone = replace(given, ranks=(0,), count=1)
     refuse_absent_interface(alone, {"GLOO_SOCKET_IFNAME": "^lo"})
+
+
+def test_loopback_interface_is_refused_on_several_machines(tmp_path, monkeypatch):
+    own = {"lo": ["127.0.0.1", "::1"], "lo1": ["127.0.0.9"], "exp0": ["10.0.0.1"], "ib0": []}
+    own["routed"] = ["127.0.0.1", "10.9.0.1"]  # others reach its second address
+    cards = {
+        name: [SimpleNamespace(family=AF_INET6 if ":" in each else AF_INET, address=each)
+               for each in addresses]
+        for name, addresses in own.items()
+    }  # fmt: skip
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: cards)
+    here = replace(assignment(tmp_path), count=2, name="node1")
+    several = replace(here, coordinator_address="10.0.0.2")
+    for name in ("lo", "lo1", "exp0,lo"):
+        refuse_absent_interface(here, {"GLOO_SOCKET_IFNAME": name})
+        with pytest.raises(MusterError) as caught:
+            refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})
+        assert str(caught.value) == (
+            f"GLOO_SOCKET_IFNAME is set to {name} on node1, which has exp0, ib0, routed to reach "
+            "other machines; set it to one of these, or leave it unset: then Muster chooses"
+        )
+    for name in ("exp0", "routed"):
+        refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})
 
 
 def test_a_python_that_a_node_lacks_is_refused_by_its_flag(tmp_path):
