@@ -14,7 +14,7 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.raw import REMOVED, REMOVED_VALUES, SWITCH, Given, alike, from_file
+from configs.raw import REMOVED, REMOVED_VALUES, SWITCH, Given, alike, from_file, with_home
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
 from configs.settings.remote import SlurmConfig, SshConfig
@@ -96,7 +96,7 @@ def read(
     made = classes if made is None else made
     own_settings, wrong_words = _settings_in(classes, argv, made)
     last = {setting.name: setting.text for setting in own_settings}
-    path = Path(last["config"]) if "config" in last else None
+    path = Path(with_home(last["config"])) if "config" in last else None
     if path is None and any(issubclass(cls, TrainConfig) for cls in made):
         path = _recipe_of(last.get("task", TrainConfig.task))
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
@@ -123,7 +123,7 @@ def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = Fa
     """
     own = typed(classes, argv)
     last = {setting.name: setting.text for setting in own}
-    of_file = from_file(Path(last["config"]), FILE_KEYS)[0] if "config" in last else []
+    of_file = from_file(Path(with_home(last["config"])), FILE_KEYS)[0] if "config" in last else []
     return [*of_file, *cluster(last.get("on") if on_cluster else None), *own]
 
 
@@ -358,13 +358,17 @@ def _value(item: Field[Any], text: str) -> Any:
     if type(None) in kinds and text == "null":
         return None
     hint = kinds[0]
-    if get_origin(hint) is not tuple:
-        return _single(hint, text)
-    (kind, _) = get_args(hint)
-    parts = text.split(BETWEEN[item.name]) if item.name in BETWEEN else [text]
+    is_list = get_origin(hint) is tuple
+    parts = text.split(BETWEEN[item.name]) if is_list and item.name in BETWEEN else [text]
+    if hint is Path or "path" in item.metadata:
+        parts = [with_home(part) for part in parts]
+        if any(part.startswith("~") for part in parts):  # an unknown user, or one without a home
+            raise ValueError(text)
+    if not is_list:
+        return _single(hint, parts[0])
     if "repeats" in item.metadata:
         parts = [part for part in parts if part]
-    return tuple(_single(kind, part) for part in parts)
+    return tuple(_single(get_args(hint)[0], part) for part in parts)
 
 
 def _single(hint: Any, text: str) -> Any:
@@ -374,11 +378,6 @@ def _single(hint: Any, text: str) -> Any:
     if get_origin(hint) is Literal:
         words = get_args(hint)
         return words[words.index(text)]
-    if hint is Path:
-        try:  # shells do not expand --logs-dir=~/runs, and files are never expanded
-            return Path(text).expanduser()
-        except RuntimeError:  # `~` of an unknown user, or a user without a home
-            raise ValueError(text) from None
     if hint is int:
         return whole_number(text)
     return getattr(hint, "parse", hint)(text)

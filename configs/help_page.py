@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from configs.raw import with_home
 from configs.settings.fields import flag, known_values
 from configs.settings.launch import ProgramConfig
 from muster.command import AT_LOGIN
@@ -31,7 +32,11 @@ ALSO_AT_LOGIN = (
 
 
 class Parser(ArgumentParser):
-    """A parser whose errors look like those of all our commands."""
+    """A parser whose errors look like those of all our commands; `~` in a Path is expanded."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", Path, lambda text: Path(with_home(text)))
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -1,5 +1,6 @@
 """Settings as text, before they get their types: those of a file, and values that were removed."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,14 @@ def hint_for(name: str, known_names: Collection[str], problems: Collection[str])
         return f"; {similar}"
     known = f"; known: {', '.join(sorted(known_names))}"
     return "" if any(problem.endswith(known) for problem in problems) else known
+
+
+def with_home(text: str) -> str:
+    """A path with the home folder in place of its `~`; unchanged if the home is unknown.
+
+    Shells do not expand the `~` in `--logs-dir=~/runs`, and nothing expands it in files.
+    """
+    return os.path.expanduser(text)  # noqa: PTH111 (Path raises without a home)
 
 
 class ShallowLoader(yaml.SafeLoader):

@@ -43,6 +43,7 @@ AGENT_STARTER_ENDS_S: Final = 2.0  # after the agent has closed its output: ssh,
 AGENT_SEES_MEETING_FILE_S: Final = 60.0  # which a network file system may show late
 SHARED_DISK_TICK_S: Final = 0.1
 RESTART_ASKS_NODES_AGAIN_S: Final = 2.0  # while too few of them answer
+RESTART_WAITS_FOR_DISK_S: Final = 60.0  # after an attempt that found no room on its disk
 
 # -- workers: an agent watches and ends them -----------------------------------------------------
 STARTER_LOG_READ_EVERY_S: Final = 0.2

@@ -21,7 +21,8 @@ def setting(default: Any, help: str, **more: Any) -> Any:
 
     --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
     `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
-    `files`, or the default. None is always right.
+    `files`, or the default. None is always right. A text that may be a `path` may begin with `~`,
+    as a Path may.
     """
     return field(default=default, metadata={"help": help, **more})
 

@@ -34,6 +34,21 @@ OTHER_ENGINES = ("docker", "podman", "enroot", "shifter", "sarus")
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
+# All variables that each worker gets, with what to use instead of setting them.
+SET_FOR_WORKERS = dict.fromkeys(
+    (
+        *OURS,
+        *("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        *("MUSTER_ATTEMPT", "MUSTER_CPUS", "MUSTER_INSPECTION", "MUSTER_LAUNCHER"),
+        *("MUSTER_SCRATCH", "MUSTER_STOPPABLE", "MUSTER_STORE_SECRET", "MUSTER_TTY"),
+    ),
+    "leave it out",
+) | {
+    "MUSTER_CHECKPOINTS": "use --checkpoint-dir",
+    "MUSTER_DATA": "use --send",
+    "MUSTER_RUN_DIR": "use --logs-dir and --run-id",
+    "MUSTER_RUN_ID": "use --run-id",
+}
 # torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. Each name is
 # listed, since PET_DATA may be a user's own variable.
 TORCHRUN_FLAGS = (
@@ -234,7 +249,9 @@ class LaunchConfig(Config):
         "what --workers preload imports once per node: torch,transformers (default: torch)",
     )
     hosts: str | None = setting(
-        None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
+        None,
+        "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222",
+        path=True,
     )
     network: str | None = setting(
         None,
@@ -251,6 +268,7 @@ class LaunchConfig(Config):
         "put a folder or an archive on every node, at the same path or at PLACE, such as "
         "'$TMPDIR'; $MUSTER_DATA names it",
         form="use DIR, or DIR:PLACE",
+        path=True,
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
@@ -345,18 +363,22 @@ class ProgramConfig(Config):
         None, "shell script that each node sources first: module load, conda activate"
     )
     python: str | None = setting(
-        None, "Python of the program on the nodes (default: your environment, else Muster's)"
+        None,
+        "Python of the program on the nodes (default: your environment, else Muster's)",
+        path=True,
     )
     container: str | None = setting(
         None,
         "image, a file or folder, in which the program runs, by the apptainer, singularity or "
         "ch-run of each node",
+        path=True,
     )
     container_mounts: tuple[str, ...] = setting(
         (),
         "more folders that the container sees, as PATH or HERE:THERE: /data,/scratch",
         repeats=True,
         between=",",
+        path=True,
     )
     wrap: str | None = setting(
         None,
@@ -375,8 +397,9 @@ class ProgramConfig(Config):
         for name in (variable.name for variable in self.env):
             if not NAME.fullmatch(name):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
-            elif name in OURS:
-                yield f"--env {name}: the launcher sets this variable for each worker; leave it out"
+            elif name in SET_FOR_WORKERS:
+                remedy = SET_FOR_WORKERS[name]
+                yield f"--env {name}: the launcher sets this variable for each worker; {remedy}"
             elif is_setting_of_torchrun(name):
                 yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
@@ -420,9 +443,10 @@ class ProgramConfig(Config):
         """
         values = _read(self.env_file) if self.env_file is not None else {}
         refuse(
-            f"{self.env_file}: {name}: the launcher sets this variable itself; leave it out"
+            f"{self.env_file}: {name}: the launcher sets this variable itself; "
+            f"{SET_FOR_WORKERS.get(name, 'leave it out')}"
             for name in values
-            if name in OURS or is_setting_of_torchrun(name)
+            if name in SET_FOR_WORKERS or is_setting_of_torchrun(name)
         )
         for variable in self.env:
             name = variable.name

@@ -13,8 +13,8 @@ from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
 from launch.launchers.base import Launcher
-from launch.programs import python_choice
 from launch.programs.command_line import setting_names
+from launch.programs.python_choice import say_once
 from launch.runs import node_history, run_record
 from launch.runs.run_state import Submission
 from launch.slurm import batch_script, controller, node_survey, queues, run_job
@@ -83,7 +83,7 @@ class Slurm(Launcher):
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
         for line in batch_script.notes(os.environ):
-            python_choice.say_once(line)
+            say_once(line)
         facts = self.assume()
         if self._config.preflight:
             batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
@@ -212,6 +212,8 @@ class Slurm(Launcher):
         run_job.write_spec(spec, job)
         if not spec.quiet:
             print(current.use(count), flush=True)
+            for line in current.notes(self._config):
+                say_once(line)
         return JobNodes(
             replace(current, cluster=controller.name(self._env)),
             job,

@@ -88,8 +88,8 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
         add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
     program: RunProgram = line.program(cwd)
-    if line.trainer_note:
-        print(line.trainer_note, file=sys.stderr, flush=True)
+    for note in filter(None, (line.trainer_note, *current.notes(launch))):
+        print(note, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
         return open_run(earlier, current)

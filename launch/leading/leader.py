@@ -185,6 +185,10 @@ def _lead(pool: NodePool, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
             if (times := restart.count_same_failures(spec.run_dir)) > 1:
                 print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
             with between_attempts(run.signals):
+                if pause_s := restart.pause_s(spec.run_dir):
+                    text = f"the disk is full; the next attempt starts in {duration(pause_s)}"
+                    print(text, file=sys.stderr, flush=True)
+                    time.sleep(pause_s)
                 spec = restart.next_attempt(spec)
                 facts = nodes_for_restart(pool, spec, facts, run)
                 print(restart.announcement(spec, len(facts.nodes)), flush=True)

@@ -104,11 +104,22 @@ def names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
     return len(begins) == len(own) if value.startswith("^") else not begins
 
 
-def card_names() -> list[str]:
-    """The names of this machine's network cards, and of addresses' own labels, such as eth0:1."""
+def card_names(*, reach_others: bool = False) -> list[str]:
+    """The names of this machine's network cards, and of addresses' own labels, such as eth0:1.
+
+    `reach_others`: without those that have only loopback addresses, such as lo.
+    """
     import psutil  # imported here: --help and --dry-run do not need it
 
-    return sorted(psutil.net_if_addrs())
+    own = psutil.net_if_addrs()
+    inet = (socket.AF_INET, socket.AF_INET6)
+    local = {
+        name
+        for name, several in own.items()
+        if (addresses := [each.address for each in several if each.family in inet])
+        and all(ipaddress.ip_address(address).is_loopback for address in addresses)
+    }
+    return sorted(own.keys() - local if reach_others else own)
 
 
 def addresses() -> dict[str, str]:

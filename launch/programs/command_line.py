@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from configs import cli
-from configs.raw import Given
+from configs.raw import Given, with_home
 from configs.settings.fields import add_new
 from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
@@ -177,7 +177,8 @@ class CommandLine(Settings):
         last = next((each for each in reversed(self.given) if each.name == "python"), None)
         if last is None or _is_default(last):
             return None
-        return str(Path(last.text).absolute()) if "/" in last.text else last.text
+        text = with_home(last.text)
+        return str(Path(text).absolute()) if "/" in text else text
 
     @property
     def workers_python(self) -> WorkersPython:

@@ -84,7 +84,7 @@ def explain(
     word = failure.cause or cause.kind.word
     if MEMORY.search(failure.text):
         word = OUT_OF_MEMORY
-    elif facts.full_disks and FULL.search(failure.text):
+    elif FULL.search(failure.text) and (facts.full_disks or cause.kind is Kind.REFUSED):
         word = DISK_FULL
     return replace(
         failure,

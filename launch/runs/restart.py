@@ -14,6 +14,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from launch.deadlines import RESTART_WAITS_FOR_DISK_S
+from launch.ends import DISK_FULL
 from launch.spec import LaunchSpec
 from muster import records, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
@@ -91,6 +93,12 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     action = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
     which = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
     return f"{which}: {num_nodes} nodes {action}"
+
+
+def pause_s(run_dir: Path) -> float:
+    """How long the next attempt waits: on a full disk it would fail at once, as the last one."""
+    end = read_json(run_files.EXIT.path(run_dir)) or {}
+    return RESTART_WAITS_FOR_DISK_S if end.get("cause") == DISK_FULL else 0.0
 
 
 def count_same_failures(run_dir: Path) -> int:

@@ -18,10 +18,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from configs.settings.launch import RunConfig
+from launch.ends import DISK_FULL
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
 from muster.command import hide
-from muster.errors import MusterError, UsageError, at_limit, explained, lost_reader, name_of
+from muster.errors import (
+    MusterError,
+    UsageError,
+    at_limit,
+    explained,
+    is_full,
+    lost_reader,
+    name_of,
+)
 from muster.printable import printable, signal_name
 from muster.writing import (
     CannotWrite,
@@ -171,13 +180,15 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
     try:
         yield
     except MusterError as error:
-        end(spec.run_dir, error.exit_code, str(error))
+        cause = DISK_FULL if is_full(error.__cause__ or error) else ""
+        end(spec.run_dir, error.exit_code, str(error), cause=cause)
         raise
     except OSError as error:
         if number := lost_reader(error):
             end(spec.run_dir, 128 + number, f"stopped by {signal_name(number)}")
         else:
-            end(spec.run_dir, MusterError.exit_code, explained(error))
+            cause = DISK_FULL if is_full(error) else ""
+            end(spec.run_dir, MusterError.exit_code, explained(error), cause=cause)
         raise
     except Exception as error:
         text = at_limit(error) or f"{type(error).__name__}: {error}"

@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.settings.remote import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
-from launch.deadlines import SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
+from launch.deadlines import SLURM_ANSWERS_S, SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
 from launch.nodes.survey import last_line
+from launch.programs.python_choice import say_once
 from launch.slurm import controller
-from launch.slurm.controller import scrubbed
+from launch.slurm.controller import PartitionNode, scrubbed
 from launch.slurm.submitit_jobs import NOTICES_IGNORED
 from launch.spec import RUN_MODULE, Facts
 from muster.checkout import CHECKOUT, nodes_python
@@ -22,6 +25,9 @@ from muster.errors import MusterError, UsageError, is_denied, refuse
 DAY_MIN = 24 * 60
 NO_LIMIT = ("infinite", "UNLIMITED", "INFINITE")
 CORE_OPTIONS = {"cpus_per_task", "cpus_per_gpu"}  # each of these sets the number of cores
+# sbatch's words for a request that exceeds the nodes that are up now.
+NOT_NOW = ("Requested node configuration is not available", "Required node not available")
+MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 Options = dict[str, str | int | bool]
 
@@ -113,36 +119,109 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
 
 
 def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list[str]:
-    """A line for each reason why Slurm would refuse the job, or would let it wait for ever."""
+    """A line for each reason why Slurm would refuse the job, or would let it wait for ever.
+
+    sbatch's test also fails if the job only has to wait for nodes that are down or drained. Then a
+    note is printed, and nothing is refused.
+    """
     given = flags(options(config, env, "test", facts))
     result = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
-    if "Unable to contact" in result.stderr:
-        raise controller.Silent(
-            f"Slurm does not answer: {last_line(result.stderr)}; try again later, or "
-            "train on this machine with --launcher local"
-        )
+    if result.returncode:
+        _check_that_slurm_answers(env)
+    nodes = controller.nodes_of(_given("partition", config, env)[0], env)
+    problems = list(dict.fromkeys(_beyond_time_limits(config, env, nodes)))
     if not result.returncode:
-        return list(dict.fromkeys(_never_starts(config, env)))
-    lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines()]
-    lines = [line.removeprefix("allocation failure: ") for line in lines if line]
-    refused = "Slurm would not take this job"
-    problems = [f"{refused}: {line}; sinfo shows what the cluster has" for line in lines]
-    return problems or [f"{refused}, and gives no reason"]
+        return problems
+    if any(text in result.stderr for text in NOT_NOW):
+        problems += _beyond_nodes(config, env, facts, nodes)
+        count = sum(node.is_out for node in nodes)
+        if count and not problems:
+            nodes_out = "1 node is" if count == 1 else f"{count} nodes are"
+            say_once(
+                f"note: {nodes_out} down or drained (sinfo -R); the job waits for enough nodes"
+            )
+        if count or problems:
+            return problems
+    lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines() if line]
+    lines = [line.removeprefix("allocation failure: ") for line in lines]
+    reason = "; ".join(dict.fromkeys(lines)) or "it gives no reason"
+    return [*problems, f"Slurm would not take this job: {reason}; sinfo shows what the cluster has"]
 
 
-def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
-    """A line for each request that Slurm may accept, but whose job would wait for ever."""
-    partition = config.partition or env.get("SBATCH_PARTITION") or ""
+def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
+    """Distinguish a refused job from a cluster that cannot be reached.
+
+    Raises:
+        Silent: Slurm does not answer.
+    """
+    try:
+        controller.name(env, SLURM_ANSWERS_S)
+    except controller.Silent as error:
+        hint = "try again later, or train on this machine with --launcher local"
+        raise controller.Silent(f"{error}; {hint}") from None
+
+
+def _given(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:
+    """The value of an option, and how the user gave it: a flag, or sbatch's variable; or ""."""
+    if (value := getattr(config, name.replace("-", "_"))) is not None:
+        return str(value), f"--{name} {value}"
+    value = env.get(variable(name), "")
+    return value, value and f"{variable(name)}={value}"
+
+
+def _beyond_time_limits(
+    config: SlurmConfig, env: Mapping[str, str], nodes: Sequence[PartitionNode]
+) -> Iterator[str]:
+    """A line for each partition that allows less time, in which the job would wait for ever."""
     limit = _time(config, env)
-    output = controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout
-    rows = (line.split() for line in output.splitlines())
-    # sinfo prints a row for each state of a partition, and a star after the default partition;
-    # a row of another length is a text of the site
-    for name, allowed in (row for row in rows if len(row) == 2):
-        is_chosen = name.rstrip("*") in partition.split(",") if partition else name.endswith("*")
-        if is_chosen and limit and minutes(limit) > minutes(allowed):
-            flag = "--time" if config.time else f"{variable('time')} is"
-            yield f"{flag} {limit}, but partition {name.rstrip('*')} allows {allowed}"
+    for node in nodes:
+        if limit and minutes(limit) > minutes(node.time_limit):
+            _, given = _given("time", config, env)
+            yield f"{given}, but partition {node.partition} allows {node.time_limit}"
+
+
+def _beyond_nodes(
+    config: SlurmConfig, env: Mapping[str, str], facts: Facts, nodes: Sequence[PartitionNode]
+) -> list[str]:
+    """A line for each request that these nodes could not fulfil even if all of them were up."""
+    if not nodes:
+        return []
+    gpus = gpus_asked(config, env)
+    of_gpus = _given("gpus-per-node", config, env)[1] or _given("gres", config, env)[1]
+    cores, of_cores = _given("cpus-per-task", config, env)
+    if not cores and not gpus:
+        cores = str(_cores(config, env, facts) or "")
+        of_cores = f"--nproc-per-node {cores}"
+    memory, of_memory = _given("mem", config, env)
+    size = re.fullmatch(r"(\d+)([KMGT]?)B?", memory.upper())
+    requests = (
+        (of_cores, int(cores) if cores.isdigit() else 0, "cores", "cores"),
+        (of_memory, int(size[1]) * MEGABYTES[size[2]] if size else 0, "memory_mb", "MB"),
+        (of_gpus, gpus, "gpus", "GPUs"),
+    )
+    where = f"partition {', '.join(dict.fromkeys(node.partition for node in nodes))}"
+    problems = []
+    fitting = list(nodes)
+    for given, number, field, unit in requests:
+        most = max(getattr(node, field) for node in nodes)
+        if number > most:
+            problems.append(f"{given}, but the nodes of {where} have at most {most} {unit}")
+        else:
+            fitting = [node for node in fitting if getattr(node, field) >= number]
+    wanted = len(facts.nodes)
+    # a job is in one partition
+    total, suitable = (
+        max(Counter(node.partition for node in group).values(), default=0)
+        for group in (nodes, fitting)
+    )
+    if wanted > total:
+        problems.append(f"--nodes {wanted}, but {where} has {total} nodes")
+    elif wanted > suitable:
+        problems.append(
+            f"--nodes {wanted}, but only {suitable} nodes of {where} have the cores, memory and "
+            "GPUs that each node needs"
+        )
+    return problems
 
 
 def text(given: Options, command: str) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from configs.settings import sbatch_options
 from launch.deadlines import SLURM_ANSWERS_S, SLURM_ASKED_AGAIN_S, SLURM_IS_SILENT_S
@@ -31,6 +32,9 @@ ENDED_STATES = frozenset(
     " REVOKED".split()
 )
 GRES_GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
+NODE_FORMAT = "%P|%l|%c|%m|%T|%G"  # for sinfo: the fields of a PartitionNode
+# How sinfo's states begin in which a node gets no jobs.
+NODE_IS_OUT = ("down", "drain", "fail", "error", "inval", "maint", "reboot", "unk")
 WAITING_STATES = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Two states that Slurm does not have. Forgotten: Slurm has no record of the job any more.
 # Unknown: Slurm does not answer.
@@ -118,8 +122,18 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
         Silent: Slurm does not answer.
         MusterError: Slurm is not installed.
     """
+    return configured("ClusterName", env, timeout_s)
+
+
+def configured(key: str, env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
+    """A value in Slurm's configuration.
+
+    Raises:
+        Silent: Slurm does not answer.
+        MusterError: Slurm is not installed.
+    """
     result = ask(["scontrol", "show", "config"], env, timeout_s)
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", result.stdout, re.MULTILINE)
+    match = re.search(rf"^{key}\s*=\s*(\S+)", result.stdout, re.MULTILINE)
     if match is None:
         raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
     return match[1]
@@ -139,33 +153,52 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     return names
 
 
+class PartitionNode(NamedTuple):
+    """A node of a partition, with what Slurm's configuration says of both."""
+
+    partition: str
+    time_limit: str
+    cores: int
+    memory_mb: int
+    is_out: bool  # it is down or drained
+    gpus: int
+
+
+def nodes_of(partitions: str, env: Mapping[str, str]) -> list[PartitionNode]:
+    """The nodes of these partitions, also those that are down; "" is the default partition.
+
+    Raises:
+        MusterError: Slurm does not answer.
+    """
+    output = ask(["sinfo", "--noheader", "--Node", f"--format={NODE_FORMAT}"], env).stdout
+    nodes = []
+    rows = (line.split("|") for line in output.splitlines())
+    # rows of another length are texts of the site
+    for name, limit, cores, memory, state, gres in (row for row in rows if len(row) == 6):
+        plain = name.rstrip("*")  # the default partition has a star at its end
+        if plain in partitions.split(",") if partitions else name != plain:
+            is_out = state.startswith(NODE_IS_OUT) or state.endswith("*")  # it does not respond
+            gpus = sum(map(int, GRES_GPUS.findall(gres)))
+            nodes.append(PartitionNode(plain, limit, int(cores), int(memory), is_out, gpus))
+    return nodes
+
+
 def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
     """The cores of a partition's nodes for each of their GPUs; "" is the default partition.
 
     None if they have no GPUs, if the cluster itself sets a number of cores per GPU, or if Slurm
     gives no answer.
     """
-    cores = []
-    partitions = set()
     try:
-        nodes = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G"], env).stdout
-        rows = (line.split(maxsplit=2) for line in nodes.splitlines())
-        # rows of another length are texts of the site
-        for name, cpus, gres in (row for row in rows if len(row) == 3):
-            plain = name.rstrip("*")  # the default partition has a star at its end
-            gpus = sum(map(int, GRES_GPUS.findall(gres)))
-            if gpus and (plain in partition.split(",") if partition else name != plain):
-                cores.append(int(cpus) // gpus)
-                partitions.add(plain)
-        of_partitions = (
-            ask(["scontrol", "show", "partition", name], env) for name in sorted(partitions)
-        )
+        nodes = [node for node in nodes_of(partition, env) if node.gpus]
+        partitions = sorted({node.partition for node in nodes})
+        of_partitions = (ask(["scontrol", "show", "partition", name], env) for name in partitions)
         for result in (ask(["scontrol", "show", "config"], env), *of_partitions):
             if "DefCpuPerGPU" in result.stdout:
                 return None
     except MusterError:
         return None
-    return min(cores, default=None)
+    return min((node.cores // node.gpus for node in nodes), default=None)
 
 
 @dataclass(frozen=True)

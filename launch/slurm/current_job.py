@@ -31,6 +31,7 @@ class CurrentJob:
     num_nodes: int
     nodelist: str = ""
     gpus: int = 0  # of each node
+    tasks_per_node: int | None = None  # if its --ntasks-per-node sets it
     attempt: int = 0  # how often it was requeued
     cluster: str | None = None  # its name
     components: int = 1  # more than one in a heterogeneous job
@@ -47,12 +48,14 @@ class CurrentJob:
         array = env.get("SLURM_ARRAY_JOB_ID")
         job_id = env["SLURM_JOB_ID"]
         gpus = env.get("SLURM_GPUS_ON_NODE", "0")
+        tasks = env.get("SLURM_NTASKS_PER_NODE", "")
         return cls(
             job_id=job_id,
             name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
             num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
             nodelist=env.get("SLURM_JOB_NODELIST", ""),
             gpus=int(gpus) if gpus.isdigit() else 0,
+            tasks_per_node=int(tasks) if tasks.isdigit() else None,
             attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
             cluster=env.get("SLURM_CLUSTER_NAME"),
             components=int(env.get("SLURM_HET_SIZE", "1")),
@@ -73,6 +76,16 @@ class CurrentJob:
         names = ", ".join(self.nodes[:nodes])
         share = "its" if nodes == self.num_nodes else f"{nodes} of its {self.num_nodes}"
         return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
+
+    def notes(self, launch: LaunchConfig) -> Iterator[str]:
+        """A line if the job has another number of tasks per node than there will be workers."""
+        workers = self.gpus or 1
+        if launch.nproc_per_node is None and self.tasks_per_node not in (None, 1, workers):
+            yield (
+                f"note: job {self.job_id} has {self.tasks_per_node} tasks per node, but each node "
+                f"gets {workers} worker{'s' * (workers > 1)}; for a worker per task, add "
+                f"--nproc-per-node {self.tasks_per_node}"
+            )
 
     def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
         """A line for each setting that this job cannot fulfil, or that only a new job can have."""

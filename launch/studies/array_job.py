@@ -12,6 +12,7 @@ from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
+from launch.slurm import batch_script, controller
 from launch.slurm.current_job import current_job
 from launch.studies.cell_runs import command_of, last_line, record_result, unfinished
 from launch.studies.cells import Cell, Sweep
@@ -86,8 +87,15 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
     assert isinstance(launcher, Slurm)
     try:
         facts = launcher.probe()
+        env = batch_script.environment(sweep.first.slurm)
+        most = int(controller.configured("MaxArraySize", env))
     except MusterError as error:
         raise UsageError(str(error)) from None
+    if len(cells) > most:
+        raise UsageError(
+            f"{len(cells)} runs, but this cluster allows {most} in a job array (MaxArraySize); "
+            "divide the values among several sweeps"
+        )
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"
     folder = job_folder(submission)

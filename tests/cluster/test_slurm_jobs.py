@@ -30,7 +30,7 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
     refused = "Slurm would not take this job: "
     for settings, message in [
         ("--partition nope", f"{refused}invalid partition specified: nope"),
-        ("--nodes 9 --sync ddp", refused),
+        ("--nodes 9 --sync ddp", "--nodes 9, but partition main has 4 nodes"),
         ("--partition short --time 3", "--time 3, but partition short allows 2:00"),
         ("--gres unicorn:1", f"{refused}Invalid generic resource"),
         ("--constraint purple", refused),
@@ -39,6 +39,26 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
         code, out, err = submit(cluster, *settings.split(), "--logs-dir", str(tmp_path))
         assert code == 2 and message in err and out == "", (settings, err)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_job_for_drained_nodes_is_queued_and_starts_later(cluster, tmp_path):
+    drained = f"NodeName={cluster.hosts[1]}"
+    words = ["--launcher", "slurm", "--nodes", "4", "--detach", "--logs-dir", str(tmp_path)]
+    program = ["--no-snapshot", *ways.MANUAL, "--", "true"]
+    cluster.run("scontrol", "update", drained, "State=DRAIN", "Reason=test")
+    try:
+        code, _, err = ways.call(cluster, [sys.executable, SUBMIT, *words, *program])
+        assert code == 0, err
+        assert "note: 1 node is down or drained (sinfo -R); the job waits for enough nodes" in err
+        run_dir = only_run(tmp_path)
+        assert not (run_dir / "exit.json").exists()
+        cluster.run("scontrol", "update", drained, "State=RESUME")
+        assert wait_until((run_dir / "exit.json").exists)
+        assert read_json(run_dir / "exit.json")["code"] == 0
+    finally:
+        cluster.run("scontrol", "update", drained, "State=RESUME")
+        ways.cancel_all(cluster)
 
 
 @pytest.mark.usefixtures("warm_workers")

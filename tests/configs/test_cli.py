@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from configs import cli, plugins
-from configs.settings.launch import LaunchConfig, NodeCount
+from configs.help_page import Parser
+from configs.settings.launch import LaunchConfig, NodeCount, ProgramConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
@@ -105,6 +106,23 @@ def test_text_stays_as_it_was_written(write, text):
 def test_a_path_may_begin_with_the_home_folder(write):
     assert train_config("--logs-dir=~/runs").logs_dir == Path.home() / "runs"
     assert train_config("--config", write("cache_dir: ~/runs")).cache_dir == Path.home() / "runs"
+
+
+def test_home_folder_is_expanded_wherever_a_path_is_taken(write, tmp_path, monkeypatch):
+    words = ["--python=~/env/bin/python", "--container=~/image.sif", "--container-mounts=~/a,~/b"]
+    words += ["--hosts=~/hosts.txt", "--send=~/data:~/data"]
+    program, launch = cli.parse((ProgramConfig, LaunchConfig), words, prog="", description="")
+    home = str(Path.home())
+    assert (program.python, program.container) == (f"{home}/env/bin/python", f"{home}/image.sif")
+    assert program.container_mounts == (f"{home}/a", f"{home}/b")
+    # the second path of --send is on the nodes, whose home folder may be another one
+    assert (launch.hosts, str(launch.send)) == (f"{home}/hosts.txt", f"{home}/data:~/data")
+    parser = Parser()
+    parser.add_argument("--logs-dir", type=Path)
+    assert parser.parse_args(["--logs-dir=~/runs"]).logs_dir == Path.home() / "runs"
+    path = write("lr: 0.25")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert train_config(f"--config=~/{Path(path).name}").lr == 0.25
 
 
 @pytest.mark.usefixtures("no_home")

@@ -1,12 +1,13 @@
 """An agent that starts nothing: `python -m tests.launch.pretended_agent MODE`.
 
-`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `outlives` says that,
-too, and ends for a signal alone; `listens` has its one
+`fails` ends at once, and so does `is_full`, whose disk is full; `is_odd` says what no agent says,
+and waits for its end; `outlives` says that, too, and ends for a signal alone; `listens` has its one
 worker print much, and ends well after a while in which it has heard from its launcher all the time.
 `late_culprit` says at once on node 0 that its rank lost another, and on node 1 only after a while
 that its rank was killed, which was earlier.
 """
 
+import errno
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from launch.ends import End, Kind
 from launch.nodes.channel import Channel
+from muster.errors import explained
 
 PRINTED_BYTES = 400_000
 LISTENS_S = 9.0
@@ -41,7 +43,10 @@ def main() -> int:
         return _end_one_after_the_other(launcher, assignment["index"])
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
-        end = End(Kind.REFUSED, "node0", time.time(), message=f"it ended with {code}")
+        message = f"it ended with {code}"
+        if sys.argv[1] == "is_full":
+            message = explained(OSError(errno.ENOSPC, "", "agents/node_00000.json"))
+        end = End(Kind.REFUSED, "node0", time.time(), message=message)
         launcher.send(failed=end.to_json())
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code

@@ -352,18 +352,23 @@ def slurm_variables(assignment: Assignment, env: Mapping[str, str]) -> dict[str,
 
 
 def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> None:
-    """Refuse a variable by which the workers would look for a network card that is not here.
+    """Refuse a variable by which workers would use no network card of this node.
+
+    On several machines a loopback interface is no such card.
 
     Raises:
         MusterError: it is set, here or on all nodes; one worker alone needs no card.
     """
-    own = card_names()
+    node_0 = assignment.coordinator_address
+    on_several_machines = assignment.count > 1 and node_0 != "::1" and node_0[:4] != "127."
+    own = card_names(reach_others=on_several_machines)
     is_alone = assignment.count == 1 and len(assignment.ranks) == 1
     variable = None if is_alone else absent_interface(env, own)
     if variable is not None:
         raise MusterError(
             f"{variable} is set to {env[variable]} on {assignment.name}, which has "
-            f"{', '.join(own)}; set it to one of these, or leave it unset: then Muster chooses"
+            f"{', '.join(own)}{' to reach other machines' if on_several_machines else ''}; set it "
+            "to one of these, or leave it unset: then Muster chooses"
         )
 
 

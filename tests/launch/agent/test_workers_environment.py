@@ -3,20 +3,25 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from socket import AF_INET, AF_INET6
+from types import SimpleNamespace
 
 import pytest
 
+from configs.settings.launch import ProgramConfig
 from launch.agent.processes.workers import (
     environment_of,
     refuse_absent_interface,
     slurm_variables,
     start_workload,
 )
+from launch.nodes.resources import CPUS
 from launch.spec import NodeCommand, Program
-from launch.starters.base import WarmInterpreter
+from launch.starters.base import WarmInterpreter, variables
 from muster.errors import MusterError, UsageError
 from muster.rank_variables import torchrun_variables
-from tests.launch.pretended import assignment
+from tests.configs.made import made
+from tests.launch.pretended import FACTS, assignment
 from tests.written import executable
 
 
@@ -103,6 +108,20 @@ def test_slurm_variables_are_set_for_its_tasks_alone(tmp_path):
         assert slurm_variables(assignment(tmp_path), env) == {}
 
 
+def test_variables_that_workers_get_cannot_be_set(tmp_path):
+    given = replace(assignment(tmp_path), data="/data")
+    env = environment_of(given, None, "127.0.0.1", str(tmp_path))
+    names = {name for name in env.keys() - os.environ.keys() if name.startswith("MUSTER_")}
+    names |= {CPUS, *variables(given.spec, FACTS, 0), "RANK", "LOCAL_RANK", "ROLE_RANK"}
+    assert {"MUSTER_RUN_DIR", "MUSTER_DATA", "WORLD_SIZE"} < names
+    for name in names:
+        with pytest.raises(UsageError, match=f"^--env {name}: "):
+            made(ProgramConfig, env=f"{name}=1")
+        (tmp_path / "env").write_text(f"{name}=1\n")
+        with pytest.raises(UsageError, match=f"/env: {name}: "):
+            made(ProgramConfig, env_file=tmp_path / "env").variables({})
+
+
 def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
     given = replace(assignment(tmp_path), ranks=(0, 1), name="node1")
     with pytest.raises(MusterError) as caught:
@@ -112,6 +131,29 @@ def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
     refuse_absent_interface(given, {"GLOO_SOCKET_IFNAME": "lo"})
     alone = replace(given, ranks=(0,), counts=(1,))
     refuse_absent_interface(alone, {"GLOO_SOCKET_IFNAME": "^lo"})
+
+
+def test_loopback_interface_is_refused_on_several_machines(tmp_path, monkeypatch):
+    own = {"lo": ["127.0.0.1", "::1"], "lo1": ["127.0.0.9"], "exp0": ["10.0.0.1"], "ib0": []}
+    own["routed"] = ["127.0.0.1", "10.9.0.1"]  # others reach its second address
+    cards = {
+        name: [SimpleNamespace(family=AF_INET6 if ":" in each else AF_INET, address=each)
+               for each in addresses]
+        for name, addresses in own.items()
+    }  # fmt: skip
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: cards)
+    here = replace(assignment(tmp_path), count=2, name="node1")
+    several = replace(here, coordinator_address="10.0.0.2")
+    for name in ("lo", "lo1", "exp0,lo"):
+        refuse_absent_interface(here, {"GLOO_SOCKET_IFNAME": name})
+        with pytest.raises(MusterError) as caught:
+            refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})
+        assert str(caught.value) == (
+            f"GLOO_SOCKET_IFNAME is set to {name} on node1, which has exp0, ib0, routed to reach "
+            "other machines; set it to one of these, or leave it unset: then Muster chooses"
+        )
+    for name in ("exp0", "routed"):
+        refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})
 
 
 def test_a_python_that_a_node_lacks_is_refused_by_its_flag(tmp_path):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.deadlines import RESTART_WAITS_FOR_DISK_S
 from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
@@ -136,6 +137,17 @@ def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monke
         "node1: no route; node2: no route",
         "node2: no route",
     ]
+
+
+def test_restart_waits_if_agent_found_a_full_disk(spec, capsys, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(leader, "time", SimpleNamespace(time=time.time, sleep=pauses.append))
+    assert lead(Pretended("is_full"), replace(spec, max_restarts=1), FACTS) == 1
+    assert pauses == [RESTART_WAITS_FOR_DISK_S]
+    end = run_record.read_end(spec.run_dir / "attempts" / "0")
+    assert (end["code"], end["cause"]) == (1, "disk_full")
+    assert "agents/node_00000.json: the disk is full" in end["message"]
+    assert "the disk is full; the next attempt starts in " in capsys.readouterr().err
 
 
 def test_failures_that_are_alike_are_counted(spec):

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,7 @@ def test_requirements_of_nodes_are_those_of_their_workers(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert asked() == WorkersPython(("torch", "transformers"))
     assert asked("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
+    assert asked("--python=~/env/bin/python").python == f"{Path.home()}/env/bin/python"
     assert asked(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
     assert asked("--python", "/env/python", *PROGRAM) == WorkersPython(("torch",), "/env/python")
     assert asked("--workers", "manual", *PROGRAM).packages == ()

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.nodes.channel import Channel
+from launch.runs import run_record
 from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
+from muster.writing import CannotWrite, writing
 from tests.commands import call, cause_in
 from tests.launch.pretended import assignment
 from tests.launch.submit import SUBMIT
@@ -94,6 +96,17 @@ def test_unwritable_last_record_does_not_end_its_writer(writes):
             [sys.executable, "-c", code], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=full
         )
     assert done.stdout == b"it goes on\n"
+
+
+def test_leader_without_room_records_disk_full_as_cause(tmp_path):
+    spec = assignment(tmp_path).spec
+    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "job.json"))
+    for context in (writing(tmp_path / "job.json"), nullcontext()):
+        with pytest.raises((CannotWrite, OSError)), run_record.ending(spec), context:
+            raise full
+        end = run_record.read_end(tmp_path)
+        assert end["cause"] == "disk_full" and "job.json: the disk is full" in end["message"]
+        (tmp_path / "exit.json").unlink()
 
 
 def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):

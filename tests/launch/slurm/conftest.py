@@ -7,16 +7,16 @@ import pytest
 from tests.written import executable
 
 SILENCE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-HEAD = f"""#!/bin/sh
-cd '{{folder}}'
+HEAD = """#!/bin/sh
+cd '{folder}'
 echo "$(basename "$0") $*" >> calls
-if [ -e silent ]; then echo '{SILENCE}' >&2; exit 1; fi
+if [ -e silent ]; then cat silent >&2; exit 1; fi
 [ ! -e banner ] || cat banner
 """
 SCRIPTS = {
     "scontrol": """
 case "$2" in
-config) echo "ClusterName             = $(cat cluster)" ;;
+config) echo "ClusterName             = $(cat cluster)"; echo "MaxArraySize            = 3" ;;
 partition) cat "partition-$3" ;;
 job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
 hostnames) echo "$3" | tr , '\\n' ;;
@@ -24,7 +24,7 @@ esac
 """,
     "squeue": "[ ! -e queue ] || exec cat queue; echo 'Invalid job id specified' >&2; exit 1",
     "scancel": 'echo "12|12|CANCELLED|N/A|N/A|None|0|$(cat output)" > queue',
-    "sinfo": """case "$*" in *%G*) [ ! -e gpus ] || cat gpus ;; *) echo 'main* infinite' ;; esac""",
+    "sinfo": "[ ! -e nodes ] || cat nodes",
     "srun": "exit 1",
     "sbatch": """
 case "$*" in
@@ -73,9 +73,16 @@ class FakeSlurm:
 
     def has_gpus(self, *nodes: str, **partitions: str) -> None:
         """What sinfo says of nodes (partition, cores, GPUs), and scontrol of partitions."""
-        (self._folder / "gpus").write_text("".join(f"{line}\n" for line in nodes))
+        words = (node.split() for node in nodes)
+        self.has_nodes(
+            *(f"{name}|infinite|{cores}|64000|idle|{gres}" for name, cores, gres in words)
+        )
         for name, text in partitions.items():
             (self._folder / f"partition-{name}").write_text(f"{text}\n")
+
+    def has_nodes(self, *lines: str) -> None:
+        """What sinfo prints: partition, time limit, cores, memory, state and GPUs of each node."""
+        (self._folder / "nodes").write_text("".join(f"{line}\n" for line in lines))
 
     def forget(self) -> None:
         (self._folder / "queue").unlink()
@@ -97,8 +104,8 @@ class FakeSlurm:
         (self._folder / "refused").write_text(option)
         (self._folder / "why").write_text(f"{message}\n")
 
-    def silence(self) -> None:
-        (self._folder / "silent").touch()
+    def silence(self, message: str = SILENCE) -> None:
+        (self._folder / "silent").write_text(f"{message}\n")
 
     def answer_again(self) -> None:
         (self._folder / "silent").unlink()

@@ -74,6 +74,25 @@ def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
     assert list(HERE.problems(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
 
 
+UNUSED_TASK = (
+    "note: job 12 has 2 tasks per node, but each node gets 1 worker; for a worker per task, add "
+    "--nproc-per-node 2"
+)
+TASKS = [
+    ({"SLURM_NTASKS_PER_NODE": "2"}, {}, [UNUSED_TASK]),
+    ({"SLURM_NTASKS_PER_NODE": "2"}, {"nproc_per_node": "1"}, []),
+    ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_ON_NODE": "2"}, {}, []),
+    ({"SLURM_NTASKS_PER_NODE": "1"}, {}, []),
+    ({}, {}, []),
+]
+
+
+@pytest.mark.parametrize(("env", "launch", "notes"), TASKS)
+def test_tasks_per_node_that_get_no_worker_are_noted(env, launch, notes):
+    job = CurrentJob.from_env({"SLURM_JOB_ID": "12", **env})
+    assert list(job.notes(made(LaunchConfig, **launch))) == notes
+
+
 def test_variables_of_a_step_do_not_reach_the_next():
     step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}

@@ -16,6 +16,7 @@ from configs.settings import sbatch_options
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SbatchOption, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import Slurm, build, job_folder
+from launch.programs.python_choice import say_once
 from launch.slurm import batch_script, run_job, submitit_jobs
 from launch.slurm.batch_script import minutes
 from launch.slurm.controller import JobState
@@ -209,6 +210,81 @@ def test_wrong_slurm_setting_is_one_line(setting, message):
     with pytest.raises(UsageError) as caught:
         SlurmConfig(**setting)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+# what Slurm would refuse
+
+
+UNAVAILABLE = "allocation failure: Requested node configuration is not available"
+# `main` has three nodes of two sizes; one of the large ones is down.
+SIZES = ("main*|1:00:00|8|16000|idle|(null)", "main*|1:00:00|16|64000|mixed|gpu:a100:2(S:0)")
+SIZES += ("main*|1:00:00|16|64000|down*|gpu:a100:2(S:0)", "big|infinite|96|900000|idle|gpu:8")
+EXCESSIVE = [
+    ({"nodes": 9}, {}, "--nodes 9, but partition main has 3 nodes"),
+    ({}, {"mem": "9999G"}, "--mem 9999G, but the nodes of partition main have at most 64000 MB"),
+    ({}, {"cpus_per_task": 99}, "--cpus-per-task 99, but the nodes of partition main have at "),
+    ({"nproc_per_node": "99"}, {}, "--nproc-per-node 99, but the nodes of partition main have at "),
+    ({}, {"gres": "gpu:4"}, "--gres gpu:4, but the nodes of partition main have at most 2 GPUs"),
+    ({"nodes": 3}, {"mem": "20G"}, "--nodes 3, but only 2 nodes of partition main have the cores"),
+    ({}, {"partition": "big", "mem": "1T"}, "--mem 1T, but the nodes of partition big have at "),
+]
+
+
+def refused(launch=None, slurm=None) -> list[str]:
+    """The lines by which a submission is refused."""
+    config = made(LaunchConfig, launcher="slurm", **(launch or {}))
+    launcher = build(Settings(config, SshConfig(), made(SlurmConfig, **(slurm or {}))))
+    try:
+        launcher.probe()
+    except UsageError as error:
+        return str(error).splitlines()
+    return []
+
+
+@pytest.mark.parametrize(("launch", "asked", "message"), EXCESSIVE)
+def test_request_that_no_node_can_fulfil_is_named(slurm, launch, asked, message):
+    slurm.has_nodes(*SIZES)
+    slurm.would_refuse("", UNAVAILABLE)
+    (line,) = refused(launch, asked)
+    assert line.startswith(message)
+
+
+def test_variable_of_sbatch_that_asks_too_much_is_named(slurm, monkeypatch):
+    slurm.has_nodes(*SIZES)
+    slurm.would_refuse("", UNAVAILABLE)
+    monkeypatch.setenv("SBATCH_MEM_PER_NODE", "9999G")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "2:00:00")
+    assert refused() == [
+        "SBATCH_TIMELIMIT=2:00:00, but partition main allows 1:00:00",
+        "SBATCH_MEM_PER_NODE=9999G, but the nodes of partition main have at most 64000 MB",
+    ]
+
+
+def test_job_for_nodes_that_are_down_is_queued_with_note(slurm, capsys):
+    say_once.cache_clear()
+    slurm.has_nodes(*SIZES)
+    slurm.would_refuse("", UNAVAILABLE)
+    assert refused({"nodes": 2}, {"mem": "20G"}) == []
+    note = "note: 1 node is down or drained (sinfo -R); the job waits for enough nodes\n"
+    assert capsys.readouterr().err == note
+    slurm.has_nodes(*SIZES[:2])  # all are up: something else is wrong, such as --exclude
+    (line,) = refused({"nodes": 2})
+    assert line.startswith("Slurm would not take this job: Requested node configuration is not ")
+
+
+def test_refusal_of_several_lines_is_one_error(slurm):
+    slurm.would_refuse("", "sbatch: error: no partition: nope\nallocation failure: Invalid name")
+    (line,) = refused()
+    reason = "no partition: nope; Invalid name"
+    assert line == f"Slurm would not take this job: {reason}; sinfo shows what the cluster has"
+
+
+def test_cluster_that_cannot_be_reached_is_said_to_be_silent(slurm):
+    slurm.silence("error: Munge encode failed\nslurm_x error: Protocol authentication error")
+    with pytest.raises(MusterError) as caught:
+        slurm_launcher().probe()
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("Slurm does not answer: slurm_x error: Protocol authentication error; ")
 
 
 def test_any_other_option_of_sbatch_can_be_given():

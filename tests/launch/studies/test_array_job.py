@@ -6,7 +6,8 @@ from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.studies import array_job
 from launch.studies.cells import Cell, Sweep
-from tests.launch.run_folders import JOB, of_ranks, run_folder
+from muster.errors import UsageError
+from tests.launch.run_folders import JOB, NPROC, of_ranks, run_folder
 from tests.written import write
 
 
@@ -70,3 +71,17 @@ def test_a_run_that_slurm_has_ended_has_slurms_reason(slurm, sweep, monkeypatch)
             slurm.job_is("OUT_OF_MEMORY")
 
     assert ends(monkeypatch, sweep, act) == ("failed", "Slurm says OUT_OF_MEMORY of job 12")
+
+
+def test_sweep_beyond_the_limit_of_job_arrays_is_refused(slurm, tmp_path):
+    cells = [Cell(name, {}, ("--task=synthetic", "--launcher=slurm")) for name in "abcd"]
+    for cell in cells:
+        cell.parsed = CommandLine.of(cell.words)
+    with pytest.raises(UsageError) as caught:
+        array_job.run(Sweep("s", tuple(cells), folder=tmp_path), 1, wait=False)
+    assert str(caught.value) == (
+        "4 runs, but this cluster allows 3 in a job array (MaxArraySize); divide the values among "
+        "several sweeps"
+    )
+    assert list(tmp_path.glob("runs/*")) == []
+    assert all("--test-only" in call for call in slurm.calls("sbatch"))
