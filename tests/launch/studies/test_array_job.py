@@ -7,7 +7,7 @@ from launch.runs import run_record, run_state
 from launch.studies import array_job
 from launch.studies.cells import Cell, Sweep
 from muster.errors import UsageError
-from tests.launch.run_folders import JOB, NPROC, of_ranks, run_folder
+from tests.launch.run_folders import JOB, of_ranks, run_folder
 from tests.written import write
 
 
