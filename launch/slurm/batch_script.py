@@ -183,7 +183,10 @@ def _beyond_time_limits(
 def _beyond_nodes(
     config: SlurmConfig, env: Mapping[str, str], facts: Facts, nodes: Sequence[PartitionNode]
 ) -> list[str]:
-    """A line for each request that these nodes could not fulfil even if all of them were up."""
+    """A line for each request that exceeds what these nodes have even if all of them are up.
+
+    A combination that no node has is left to sbatch, which refuses it.
+    """
     if not nodes:
         return []
     gpus = gpus_asked(config, env)
@@ -201,26 +204,14 @@ def _beyond_nodes(
     )
     where = f"partition {', '.join(dict.fromkeys(node.partition for node in nodes))}"
     problems = []
-    fitting = list(nodes)
     for given, number, field, unit in requests:
         most = max(getattr(node, field) for node in nodes)
         if number > most:
             problems.append(f"{given}, but the nodes of {where} have at most {most} {unit}")
-        else:
-            fitting = [node for node in fitting if getattr(node, field) >= number]
-    wanted = len(facts.nodes)
-    # a job is in one partition
-    total, suitable = (
-        max(Counter(node.partition for node in group).values(), default=0)
-        for group in (nodes, fitting)
-    )
-    if wanted > total:
-        problems.append(f"--nodes {wanted}, but {where} has {total} nodes")
-    elif wanted > suitable:
-        problems.append(
-            f"--nodes {wanted}, but only {suitable} nodes of {where} have the cores, memory and "
-            "GPUs that each node needs"
-        )
+    # of several partitions, a job uses one
+    largest = max(Counter(node.partition for node in nodes).values())
+    if len(facts.nodes) > largest:
+        problems.append(f"--nodes {len(facts.nodes)}, but {where} has {largest} nodes")
     return problems
 
 

@@ -225,7 +225,6 @@ EXCESSIVE = [
     ({}, {"cpus_per_task": 99}, "--cpus-per-task 99, but the nodes of partition main have at "),
     ({"nproc_per_node": "99"}, {}, "--nproc-per-node 99, but the nodes of partition main have at "),
     ({}, {"gres": "gpu:4"}, "--gres gpu:4, but the nodes of partition main have at most 2 GPUs"),
-    ({"nodes": 3}, {"mem": "20G"}, "--nodes 3, but only 2 nodes of partition main have the cores"),
     ({}, {"partition": "big", "mem": "1T"}, "--mem 1T, but the nodes of partition big have at "),
 ]
 
