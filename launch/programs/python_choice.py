@@ -28,11 +28,10 @@ sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 """
 # The same with the current folder, in which `-m` finds modules.
 FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-# Prints them. Packages that are installed with `pip install -e` have a finder, or a line in a file
-# that adds their folder to the path.
+# Prints the folders. `pip install -e` adds a finder, or a folder to the path.
 IMPORT_FOLDERS = """
 import os, sys
-paths = set(filter(None, sys.path[1:]))
+paths = set(filter(None, sys.path))
 for finder in sys.meta_path:
     module = sys.modules.get(getattr(finder, "__module__", ""))
     paths.update(map(os.path.dirname, getattr(module, "MAPPING", {}).values()))
