@@ -5,6 +5,7 @@ sbatch's long options are in `sbatch_options`. A flag that Muster has, too, is n
 
 import shlex
 
+from configs.raw import OF_ACCELERATE
 from configs.settings.sbatch_options import CONTAINER, KNOWN, REFUSED, WITH_FLAG
 
 NODES = "use --nodes {value}"  # the value as the user gave it
@@ -20,11 +21,6 @@ NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
 OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
-# For the file that `accelerate config` writes.
-OF_ACCELERATE = (
-    "for accelerate's num_machines use --nodes, for its num_processes --nproc-per-node (the number "
-    "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
-)
 OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # with --batch users mean the size of a batch
 # For Muster's own trainer.
 OF_TRAINER = {"mixed-precision": "use --precision {value}"}

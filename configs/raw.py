@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from configs.foreign_flags import OF_ACCELERATE
 from configs.settings.fields import flag
 from muster.errors import UsageError
 from muster.similar_names import closest
@@ -19,7 +18,12 @@ MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
-ACCELERATE_KEYS = {"compute_environment", "distributed_type"}  # of every file of accelerate
+# The file that `accelerate config` writes: its keys, and what to use in its place.
+ACCELERATE_KEYS = {"compute_environment", "distributed_type"}
+OF_ACCELERATE = (
+    "for accelerate's num_machines use --nodes, for its num_processes --nproc-per-node (the number "
+    "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
+)
 # Values that a release had, and what to use instead.
 REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 # Settings that a release had, and what to use instead.
