@@ -175,9 +175,10 @@ RECOGNIZED = [
 
 @pytest.mark.parametrize(("recorded", "output", "start", "restarts", "word"), RECOGNIZED)
 def test_job_that_has_the_number_of_a_run_is_not_taken_for_it(
-    slurm, tmp_path, recorded, output, start, restarts, word
+    slurm, tmp_path, monkeypatch, recorded, output, start, restarts, word
 ):
     """Where Slurm is installed anew, for example, it numbers jobs from 1 again."""
+    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
     run, lines = run_folder(tmp_path, "run", JOB), []
     if recorded is not None:
         write(run, {"slurm.json": {"nproc": [1], "output": recorded.format(run=run)}})
