@@ -267,6 +267,9 @@ class Steps:
 class Batches:
     """See `Steps.batches`."""
 
+    def __len__(self) -> int:
+        """The micro-batches after the last step of the loop, up to the last epoch's end."""
+
     def __iter__(self) -> Iterator[list[int]]: ...
 
 class Stateful(Protocol):
