@@ -142,7 +142,7 @@ def test_loopback_interface_is_refused_on_several_machines(tmp_path, monkeypatch
         for name, addresses in own.items()
     }  # fmt: skip
     monkeypatch.setattr("psutil.net_if_addrs", lambda: cards)
-    here = replace(assignment(tmp_path), count=2, name="node1")
+    here = replace(assignment(tmp_path), counts=(1, 1), name="node1")
     several = replace(here, coordinator_address="10.0.0.2")
     for name in ("lo", "lo1", "exp0,lo"):
         refuse_absent_interface(here, {"GLOO_SOCKET_IFNAME": name})
