@@ -15,7 +15,7 @@ from typing import Any
 from muster.errors import STOPPED
 from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
-from muster.worker.lost_peer import TIMED_OUT, is_of_torch
+from muster.worker.lost_peer import TIMED_OUT, is_lost_peer
 
 # Limits of what is sent or recorded; longer texts lose their middle.
 MESSAGE_CHARACTERS = 20_000
@@ -26,7 +26,6 @@ CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 # The causes in a worker's record that are no consequence of another rank's end.
 OWN_CAUSES = ("refused", "crash", "exit", "signal")
-PEER_FAILED = "PeerFailed"  # the error of `muster.init` where it can name the lost rank
 
 
 @dataclass(frozen=True)
@@ -319,9 +318,7 @@ def end_of_worker(
 
 def reclassified(record: dict[str, Any]) -> dict[str, Any]:
     """A worker's record, in which a crash because of a lost rank is made a consequence."""
-    message = record["message"]
-    is_named = message.partition(":")[0] == PEER_FAILED
-    is_consequence = record["cause"] == "crash" and (is_named or is_of_torch(message))
+    is_consequence = record["cause"] == "crash" and is_lost_peer(record["message"])
     return {**record, "cause": "lost_peer"} if is_consequence else record
 
 

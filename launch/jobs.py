@@ -293,7 +293,7 @@ def _status(run: Path) -> None:
         lines.append(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
     lines += records.all_unreadable(run)
     if end := known["end"]:
-        lines += run_record.output_lines(run.name, end["rank"], end["output"])
+        lines += run_record.output_lines(run, end["rank"], end["output"])
     print(*map(on_one_line, lines), sep="\n")
 
 

@@ -248,7 +248,8 @@ class Job:
         if rank is None or record is None:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None
-        host = str(record["host"])
+        node = (end.get("end") or {}).get("node")  # the host's name in this run
+        host = str(node or record["host"])
         lines = str(record["traceback"])
         text = str(end.get("message")).removeprefix("error: ")
         if record["message"]:  # otherwise the rank ended well, but before the others

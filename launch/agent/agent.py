@@ -86,6 +86,7 @@ from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
+from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, MusterError, UsageError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
@@ -654,6 +655,7 @@ def write_agent(
         "ranks": list(assignment.ranks),
         "cores": cores,
         "time_unix_s": time.time(),
+        "muster": str(CHECKOUT),
         **this_process(),
     }
     run_dir = assignment.spec.run_dir

@@ -565,7 +565,7 @@ class Attempt:
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
-            self._inspection.tick()
+            self._inspection.tick(is_ending=self._state is not AttemptState.RUNNING)
             if self._inspection.hang is not None:
                 self._note_end(self._inspection.hang, tells=False)
 

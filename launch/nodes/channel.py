@@ -630,6 +630,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "time_unix_s": _is_small_number,
         "answers": bool,
         "clock_offset_s": _is_small_number,
+        "muster?": SHORT_TEXT,
         "process?": {
             "status": SHORT_TEXT,
             "words": SHORT_TEXT,
@@ -651,6 +652,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "started_unix_s": _is_small_number,
         "start_ticks?": int,
         "boot_id?": is_line,
+        "muster?": is_line,
     }
     if assignment.index == 0:
         connections = {

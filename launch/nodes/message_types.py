@@ -121,6 +121,7 @@ class Report(TypedDict, total=False):
     time_unix_s: float
     answers: bool
     clock_offset_s: float
+    muster: str
     process: ProcessReport
     is_command: bool
     begun: int

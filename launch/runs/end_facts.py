@@ -42,6 +42,11 @@ class EndFacts:
         self.done_ranks = [rank for rank, end in self.exits.items() if end["cause"] == "done"]
         self.silent_ranks = sorted(set(range(world_size)) - set(self.exits))
         self.node_of = {rank: end["host"] for rank, end in self.exits.items()}
+        self.muster_of = {  # the folder of the checkout, by rank
+            rank: str(agent.get("muster", ""))
+            for agent in self.agent_starts
+            for rank in agent.get("ranks", ())
+        }
         for agent in (*self.agent_starts, *self.agent_ends):  # a host may be several nodes
             self.node_of |= dict.fromkeys(agent.get("ranks", ()), agent["node"])
         # the workers that were alive until their agents ended them: how each of them ended

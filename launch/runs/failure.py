@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from launch.ends import (
     DISK_FULL,
@@ -27,6 +27,7 @@ from launch.ends import (
     cause_of,
     named,
 )
+from launch.nodes.message_types import Frame
 from launch.runs import last_output
 from launch.runs.end_facts import EndFacts, ends_on_disk, stacks_seen
 from launch.runs.run_record import end_record, first_job, output_lines
@@ -40,6 +41,8 @@ from muster.run_files import (
     SNAPSHOT_RECORD,
     SUBMITIT,
 )
+from muster.worker.lost_peer import HAS_LEFT
+from muster.worker.unrecorded_waits import C10D
 from muster.writing import full_disk
 
 KILLED = 128 + signal.SIGKILL
@@ -49,6 +52,8 @@ MEMORY = re.compile(
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
 NO_NCCL = "Distributed package doesn't have NCCL built in"
+TRACED = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$', re.M)
+RANK = re.compile(r"\brank (\d+) on ")
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
 BRIEF = 300  # how many characters of an exception's text are in `Failure.brief`
 FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
@@ -176,7 +181,7 @@ def report(
         if failure.brief:  # it begins with the last line of the context
             cause[-1:] = [failure.brief]
     output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
-    place = output_lines(run_dir.name, failure.rank, output, attempt)
+    place = output_lines(run_dir, failure.rank, output, attempt)
     return "\n".join([f"run folder: {run_dir}", *cause, *place])
 
 
@@ -376,11 +381,44 @@ def _left_early(facts: EndFacts, cause: End) -> Failure:
         f"error: {named(done)} on {nodes} ended with exit code 0 while others were in a "
         "collective; all have to leave the loop at the same step"
     )
+    if waits := _waits(facts):
+        never, have = ("never reach", "they have") if done[1:] else ("never reaches", "it has")
+        text = f"error: {waits}, which {named(done)} {never}: {have} ended with exit code 0"
+        text = f"{text} on {nodes}"
     return Failure(1, text, rank=min(done))  # the errors of the others say no more
+
+
+def _waits(facts: EndFacts) -> str:
+    """Where ranks were when they lost another one: `ranks 1, 2 wait in barrier, train.py:20`."""
+    places: dict[str, list[int]] = {}
+    for rank, end in sorted(facts.exits.items()):
+        lines = end["traceback"].partition("\n\n")[0]  # of a chain the first error is of torch
+        frames = [cast(Frame, match.groupdict()) for match in TRACED.finditer(lines)]
+        place = last_output.own_place(frames, facts.muster_of.get(rank, ""))
+        if end["cause"] == "lost_peer" and place is not None and any(map(_is_of_torch, frames)):
+            inside = (frame["function"] for frame in frames if frame["file"].endswith(C10D))
+            places.setdefault(f"{next(inside, 'a collective')}, {place}", []).append(rank)
+    each = (
+        f"{named(ranks)} {'wait' if ranks[1:] else 'waits'} in {place}"
+        for place, ranks in places.items()
+    )
+    return " and ".join(each)
+
+
+def _is_of_torch(frame: Frame) -> bool:
+    return "/torch/" in frame["file"]
 
 
 def _lost_peer(facts: EndFacts, cause: End) -> Failure:
     """A rank lost the connection to another one; no record says more."""
+    left = [end["message"] for end in facts.exits.values() if HAS_LEFT in end["message"]]
+    if left:
+        ranks = sorted({int(rank) for rank in RANK.findall(left[0].partition(HAS_LEFT)[0])})
+        nodes = ", ".join(sorted({facts.node_of[rank] for rank in ranks if rank in facts.node_of}))
+        how = f"{named(ranks)} on {nodes} {'have' if ranks[1:] else 'has'} left muster.init()"
+        waits = _waits(facts) or "others were in a collective"
+        text = f"error: {how}, and {waits}; all ranks have to leave it at the same step"
+        return Failure(cause.exit_code, text, rank=min(ranks))
     if not cause.traceback:
         return Failure(cause.exit_code, _lines(cause.text), rank=cause.rank)
     context = (f"error: rank {cause.rank} on {cause.node} lost another worker:",)

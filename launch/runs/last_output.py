@@ -1,10 +1,11 @@
-"""Find the last output of a worker: of one that failed, or of torchrun before it had begun."""
+"""Find the last output of a worker that failed, or of torchrun, and the user's line in a stack."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.nodes.message_types import Frame
 from launch.starters.torchrun import workers_lines
 from muster.printable import printable
 from muster.run_files import ERRORS, OUTPUT
@@ -31,6 +32,27 @@ TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a trac
 # Files of Muster in a stack, not of the program: what runs it, and what runs beside it.
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
 BESIDE = "muster/worker/inspection.py"
+FOLDERS = ("configs", "launch", "muster", "train")  # of Muster's checkout, with its code
+# Paths outside the user's program: packages, Python itself, and code that was generated.
+PACKAGES = ("/site-packages/", "/dist-packages/")
+GENERATED = ("<frozen", "<string>", "<eval_with_key>", "/torchinductor_")
+LIBRARIES = (*PACKAGES, "/lib/python3", "/lib64/python3", *GENERATED)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line that a thread is in, and for how long at least it has been there."""
+
+    file: str
+    line: int | None
+    function: str
+    text: str = ""
+    for_s: float | None = None
+
+    def __str__(self) -> str:
+        function = self.function.rpartition("<locals>.")[2]
+        inside = "" if function == "<module>" else f"{function}, "
+        return f"{inside}{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -124,3 +146,31 @@ def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
                 hint = [f"PYTHONHOME={home[1]} does not fit this Python; unset it"] if home else []
                 return log, "\n".join([*lines[-LOG_LINES:], *hint])
     return None
+
+
+def own_place(frames: Sequence[Frame], muster: str) -> Place | None:
+    """The innermost line of the user's program, outside Muster, torch and the standard library.
+
+    A program without such a line is a package's, or Muster's own: then it is a line of that.
+    `muster` is the folder of Muster's checkout on that node.
+    """
+    frames = [frame for frame in frames if not str(frame["file"]).endswith((*AROUND, BESIDE))]
+    chosen = min(reversed(frames), key=lambda frame: distance(frame, muster), default=None)
+    return None if chosen is None else Place(**chosen)
+
+
+def distance(frame: Frame, muster: str) -> int:
+    """How far a line is from the user's program: 0 if it is a part of that."""
+    file = str(frame["file"])
+    if is_of_muster(file, muster):
+        return 2
+    if not any(part in file for part in LIBRARIES):
+        return 0
+    is_torch = any(f"{packages}torch/" in file for packages in PACKAGES)
+    return 1 if any(packages in file for packages in PACKAGES) and not is_torch else 3
+
+
+def is_of_muster(file: str, muster: str) -> bool:
+    folders = tuple(f"{muster}/{name}/" for name in FOLDERS if muster)
+    is_installed = any(f"{packages}muster/" in file for packages in PACKAGES)
+    return is_installed or file.startswith(folders) or file.endswith((*AROUND, BESIDE))

@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 from launch.deadlines import BAR_PRINTED_EVERY_S, NEW_LOGS_LISTED_EVERY_S, REQUESTS_READ_EVERY_S
 from launch.nodes.channel import is_request_id
 from launch.runs.run_record import changed_at_ns
-from muster import json_output
+from muster import json_output, records
 from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
 from muster.records import json_objects
-from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, RunFile
+from muster.run_files import ANSWER, ERRORS, OUTPUT, RANK_END, REQUESTS, RunFile
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
 
@@ -34,6 +34,8 @@ READ_BYTES = 4_194_304  # of one file at a time
 PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_BUF)
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 MARK = CONSEQUENCE.encode()
+TRACEBACK = b"Traceback (most recent call last):"
+TORCHS_PREFIX = re.compile(rb"^\[rank\d+\]: ?")  # in front of each line of a traceback
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
 AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the same line as the bar
 
@@ -50,6 +52,7 @@ class _File:
     unfinished: bytes = b""  # an unfinished line, or a progress bar as last drawn
     printed_bar: bytes | None = None  # the bar in that line as last printed
     printed_at: float = -math.inf
+    traceback: frozenset[bytes] = frozenset()  # the lines with which its worker ended
 
 
 class Follower:
@@ -59,8 +62,9 @@ class Follower:
     after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
     All else that a program prints is passed on as it is, also colours and other escapes.
     Files and ranks may appear at any time, and be replaced. `consequences`: what a worker prints
-    because it lost another one is shown, too; without it, the user sees the cause only. `as_json`:
-    each line becomes a document.
+    because it lost another one is shown, too; without it, the user sees the cause only. With
+    prefixes, the traceback with which a worker ended counts as such: whoever leads or follows the
+    run prints that of the cause last. `as_json`: each line becomes a document.
     """
 
     def __init__(
@@ -129,7 +133,8 @@ class Follower:
         """Show new data of a file; with `last` to its end, even without an end of line."""
         stream = getattr(sys, file.stream).buffer
         while not self._waiting and _unread_bytes(file) and (new := _read(file)):
-            self.tail = (self.tail + new)[-TAIL_BYTES:]
+            if not self._prefixes:
+                self.tail = (self.tail + new)[-TAIL_BYTES:]
             self._stream = stream
             self._waiting = memoryview(self._to_show(file, new))
             self._write_waiting(wait=last)
@@ -168,12 +173,24 @@ class Follower:
         lines = _lines(file, new)
         if not self._consequences:
             lines = (line.partition(MARK)[0] for line in lines if not line.startswith(MARK))
+            lines = self._without_traceback(file, lines)
         if self._as_json:
             for line in lines:
                 text = line.decode(errors="replace")
                 json_output.emit("output", node=node, rank=file.rank, stream=file.stream, text=text)
             return b""
-        return b"".join(prefix + line + b"\n" for line in lines)
+        shown = [line + b"\n" for line in lines]
+        self.tail = b"".join([self.tail, *shown])[-TAIL_BYTES:]
+        return b"".join(prefix + line for line in shown)
+
+    def _without_traceback(self, file: _File, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if file.stream == "stderr" and TRACEBACK in line:  # its record is written before
+                path = RANK_END.path(self._run_dir, rank=file.rank)
+                record = records.read(RANK_END, path, "traceback") or {"traceback": ""}
+                file.traceback = frozenset(record["traceback"].encode().splitlines())
+            if TORCHS_PREFIX.sub(b"", line) not in file.traceback:
+                yield line
 
 
 class RequestFile:

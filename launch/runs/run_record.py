@@ -205,18 +205,25 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 
 def output_lines(
-    run_id: str, rank: int | None, output: str, attempt: int | None = None
+    run_dir: Path, rank: int | None, output: str, attempt: int | None = None
 ) -> list[str]:
     """The last lines that the failed rank printed, and the command that prints all of them.
 
-    Empty if no rank failed. `attempt`: the number of the attempt, from 0, if others may follow.
+    Empty if no rank failed, or if that rank printed nothing. `attempt`: the number of the attempt,
+    from 0, if others may follow.
     """
-    if rank is None:
+    files = (run_files.OUTPUT, run_files.ERRORS)
+    has_log = any(tail(file.path(run_dir, rank=rank), 1) for file in files if rank is not None)
+    if rank is None or not (output or has_log):
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
     of_attempt = "" if attempt is None else f" --attempt {attempt + 1}"
-    return [*head, *printed, f"its output: muster jobs logs {run_id}{of_attempt} --rank {rank}"]
+    return [
+        *head,
+        *printed,
+        f"its output: muster jobs logs {run_dir.name}{of_attempt} --rank {rank}",
+    ]
 
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:

@@ -246,7 +246,9 @@ def state_after(end: Record) -> State:
     # a program may end with such a code by itself, which is a failure
     by_signal = end["code"] in STOPPED_BY_SIGNAL and end.get("cause", "signal") == "signal"
     word = "stopped" if by_signal else "failed"
-    return State(word, True, f"exit code {end['code']}: {words}", end=end)
+    code = f"exit code {end['code']}"
+    words = words.removeprefix("error: ")
+    return State(word, True, words if words.endswith(code) else f"{code}: {words}", end=end)
 
 
 def unrecorded_end(state: State) -> Record:

@@ -185,6 +185,8 @@ class Inspector:
         """The reply to a request: "stacks" or "progress"."""
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
+        frames = _outermost_first(sys._current_frames().get(self._main or 0))
+        reply["meeting"] = self._met or unrecorded_waits.meeting(frames)
         if request.get("ask") == "progress":
             begun = [group.get("begun", -1) for group in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
@@ -193,12 +195,10 @@ class Inspector:
             self._note()
             reply["threads"] = self._stacks()
             reply["groups"] = flight_recorder.groups()
-            frames = _outermost_first(sys._current_frames().get(self._main or 0))
             since = [*self._noted.values()][-1:]
             for_s = time.monotonic() - since[0] if since else None
             waits = self._waited or self._unrecorded(frames[-1] if frames else None, for_s)
             reply["collectives"] = flight_recorder.collectives() + ([waits] if waits else [])
-            reply["meeting"] = self._met or unrecorded_waits.meeting(frames)
         return reply
 
     def _unrecorded(self, frame: FrameType | None, for_s: float | None) -> dict[str, Any] | None:

@@ -28,6 +28,9 @@ WORDS = (
 
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = frozenset("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
+PEER_FAILED = "PeerFailed"  # the error of `muster.init`, which names the other rank if it can
+# What it reports of a rank that is at the end of the block of `muster.init`.
+HAS_LEFT = "left muster.init() while others were in a collective"
 # A prefix of lines in such a worker's output, if a launcher reports the cause: they stay in the
 # worker's log and are not printed.
 CONSEQUENCE = "(a consequence) "
@@ -59,9 +62,10 @@ def is_consequence(message: str) -> bool:
     return any(words in text for words in WORDS)
 
 
-def is_of_torch(message: str) -> bool:
-    """Whether an error, as `Kind: text`, is one of torch that says that another rank is gone."""
-    return message.partition(":")[0] in TORCH_ERRORS and is_consequence(message)
+def is_lost_peer(message: str) -> bool:
+    """Whether an error, as `Kind: text`, is torch's or `muster.init`'s for a rank that is gone."""
+    kind = message.partition(":")[0]
+    return kind == PEER_FAILED or (kind in TORCH_ERRORS and is_consequence(message))
 
 
 def print_as_consequence(kind: type[BaseException], error: BaseException, trace: object) -> None:

@@ -236,11 +236,11 @@ def end_with(error: BaseException) -> NoReturn:
     BaseException.with_traceback(error, frame)  # works even if its attributes cannot be set
     text, lines = described(error)
     show = sys.excepthook
+    lost_peer = load_beside("lost_peer")
     if isinstance(error, RuntimeError):
-        lost_peer = load_beside("lost_peer")
         lost_peer.report_lost_peer(text, frame)
-        if run_dir is not None and lost_peer.is_of_torch(text):  # the cause is on another rank
-            show = lost_peer.print_as_consequence
+    if run_dir is not None and lost_peer.is_lost_peer(text):  # the cause is on another rank
+        show = lost_peer.print_as_consequence
     is_signal = isinstance(error, KeyboardInterrupt)
     code, cause = (128 + signal.SIGINT, "signal") if is_signal else (1, "crash")
     write_exit(code, text, cause, lines)

@@ -49,7 +49,7 @@ def test_state_of_a_run_is_one_word(tmp_path):
     assert all(line == line.rstrip() for line in lines)
     assert [line.split()[0] for line in lines] == [*"hgfedcba"]
     assert lines[2].split()[1:4] == ["local", str(os.getpid()), "failed"]
-    assert lines[2].rstrip().endswith("exit code 1: boom")
+    assert lines[2].rstrip().endswith("  exit code 1: boom")
     assert "none of them has started workers yet" in lines[6]
     assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
 

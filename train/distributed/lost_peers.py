@@ -7,9 +7,11 @@ Each rank appends one line to the key `ends` of the store, as JSON, and reads th
 
     {"rank": 2, "kind": "lost peer", "message": "...", "where": "step 41", "waited_s": 0.0}
 
-A rank then reports (`blame`) the first row that applies. "Absent" are ranks without a line.
+The first line of a rank counts. A rank then reports (`blame`) the first row that applies. "Absent"
+are ranks without a line.
 
     another rank failed by itself        rank 1 on node1 failed: its message
+    some have left without the others    those have left muster.init()
     some timed out, and some are absent  the absent did not come within the timeout: they hang
     others timed out, this rank did not  the others did not wait longer for this rank
     some are absent                      its own message, which names the absent
@@ -29,6 +31,7 @@ from typing import Literal
 import torch.distributed as dist
 
 from muster.errors import text_of
+from muster.worker.lost_peer import HAS_LEFT
 
 from .exit_guard import PeerFailed, Stopped, judge
 from .world import World
@@ -51,7 +54,7 @@ class End:
     """How a rank leaves the others before everything is done."""
 
     rank: int
-    kind: Literal["late peer", "lost peer", "stopped", "failed"]
+    kind: Literal["late peer", "lost peer", "stopped", "failed", "left"]
     message: str
     where: str = ""  # its progress
     waited_s: float = 0.0  # waiting for the late peer
@@ -78,6 +81,26 @@ def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
     return End(rank, "late peer", message, progress, timeout_s)
 
 
+def note_left(rank: int, store: dist.Store) -> None:
+    """Note for the others that this rank has done everything, and uses its connections no more."""
+    _append(End(rank, "left", ""), store)
+
+
+def others_failed(store: dist.Store) -> bool:
+    """Whether a rank has noted an end other than `note_left`."""
+    return store.check(["ends"]) and any(end.kind != "left" for end in _read(store).values())
+
+
+def _append(end: End, store: dist.Store) -> None:
+    line = json.dumps(asdict(end)) + "\n"
+    store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
+
+
+def _read(store: dist.Store) -> dict[int, End]:
+    lines = store.get("ends").decode().splitlines()
+    return {end.rank: end for end in (End(**json.loads(line)) for line in reversed(lines))}
+
+
 def explained(
     error: BaseException, world: World, hosts: Sequence[str], store: dist.Store, timeout_s: float
 ) -> BaseException:
@@ -95,12 +118,10 @@ def explained(
         """Tell the other ranks, and learn of their ends; in a thread, as a store may hang."""
         nonlocal ends, last_answer
         with suppress(RuntimeError):  # the store is gone, with the rank that served it
-            line = json.dumps(asdict(own_end)) + "\n"
-            store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
+            _append(own_end, store)
             while len(ends) < world.world_size:
-                lines = store.get("ends").decode().splitlines()
+                ends = _read(store)
                 last_answer = time.monotonic()
-                ends = {end.rank: end for end in (End(**json.loads(line)) for line in lines)}
                 time.sleep(POLL_S)
             store.add("ends/read", 1)
             while serves and store.add("ends/read", 0) < world.world_size:
@@ -139,6 +160,12 @@ def blame(
     known = list(ends.values())
     if failed := [end for end in known if end.kind == "failed"]:
         return PeerFailed(f"{_named([failed[0].rank], hosts)} failed: {failed[0].message}")
+    if left := [end.rank for end in known if end.kind == "left"]:
+        return PeerFailed(
+            f"{_named(left, hosts)} {'have' if left[1:] else 'has'} {HAS_LEFT}; all ranks have to "
+            "leave it at the same step",
+            missing=left,
+        )
     late = [end for end in known if end.kind == "late peer"]
     if late and absent:
         progress = f" ({late[0].where})" if late[0].where else ""

@@ -17,7 +17,8 @@ writes the reason into the store, so that all ranks end with the same message.
 
 5. At the end all leave together, rank 0 last, as it may serve the store. A rank that fails closes
 its connections at once, by which the others learn of it, and then asks in the store who failed
-first (lost_peers.py).
+first (lost_peers.py). So does, after a while, a rank that leaves while others do not: those that
+wait for it in a collective would wait in vain.
 """
 
 import json
@@ -42,13 +43,14 @@ from muster.worker import gloo_threads
 from . import placement
 from .address import bind_own_address, choose_interface, wait_for_address
 from .agreement import DISK_PATIENCE_S, PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
-from .lost_peers import explained
+from .lost_peers import explained, note_left, others_failed
 from .placement import WorkerInfo
 from .world import World
 
 ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
 NOTIFY_S = 10.0  # how long a rank that gives up stays, so that others can read why
 ABORT_S = 5.0  # how long a rank that fails waits for the end of its NCCL kernels
+LEFT_ALONE_S = 5.0  # by then the others have all that a rank sent before it left
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -181,6 +183,8 @@ def _close_at_once() -> None:
     `destroy_process_group` lets NCCL's kernels end first, and those wait for all ranks. An abort
     ends them. It can itself wait for other work of the device, so it is given a limited time.
     """
+    if not dist.is_initialized():
+        return
     if dist.get_backend() != "nccl":
         dist.destroy_process_group()
         return
@@ -282,7 +286,10 @@ def _leave_together(world: World, store: dist.Store) -> None:
     Some ranks may still be saving. Rank 0 leaves last, since it may serve the store through which
     the others report that they leave.
     """
-    wait_for_all(world.world_size, DISK_PATIENCE_S)
+    if world.is_led or world.agent_store:
+        _wait_for_leavers(world, store)
+    else:  # no agent ends this rank if another one dies: only its connections tell
+        wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
     store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
@@ -290,3 +297,24 @@ def _leave_together(world: World, store: dist.Store) -> None:
     if world.is_main:
         with suppress(RuntimeError):  # a rank that does not report it needs the store no more
             store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))
+
+
+def _wait_for_leavers(world: World, store: dist.Store) -> None:
+    """Wait until every rank leaves, and close gloo's connections before that if some take long.
+
+    Raises:
+        RuntimeError: another rank has failed, perhaps since it waited for this one in a collective.
+    """
+    began = time.monotonic()
+    store.add("leaving", 1)
+    has_closed = False
+    while store.add("leaving", 0) < world.world_size:
+        waited_s = time.monotonic() - began
+        if waited_s > LEFT_ALONE_S and not has_closed:
+            has_closed = True
+            note_left(world.rank, store)
+            if dist.get_backend() == "gloo":
+                dist.destroy_process_group()
+        if waited_s > DISK_PATIENCE_S or others_failed(store):
+            raise RuntimeError("connection closed by peer")
+        time.sleep(0.02 if waited_s < LEFT_ALONE_S else 0.2)

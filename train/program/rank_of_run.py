@@ -43,7 +43,8 @@ def init(
     It works under torchrun, Muster's launchers, srun and mpirun, by hand (see
     `muster.rank_variables`), and for a single process. Every rank must enter the block, and waits
     there for the others; all ranks leave it together. If a rank fails, the others are informed at
-    once. Each rank gets one device, as `device`, and all ranks of a run get one `run_dir`.
+    once. Under torchrun or `muster run`, so are ranks that wait for one that has left. Each rank
+    gets one device, as `device`, and all ranks of a run get one `run_dir`.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)

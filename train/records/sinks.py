@@ -174,7 +174,6 @@ class Console:
         self._speaks = speaks
         self._columns = int(env.get("MUSTER_TTY") or 0) or None
         self._draws = speaks and (sys.stdout.isatty() or self._columns is not None)
-        self._colour = self._draws and "NO_COLOR" not in env and env.get("TERM") != "dumb"
         self._bar: Any = None
         self._printed_s = time.monotonic()
 
@@ -204,7 +203,6 @@ class Console:
                 unit="step",
                 leave=False,
                 mininterval=0.25,
-                colour="green" if self._colour else None,
             )
 
     def advance(self, loss: float) -> None:

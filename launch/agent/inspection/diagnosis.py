@@ -163,11 +163,13 @@ def _not_come(
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
     limit_s = first.limit_s if first else 0.0
+    # of a rank that will never come, the others' line says more than its own
+    at = _at(views[waiting[0]]) if view.is_over or view.has_left else ""
     if first is None or any(views[waiter].timed_out for waiter in waiting):
         after = f" after {duration(limit_s)}" if limit_s else ""
-        return f"{cause}; {_ranks(waiting)} gave up{after}"
+        return f"{cause}; {_ranks(waiting)} gave up{after}{at}"
     left = f", {duration(limit_s - first.age_s)} more at most" if limit_s else ""
-    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}{left}"
+    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}{at}{left}"
 
 
 def condition(view: RankView) -> str:
@@ -208,6 +210,8 @@ def _own_condition(view: RankView) -> str:
             return f"it does not answer, and {view.words}: it starts, or {GIL_IS_HELD}"
         return f"{GIL_IS_HELD}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
+    if view.has_left:
+        return f"it has left muster.init(){_at(view)}{since}"
     if (collective := view.waiting) is not None:
         group = "" if collective.group == "0" else f" of {group_name(collective)}"
         waits = f"it waits in {collective.name} {collective.shape}".rstrip()

@@ -34,6 +34,7 @@ from launch.deadlines import (
 )
 from launch.nodes.channel import CHUNK_BYTES, form_of_worker, running_s
 from launch.nodes.message_types import ChildReport, Frame, Report, Thread
+from muster.checkout import CHECKOUT
 from muster.records import fits, is_count
 from muster.worker.inspection import DUMP_SIGNAL, FRAMES, THREADS
 from muster.writing import parsed, read_json
@@ -72,6 +73,7 @@ def ask(
             report = left  # its interpreter ends, which can take a second, or has ended
             report["pid"] = pids.get(rank)
         report["answers"] = reply is not None
+        report["muster"] = str(CHECKOUT)
         reports[rank] = report
     if request.get("ask") == "stacks":
         below = frozenset(process.pid for process in process_tree.descendants())

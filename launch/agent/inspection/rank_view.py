@@ -2,37 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD_STATES, SLEEPS
 from launch.nodes.message_types import ChildReport, Frame, GaveUp, ProcessReport, Report
+from launch.runs.last_output import Place, distance, is_of_muster, own_place
 
-# Paths outside the user's program: packages, Python itself, and what every worker starts with.
-LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 # Where a loader worker, a process of a pool, or a manager waits for its next task.
 QUEUES = tuple(
     f"/{package}/{file}.py"
     for package in ("multiprocessing", "multiprocess")
     for file in ("queues", "connection", "synchronize", "managers")
 )
-OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "inspection"))
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line that a thread is in, and for how long at least it has been there."""
-
-    file: str
-    line: int | None
-    function: str
-    text: str = ""
-    for_s: float | None = None
-
-    def __str__(self) -> str:
-        function = self.function.rpartition("<locals>.")[2]
-        inside = "" if function == "<module>" else f"{function}, "
-        return f"{inside}{Path(self.file).name}:{self.line}"
+LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave, too
 
 
 @dataclass(frozen=True)
@@ -118,6 +100,7 @@ class RankView:
     children: tuple[Child, ...] = ()
     init_call: InitCall | None = None  # if it is in `init_process_group`, or gave up there
     pid: int | None = None
+    has_left: bool = False  # it is at the end of the block of `muster.init()`
 
     @property
     def waiting(self) -> Collective | None:
@@ -162,13 +145,14 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
     end: RankEnd = exit_record or {}
     main = gave_up.get("frames") or main
     init_call = report.get("meeting")
+    muster = report.get("muster", "")
     return RankView(
         rank=int(report["rank"]),
         node=node,
         answers=bool(report.get("answers")),
         status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
-        place=own_place(main),
+        place=own_place(main, muster),
         groups={name: Group(**group) for name, group in report.get("groups", {}).items()},
         collectives=tuple(Collective(**collective) for collective in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
@@ -177,20 +161,28 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         lost_peer=bool(end.get("lost_peer")),
         imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
-        children=tuple(filter(None, map(_child_of, process.get("children", ())))),
+        children=tuple(
+            child
+            for child_report in process.get("children", ())
+            if (child := _child_of(child_report, muster)) is not None
+        ),
         init_call=InitCall(**init_call) if init_call else None,
         pid=report.get("pid"),
+        has_left=any(
+            frame["function"] == LEAVES and is_of_muster(str(frame["file"]), muster)
+            for frame in main
+        ),
     )
 
 
-def _child_of(report: ChildReport) -> Child | None:
+def _child_of(report: ChildReport, muster: str) -> Child | None:
     """What a child process does; None if it waits for its next task, or does not tell."""
     frames = own_lines(report["frames"])
-    is_library = all(_is_library(str(frame["file"])) for frame in frames)
+    is_library = all(distance(frame, muster) for frame in frames)
     waits = is_library and any(str(frame["file"]).endswith(QUEUES) for frame in frames)
     if waits or (not frames and report["words"] == SLEEPS):
         return None
-    return Child(report["pid"], report["words"], own_place(frames))
+    return Child(report["pid"], report["words"], own_place(frames, muster))
 
 
 def own_lines(frames: Sequence[Frame]) -> Sequence[Frame]:
@@ -201,15 +193,3 @@ def own_lines(frames: Sequence[Frame]) -> Sequence[Frame]:
         if frame["function"].endswith("_bootstrap") and str(frame["file"]).endswith("/process.py")
     ]
     return frames[begun[-1] :] if begun else frames
-
-
-def own_place(frames: Sequence[Frame]) -> Place | None:
-    """The innermost line of the user's program; of a library, if the program has none."""
-    own = [frame for frame in frames if not _is_library(str(frame["file"]))]
-    rest = [frame for frame in frames if not str(frame["file"]).endswith(OURS)]
-    chosen = own or rest
-    return Place(**chosen[-1]) if chosen else None
-
-
-def _is_library(file: str) -> bool:
-    return any(part in file for part in LIBRARIES) or file.endswith(OURS)

@@ -81,9 +81,13 @@ class RunInspection:
         self.findings_of: dict[str, list[str]] = {}  # the sentences, by reason
         self._is_pause_too_long = False
 
-    def tick(self) -> None:
-        """Conclude each question that all agents have answered, or whose time is over."""
-        self._look_for_hang()
+    def tick(self, *, is_ending: bool = False) -> None:
+        """Conclude each question that all agents have answered, or whose time is over.
+
+        `is_ending`: the workers are being ended, which is neither a hang nor progress.
+        """
+        if not is_ending:
+            self._look_for_hang()
         for name, gathering in list(self._gatherings.items()):
             late = running_s() - gathering.began > AGENTS_ANSWER_INSPECTION_S
             if name != "end" and (late or len(gathering.complete) == len(self._nodes)):

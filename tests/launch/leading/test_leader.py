@@ -160,8 +160,8 @@ def test_failures_that_are_alike_are_counted(spec):
     assert restart.count_same_failures(spec.run_dir) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
-def test_leader_that_loses_its_terminal_stops_its_run_and_records_that(tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP, signal.SIGALRM])
+def test_leader_that_gets_a_signal_stops_its_run_and_records_that(tmp_path, number):
     # below nohup, SIGHUP would be ignored
     command = ["env", f"--default-signal={number.name[3:]}"]
     command += [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
@@ -206,7 +206,8 @@ def test_exit_code_of_a_program_is_not_taken_for_signal(spec, code, capsys):
     assert follow(spec) == code
     assert run_record.read_end(spec.run_dir) == recorded
     assert cause_in(capsys.readouterr().err) == message
-    assert run_state.state_after(recorded).word == "failed"
+    state = run_state.state_after(recorded)  # its detail names the code once
+    assert (state.word, state.detail) == ("failed", f"rank 1 on node1: exit code {code}")
 
 
 def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):

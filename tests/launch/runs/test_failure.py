@@ -15,6 +15,7 @@ from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.failure import Failure, explain, failure_of, report
 from launch.runs.last_output import crash_of, of_logs
+from muster.worker.lost_peer import HAS_LEFT
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
 from tests.written import write
@@ -530,6 +531,7 @@ def test_a_traceback_that_was_shown_is_named_in_one_line(ended, tmp_path):
     """Also where torch has put the rank before each of its lines."""
     for rank in (1, 0):
         ended(rank, "crash", 2.0 - rank, "ValueError: bad 42", TRACEBACK)
+    printed(tmp_path, err=TRACEBACK.encode())
     whole = ["rank 0 failed in the same way", *explain(tmp_path, 4, 1).context[1:]]
     assert last_lines(tmp_path) == [*whole, *TRACEBACK.splitlines(), POINTER.format(tmp_path.name)]
     prefixed = "".join(f"[rank0]: {line}\n" for line in TRACEBACK.splitlines())
@@ -542,12 +544,65 @@ def test_a_traceback_that_was_shown_is_named_in_one_line(ended, tmp_path):
 GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
 
 
-def test_traceback_of_losers_is_not_shown_where_a_rank_left_early(ended, tmp_path):
+LOST = f"""\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in main
+    muster.record(3, loss=loss)
+  File "/opt/muster/train/sync/ranks.py", line 81, in during
+    return call(*given, **named)
+  File "/x/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
+    return func(*args, **kwargs)
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356, in barrier
+    work.wait()
+{GLOO}
+"""
+
+
+WAITS = {
+    ((0,), (1, 2)): "rank 0 waits in barrier, main, train.py:9, which ranks 1, 2 never reach: "
+    "they have ended with exit code 0 on n",
+    ((0, 1), (2,)): "ranks 0, 1 wait in barrier, main, train.py:9, which rank 2 never reaches: "
+    "it has ended with exit code 0 on n",
+}
+
+
+@pytest.mark.parametrize(("losers", "early"), WAITS)
+def test_rank_that_left_early_is_named_with_where_others_wait(ended, tmp_path, losers, early):
+    """The logs of both say nothing more."""
+    write(tmp_path, {"agents/node_00000.json": WITH_CHECKOUT})
+    for rank in losers:
+        ended(rank, "crash", 1.0, GLOO, LOST)
+    for rank in early:
+        ended(rank, "done", 0.5, code=0)
+    assert report(explain(tmp_path, 3, 1), tmp_path).splitlines()[1:] == [
+        f"error: {WAITS[losers, early]}"
+    ]
+
+
+WITH_CHECKOUT = {"index": 0, "node": "n", "address": "::1", "muster": "/opt/muster"}
+WITH_CHECKOUT["ranks"] = [0, 1, 2]
+
+
+def test_rank_that_left_init_is_named_with_where_others_wait(ended, tmp_path):
+    """Whichever rank has noticed it first, and under its node's name."""
+    write(tmp_path, {"agents/node_00000.json": WITH_CHECKOUT})
+    chain = f"{LOST}\nThe above exception was the direct cause ...\n\nPeerFailed: ...\n"
+    named = f"{PeerFailed.__name__}: rank 0 on vm has {HAS_LEFT}; ..."
+    closed = "RuntimeError: connection closed by peer\n\nPeerFailed: ..."
+    ended(1, "crash", 1.0, f"{PeerFailed.__name__}: lost rank 0 on vm, rank 2 on vm", chain)
+    ended(2, "crash", 1.1, named, chain)
+    ended(0, "crash", 1.2, named, f"Traceback (most recent call last):\n{closed}")
+    assert explain(tmp_path, 3, 1).text == (
+        "error: rank 0 on n has left muster.init(), and ranks 1, 2 wait in barrier, main, "
+        "train.py:9; all ranks have to leave it at the same step"
+    )
+
+
+def test_rank_that_left_early_is_named_where_no_line_is_known(ended, tmp_path):
     ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
     ended(1, "done", 0.5, code=0)
-    cause, pointer = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
+    (cause,) = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
     assert cause.startswith("error: rank 1 on node1 ended with exit code 0 while others")
-    assert pointer == POINTER.format(tmp_path.name)
 
 
 def test_first_lost_peer_traceback_is_shown_without_other_cause(ended, tmp_path):
@@ -555,7 +610,7 @@ def test_first_lost_peer_traceback_is_shown_without_other_cause(ended, tmp_path)
     ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
     agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
     lines = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
-    assert lines[:-1] == ["error: rank 0 on node0 lost another worker:", "Traceback ...", GLOO]
+    assert lines == ["error: rank 0 on node0 lost another worker:", "Traceback ...", GLOO]
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -9,6 +9,7 @@ import pytest
 from launch.runs import log_tail
 from launch.runs.log_tail import Follower, RequestFile
 from muster.worker.lost_peer import CONSEQUENCE
+from tests.written import write
 
 LINES = "".join(f"{number:099}\n" for number in range(10_000))
 
@@ -70,6 +71,22 @@ def test_line_on_a_lost_peer_is_not_shown_but_logged(tmp_path, workers, capfdbin
     in_full.poll(last=True)
     shown = capfdbinary.readouterr().err
     assert b"error: lost rank 1 on a\n" in shown and b"error: lost rank 0 on a, rank 1" in shown
+
+
+def test_traceback_that_ended_a_worker_is_left_to_the_cause(tmp_path, workers, capfdbinary):
+    """One that its program has printed by itself is shown."""
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "KeyError: 'x'"]
+    follower = Follower(tmp_path, prefixes=True)
+    workers(1, "\n".join([*lines, "goes on\n"]), "err")
+    follower.poll()
+    record = {"rank": 1, "traceback": "\n".join([*lines, ""])}
+    write(tmp_path, {"exits/rank_00001.json": record})
+    workers(1, "".join(f"[rank1]: {line}\n" for line in lines), "err")
+    follower.poll(last=True)
+    assert capfdbinary.readouterr().err == b"".join(
+        b"node?.1| %b\n" % line.encode() for line in [*lines, "goes on"]
+    )
+    assert follower.tail.endswith(b"KeyError: 'x'\ngoes on\n")
 
 
 @pytest.mark.parametrize(

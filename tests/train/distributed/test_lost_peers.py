@@ -75,6 +75,7 @@ NO_ANSWER, LIVES = {"answered": False}, {"rank_0_lives": True}
         ([lost(0), late(1), late(2), late(3)], {}, TIMED_OUT, ()),
         ([lost(0), end_of(1, Stopped(15)), lost(2), lost(3)], {}, "rank 1 on a was told to s", ()),
         ([lost(0), lost(1), lost(2), lost(3)], {}, "lost another worker ([x.cc:553]", ()),
+        ([lost(0), lost(1), End(3, "left", "")], {}, "rank 3 on b has left muster.init() ", (3,)),
         ([late(1)], NO_ANSWER, "rank 0 on a did not come within 3 s", (0,)),
         # it may wait for a rank that has failed, and notice when that one's process is gone
         ([lost(1)], LIVES, "lost rank 2 on b, rank 3 on b ", (2, 3)),

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from unittest.mock import Mock
@@ -16,6 +17,7 @@ from muster.errors import MusterError, UsageError
 from tests.launch.submit import wait_until
 from tests.train.workers import errors_of, finish, free_port, results_of, start_by_hand
 from train.distributed import agreement, placement, rendezvous
+from train.distributed.lost_peers import explained
 from train.distributed.placement import WorkerInfo
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
@@ -222,6 +224,42 @@ def test_nccl_group_connects_at_its_creation(device, backend, monkeypatch):
 
 
 @pytest.fixture
+def leave(monkeypatch):
+    """Has a rank of two leave, which finds the other one late; `closes` is called then."""
+    closes = Mock()
+    monkeypatch.setattr(rendezvous, "LEFT_ALONE_S", 0.0)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(dist, "destroy_process_group", closes)
+    store = dist.HashStore()
+
+    def leave(rank):
+        world = World(rank=rank, world_size=2, agent_store=True)
+        return threads.submit(rendezvous._leave_together, world, store)
+
+    with ThreadPoolExecutor() as threads:
+        yield leave, closes, store
+
+
+def test_rank_that_leaves_alone_closes_and_waits(leave):
+    """The others may be saving, which needs no connection."""
+    leave, closes, store = leave
+    first = leave(0)
+    assert wait_until(lambda: closes.called)
+    assert not first.done() and store.get("ends")
+    for left in (first, leave(1)):
+        assert left.result(timeout=300) is None
+
+
+def test_rank_that_leaves_hears_of_one_that_fails(leave):
+    leave, closes, store = leave
+    first = leave(0)
+    assert wait_until(lambda: closes.called)
+    explained(KeyError("x"), World(rank=1, world_size=2), ["a", "b"], store, 3.0)
+    with pytest.raises(RuntimeError, match="connection closed"):
+        first.result(timeout=300)
+
+
+@pytest.fixture
 def open_store(monkeypatch):
     """Opens the store of rank 0, which is there until the test ends."""
     monkeypatch.setattr(rendezvous, "_STORES", {})
@@ -271,6 +309,7 @@ def test_failed_rank_aborts_nccl_kernels_without_waiting(monkeypatch):
         is_over.wait()
 
     monkeypatch.setattr(rendezvous, "ABORT_S", 0.05)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(dist, "destroy_process_group", destroy)
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", abort)

@@ -1,6 +1,7 @@
 """The first sentence about a hung run names the rank that the others wait for, and where it is."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -156,10 +157,52 @@ def test_a_child_that_waits_for_its_next_task_is_not_named(frames, words, place)
     assert [str(one.place) for one in found] == ([place] if place else [])
 
 
+MUSTER = {**FRAME, "file": "/opt/muster/train/sync/ranks.py", "function": "during"}
+INSTALLED = {**MUSTER, "file": "/x/lib/python3.11/site-packages/muster/records.py"}
+WORKER = {**MUSTER, "file": "/opt/muster/muster/worker/worker_main.py"}
+MINE = {**MUSTER, "file": "/opt/muster/mine/train/data.py", "function": "read"}
+PYTHON = {**MUSTER, "file": "/usr/lib64/python3.11/threading.py", "function": "wait"}
+TORCH = {**MUSTER, "file": "/x/site-packages/torch/distributed/distributed_c10d.py"}
+TRACE = {**MUSTER, "file": "<eval_with_key>.3", "function": "forward"}
+
+
+@pytest.mark.parametrize(
+    ("frames", "file"),
+    [
+        ([WORKER, OWN, MUSTER, TORCH], "data.py"),
+        ([WORKER, OWN, INSTALLED, TORCH, PYTHON, TRACE], "data.py"),
+        ([WORKER, OWN, LIBRARY, MUSTER], "data.py"),
+        ([WORKER, MUSTER, MINE, TORCH], "data.py"),  # beside Muster's folders, in its checkout
+        ([WORKER, PYTHON, LIBRARY, MUSTER, TORCH], "table.py"),  # a package's own program
+        ([WORKER, PYTHON, MUSTER, TORCH], "ranks.py"),  # Muster's own trainer
+        ([WORKER, PYTHON], "threading.py"),
+        ([WORKER], None),
+    ],
+)
+def test_users_line_is_outside_muster_torch_and_python(frames, file):
+    threads = [{"name": "main", "main": True, "frames": frames}]
+    place = view_of({"rank": 0, "threads": threads, "muster": "/opt/muster"}, "node0").place
+    assert (place and Path(place.file).name) == file
+
+
+def test_rank_at_end_of_init_has_left():
+    leaves = {**MUSTER, "file": "/opt/muster/train/distributed/rendezvous.py"}
+    frames = [OWN, {**leaves, "function": "_leave_together"}]
+    threads = [{"name": "main", "main": True, "frames": frames}]
+    report = {"rank": 0, "threads": threads, "muster": "/opt/muster", "answers": True}
+    report["process"] = {"status": "sleeping", "words": "sleeps"}
+    left = replace(view_of(report, "node0"), groups={"0": Group((0, 1), 5)})
+    (sentence,) = diagnosed(left, waiting(1, world=2))
+    assert sentence.endswith(
+        "it has left muster.init(), in read, data.py:7; "
+        "rank 1 waits, in step, train.py:20, 29 min more at most"
+    )
+
+
 def test_an_ended_rank_is_said_to_be_so():
     ended = replace(view(2), ended="exit code 0 at 12:00:03")
     (sentence,) = diagnosed(waiting(0), waiting(1), waiting(3), ended)
-    assert ": it has ended: exit code 0 at 12:00:03; ranks 0, 1, 3 wait" in sentence
+    assert ": it has ended: exit code 0 at 12:00:03; ranks 0, 1, 3 wait, in step, tr" in sentence
 
 
 def test_a_rank_that_ended_because_another_gave_up_is_no_cause():

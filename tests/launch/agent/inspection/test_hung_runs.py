@@ -47,8 +47,9 @@ SENTENCES = {
     r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float",
     "shape": r"error: rank 1 on node1 died: Aborted: .*Is there a distributed collective mismatch",
     # gloo notices at once that it is gone, or not at all
-    "early": r"error: rank 1 on \S+ (ended with exit code 0 while others were in a collective|"
-    r"has not come to all_reduce 3 .*: it has ended: exit code 0 at [\d:]+; rank 0 gave up)",
+    "early": r"error: rank (0 waits in all_reduce, step, hung\.py:\d+, which rank 1 never reaches: "
+    r"it has ended with exit code 0 on node1|1 on node1 has not come to all_reduce 3 .*: it has "
+    r"ended: exit code 0 at [\d:]+; rank 0 gave up after \d+ s, in step, hung\.py:\d+)$",
     "late": r"error: rank 1 on node1 has not come to all_reduce 3 of the default group: it is in "
     r"load_data, hung\.py:\d+, for \d+ s, and sleeps; rank 0 gave up after \d+ s",
     "rank": r"error: ranks 0, 1 wait in init_process_group, in hung\.py:\d+: rank 0 on node0 \(pid "
@@ -87,3 +88,27 @@ def assert_says_the_cause(folder, how, err, code):
         seen = call(*jobs, cwd=folder)
         assert "this was seen when a collective timed out" in seen.stdout
         assert "waits in all_reduce 3 [1000]" in seen.stdout
+
+
+UNEVEN = """
+import muster, torch, torch.distributed as dist
+def step():
+    dist.all_reduce(torch.ones(1000))
+with muster.init(device="cpu") as run:
+    for number in range(2 + run.rank):
+        step()
+"""
+
+
+@pytest.mark.slow
+def test_rank_that_leaves_init_early_is_named_at_once(tmp_path):
+    """Not after the 30 minutes for which a collective waits."""
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    flags = ["--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    run = start(*flags, "--", "uneven.py", cwd=tmp_path, python=interpreter())
+    _, err = run.communicate(timeout=300)
+    assert run.returncode == 1
+    assert cause_in(err) == (
+        "error: rank 0 on node0 has left muster.init(), and rank 1 waits in all_reduce, step, "
+        "uneven.py:4; all ranks have to leave it at the same step"
+    )

@@ -246,6 +246,19 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
     return wait_until(lambda: look() > 1.5)
 
 
+@pytest.mark.parametrize("meeting", [None, {"store": "10.0.0.9:4000"}])
+def test_retries_in_init_process_group_are_no_progress(meeting, tmp_path):
+    """Each of them may write a warning."""
+    activity = Activity()
+    report = {"begun": -1, "meeting": meeting}
+    activity.look({0: os.getpid()}, {0: report})
+    began = activity._samples[0].active_at
+    with (tmp_path / "log").open("wb", buffering=0) as file:
+        file.write(b"connection refused")
+    activity.look({0: os.getpid()}, {0: report})
+    assert (activity._samples[0].active_at > began) == (meeting is None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["load_data", "spin"])
 def test_process_without_progress_stands_still(start, tmp_path, how):

@@ -47,6 +47,16 @@ def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
     assert len(messages) == 1
 
 
+def test_end_of_run_is_not_reported_as_progress(tmp_path):
+    spec, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0), []
+    requests = RequestFile(tmp_path)
+    inspection = RunInspection(spec, NODES[:1], requests, lambda **message: None, messages.append)
+    for still_s, more in ((16.0, {}), (16.0, {"complete": True}), (0.0, {})):
+        inspection.take(0, {"id": "hang", "still": {"s": still_s, "pause_s": 1.0}, **more})
+        inspection.tick(is_ending=not still_s)
+    assert len(messages) == 1 and "no progress" in messages[0]
+
+
 def test_node_that_does_not_answer_is_named_with_its_link(tmp_path):
     requests = RequestFile(tmp_path)
     inspection = RunInspection(

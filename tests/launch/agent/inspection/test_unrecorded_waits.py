@@ -68,6 +68,8 @@ def test_why_ranks_wait_without_a_recorded_collective(how, tmp_path):
             views = {rank: view_of(one, "node0") for rank, one in reports.items()}
             seen = sentences(views)[0]
             time.sleep(0.2)
+        looks = local_workers.ask(folder, [0, 1], 60.0, ask="progress").values()
+        assert all(bool(look["meeting"]) == (how == "tcp") for look in looks)
     assert re.match(SENTENCES[how], seen)
 
 
