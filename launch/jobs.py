@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from configs.help_page import Parser, at_login, describe
+from configs.raw import with_home
 from launch.agent.inspection import questions
 from launch.deadlines import FOLLOWED_JOB_TICK_S
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
@@ -218,7 +219,7 @@ def _run_in(folder: str) -> Path:
     Raises:
         UsageError: it is not a run folder.
     """
-    run = Path(folder).expanduser().absolute()
+    run = Path(with_home(folder)).absolute()
     config = run_files.CONFIG.path(run)
     try:
         config.stat()

@@ -200,7 +200,8 @@ def test_a_python_that_is_none_is_refused_by_name(muster, name):
 @pytest.mark.needs("ip")
 def test_the_doctor_looks_and_says_what_a_measurement_needs(muster, tmp_path):
     command = (muster, "doctor", *HERE, "--logs-dir", tmp_path, "--json")
-    own = call(*command, "--", "train.py")
+    (tmp_path / "train.py").write_text("")
+    own = call(*command, "--", "train.py", cwd=tmp_path)
     assert own.returncode == 1
     assert "not measured: the trainer" in own.stderr and "--python" in own.stderr
     document = json.loads(own.stdout.splitlines()[-1])

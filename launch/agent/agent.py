@@ -281,6 +281,8 @@ class NodeAttempt:
             except MusterError as error:
                 self._refuse(error.exit_code, str(error))
             except PermissionError as error:
+                if error.filename is None or self._workload is not None:
+                    raise
                 where = f"{self._assignment.name}: {error.filename}"
                 self._refuse(UsageError.exit_code, f"{where}: permission denied")
             except (OSError, RuntimeError) as error:

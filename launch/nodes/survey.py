@@ -61,7 +61,8 @@ ERROR_BYTES = 65_536  # read from the beginning of a command's stderr, and from 
 NO_ANSWER = "what it says is no answer of Muster's"
 LOOK = "look at python3 there, and its login shell"
 
-CONNECTION_BROKE = "the connection to it broke"  # in the line about such a node
+# In the line about such a node, by which `refuse_broken` finds it.
+CONNECTION_BROKE = "the connection to it broke"
 
 Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 

@@ -142,8 +142,7 @@ def absent(
     """A line if the named Python is not on this machine; `otherwise`: what runs without a name."""
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
-        why = "no such program, or it may not be run"
-        why = "permission denied" if is_denied(path) else why
+        why = "permission denied" if is_denied(path) else "no such program, or it may not be run"
         yield f"--python {python}: {why}; leave it out for {otherwise}"
 
 

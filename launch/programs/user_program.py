@@ -204,7 +204,7 @@ class UserProgram:
         if script.is_absolute() and script.is_relative_to(project):
             python_choice.say_once(
                 f"note: {script} itself runs, not its copy in the snapshot; to run the copy, give "
-                f"its relative path: {os.path.relpath(script, cwd)}"
+                f"its relative path: {shlex.quote(os.path.relpath(script, cwd))}"
             )
         # relative paths lead to the snapshot, and come before those of installed packages
         given = filter(None, self._environment.env.get("PYTHONPATH", "").split(os.pathsep))
@@ -218,7 +218,7 @@ class UserProgram:
             python_choice.say_once(
                 f"note: {python} also imports from {', '.join(found)} in the project, not in the "
                 "snapshot (PYTHONPATH, or pip install -e): later edits there change this run; to "
-                f"import from the snapshot: --env PYTHONPATH={os.pathsep.join(found)}"
+                f"import from the snapshot: --env PYTHONPATH={shlex.quote(os.pathsep.join(found))}"
             )
 
     def settings(self, *launch: object) -> str:

@@ -171,6 +171,7 @@ def distance(frame: Frame, muster: str) -> int:
 
 
 def is_of_muster(file: str, muster: str) -> bool:
+    """Whether a file is Muster's own; `muster` is the folder of its checkout on that node."""
     folders = tuple(f"{muster}/{name}/" for name in FOLDERS if muster)
     is_installed = any(f"{packages}muster/" in file for packages in PACKAGES)
     return is_installed or file.startswith(folders) or file.endswith((*AROUND, BESIDE))

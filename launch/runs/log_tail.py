@@ -184,11 +184,13 @@ class Follower:
         return b"".join(prefix + line for line in shown)
 
     def _without_traceback(self, file: _File, lines: Iterator[bytes]) -> Iterator[bytes]:
+        may_end = file.stream == "stderr"  # its record is written before, and read once a chunk
         for line in lines:
-            if file.stream == "stderr" and TRACEBACK in line:  # its record is written before
+            if may_end and not file.traceback and TRACEBACK in line:
+                may_end = False
                 path = RANK_END.path(self._run_dir, rank=file.rank)
                 record = records.read(RANK_END, path, "traceback") or {"traceback": ""}
-                file.traceback = frozenset(record["traceback"].encode().splitlines())
+                file.traceback = frozenset(record["traceback"].encode().splitlines()) - {b""}
             if TORCHS_PREFIX.sub(b"", line) not in file.traceback:
                 yield line
 

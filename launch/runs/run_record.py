@@ -187,8 +187,10 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         if number := lost_reader(error):
             end(spec.run_dir, 128 + number, f"stopped by {signal_name(number)}")
         else:
+            is_denied = isinstance(error, PermissionError) and error.filename is not None
+            code = UsageError.exit_code if is_denied else MusterError.exit_code  # as `entry` ends
             cause = DISK_FULL if is_full(error) else ""
-            end(spec.run_dir, MusterError.exit_code, explained(error), cause=cause)
+            end(spec.run_dir, code, explained(error), cause=cause)
         raise
     except Exception as error:
         text = at_limit(error) or f"{type(error).__name__}: {error}"

@@ -140,12 +140,13 @@ def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list
             say_once(
                 f"note: {nodes_out} down or drained (sinfo -R); the job waits for enough nodes"
             )
-        if count or problems:
-            return problems
+            return []
+    if problems:
+        return problems
     lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines() if line]
     lines = [line.removeprefix("allocation failure: ") for line in lines]
     reason = "; ".join(dict.fromkeys(lines)) or "it gives no reason"
-    return [*problems, f"Slurm would not take this job: {reason}; sinfo shows what the cluster has"]
+    return [f"Slurm would not take this job: {reason}; sinfo shows what the cluster has"]
 
 
 def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
@@ -211,7 +212,8 @@ def _beyond_nodes(
     # of several partitions, a job uses one
     largest = max(Counter(node.partition for node in nodes).values())
     if len(facts.nodes) > largest:
-        problems.append(f"--nodes {len(facts.nodes)}, but {where} has {largest} nodes")
+        has = f"{largest} node{'s' * (largest > 1)}"
+        problems.append(f"--nodes {len(facts.nodes)}, but {where} has {has}")
     return problems
 
 

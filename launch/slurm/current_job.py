@@ -13,6 +13,7 @@ from functools import cached_property
 
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SlurmConfig
+from launch.deadlines import SLURM_IS_SILENT_S
 from launch.slurm import controller
 from launch.slurm.controller import WAITING_STATES, job_state, scrubbed
 from muster.errors import MusterError
@@ -69,7 +70,11 @@ class CurrentJob:
     @cached_property
     def output(self) -> str:
         """The file for what its batch script prints, as squeue shows it; "" without an answer."""
-        return job_state(self.job_id, os.environ).output
+        try:
+            states = controller.job_states([self.job_id], os.environ, SLURM_IS_SILENT_S)
+        except MusterError:
+            return ""
+        return states[self.job_id].output
 
     def use(self, nodes: int) -> str:
         """A line about a run that uses the first `nodes` of the job's nodes."""

@@ -175,11 +175,12 @@ class SlurmRunWatcher(LeaderWatcher):
             if problem := self._other_cluster(job):
                 raise MusterError(problem)
             states = job_states(run_record.all_jobs(job), os.environ)
-            for job_id, state in states.items():
-                own = _of_run(run_dir, job, job_id, state)
-                if own.name == UNKNOWN:
-                    raise MusterError(f"{run_dir.name} was not cancelled: {own.reason}")
-                if not own.is_over:
+            own = {each: _of_run(run_dir, job, each, state) for each, state in states.items()}
+            for state in own.values():
+                if state.name == UNKNOWN:
+                    raise MusterError(f"{run_dir.name} was not cancelled: {state.reason}")
+            for job_id, state in own.items():
+                if not state.is_over:
                     act_on(job_id, ["scancel"], os.environ)
 
         retry_while_silent(scancel, say)

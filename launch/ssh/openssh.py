@@ -105,7 +105,8 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
         if code == NOT_CONNECTED:
             return explain(nodes[index], error_text)
         if code < 0 or code - 128 in set(signal.Signals):  # see connect.py
-            return f"{name}: {CONNECTION_BROKE}: ssh was killed by {signal_name(abs(code) % 128)}"
+            killed = signal_name(abs(code) % 128)
+            return f"{name}: {CONNECTION_BROKE}: ssh, or the Python there, was killed by {killed}"
         if NO_LOGIN in error_text:
             return f"{name}: permission denied: this account cannot log in; name another user"
         if "python3" in error_text and "not found" in error_text:

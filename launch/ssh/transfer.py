@@ -37,6 +37,7 @@ RULES = [
     "--filter=protect *",
 ]
 SCRIPT = Path(__file__).with_name("node_setup.sh")  # makes the environment of a node
+SENDING = "send-checkout"  # how the names of threads begin
 LISTED = 4  # names of files in the way
 
 
@@ -57,7 +58,7 @@ def send_checkout(
         return []
     before = process_tree.children()
     transport = openssh.transport([node.spec for node in apart], config)
-    with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+    with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE, SENDING) as pool:
         firsts = _claimed(apart, survey)
         try:
             sent = [pool.submit(_send, apart[index], config, extra or {}) for index in firsts]
@@ -66,9 +67,10 @@ def send_checkout(
             while wait(sent, SSH_TRANSFER_TICK_S).not_done:
                 pass
         except BaseException:  # a signal; otherwise the pool would wait until everything is sent
-            shutdown = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
-            shutdown.start()
-            while shutdown.is_alive():
+            kwargs = {"cancel_futures": True}
+            threading.Thread(target=pool.shutdown, kwargs=kwargs, name=SENDING).start()
+            # a thread whose start the signal interrupted is not known to the pool
+            while any(thread.name.startswith(SENDING) for thread in threading.enumerate()):
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
@@ -132,10 +134,13 @@ def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str
         limit = threading.Timer(SSH_SETUP_S, process.kill)
         limit.start()
         error_text = ""
-        for line in process.stderr:
-            error_text += (text := printable(line.decode(errors="replace").rstrip())) + "\n"
-            print(_of_node(node, text), file=sys.stderr, flush=True)
-        limit.cancel()
+        try:
+            for line in process.stderr:
+                text = printable(line.decode(errors="replace").rstrip())
+                error_text += f"{text}\n"
+                print(_of_node(node, text), file=sys.stderr, flush=True)
+        finally:
+            limit.cancel()
     if process.returncode == -signal.SIGKILL:
         return f"{node.name}: making the environment took longer than {SSH_SETUP_S / 60:.0f} min"
     if process.returncode == openssh.NOT_CONNECTED:

@@ -50,7 +50,9 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
     except OSError as error:
         own = OWN / f"{path.stem}.yaml"
-        if own.is_file() and path in (Path(path.stem), Path("configs", "studies", own.name)):
+        is_absent = isinstance(error, FileNotFoundError | IsADirectoryError)
+        names = (Path(path.stem), Path("configs", "studies", own.name))
+        if is_absent and own.is_file() and path in names:
             return read(own, more, rate)
         raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
     except yaml.YAMLError as error:

@@ -43,7 +43,9 @@ NUMBERS = (bool, int, float, str, type(None))
 LENGTH_BYTES = 8  # of a packed value, in front of it; zeros follow it
 MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
 Sums = dict[str, list[list[Any]]]  # of each object's state its parts: [key, checksum]
-WRAPPERS = re.compile(r"(^|\.)(?:_orig_mod|module)\.")  # what torch.compile and DDP add to names
+WRAPPERS = re.compile(
+    r"(^|\.)(?:(?:_orig_mod|module)\.)+"
+)  # what torch.compile and DDP add to names
 MOST_NAMED = 5  # parameters in a warning
 MOST_TEXT = 500  # characters of torch's own error
 warn_once = lru_cache(maxsize=None)(warn)
@@ -174,7 +176,9 @@ class ObjectStates:
                     continue
                 rows = [{(key, checksum) for key, checksum in sums[rank][name]} for rank in members]
                 differing = {key for key, _ in rows[0].union(*rows) - rows[0].intersection(*rows)}
-                own = {id(param) for param in replica.parameters()}
+                ignored = replica.parameters_to_ignore
+                named = replica.module.named_parameters()
+                own = {id(param) for key, param in named if key not in ignored}
                 drifted = [
                     re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
                     for key, param in module.named_parameters()

@@ -23,14 +23,17 @@ wait for it in a collective would wait in vain.
 
 import json
 import os
+import socket
+import stat
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from threading import Thread, Timer
 
 import torch
@@ -141,6 +144,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     choose_interface(world)
     device = placement.choose_device(how.device, world, workers, how.backend)
     backend = placement.choose_backend(how.backend, device)
+    others = _connections()
     dist.init_process_group(
         backend,
         # NCCL's connections are made here, within the time to join, not at the first collective.
@@ -150,23 +154,24 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         world_size=world.world_size,
         timeout=timedelta(seconds=how.join_timeout_s),
     )
+    connections = _connections().keys() - others.keys()
     set_timeout(timedelta(seconds=how.timeout_s))
     is_closed = False
     try:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
             world = placement.with_neighbours(world, workers)
         yield Peers(world, store, workers, device)
-        _leave_together(world, store)
+        _leave_together(world, store, connections)
     except StoppedCleanly:
         try:
-            _leave_together(world, store)
+            _leave_together(world, store, connections)
         except RuntimeError:  # everything is on the disk, whatever the others do
             is_closed = True
-            _close_at_once()
+            _close_at_once(connections)
         raise
     except BaseException as error:
         is_closed = True
-        _close_at_once()  # ranks that wait for this one get an error at once
+        _close_at_once(connections)  # ranks that wait for this one get an error at once
         reason = explained(error, world, [worker.host for worker in workers], store, how.timeout_s)
         if reason is error:
             raise
@@ -177,7 +182,32 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         gloo_threads.wait()  # `worker_main.py` does, but torchrun or mpirun may have started this
 
 
-def _close_at_once() -> None:
+def _connections() -> dict[int, int]:
+    """The file descriptors of this process's TCP connections, by inode."""
+    found = dict[int, int]()
+    for fd in (int(path.name) for path in Path("/dev/fd").iterdir()):
+        with suppress(OSError):  # closed by now, or not connected
+            status = os.fstat(fd)
+            if stat.S_ISSOCK(status.st_mode):
+                with socket.socket(fileno=os.dup(fd)) as copy:
+                    copy.getpeername()
+                    if copy.family in (socket.AF_INET, socket.AF_INET6):
+                        found[status.st_ino] = fd
+    return found
+
+
+def _shut_down(connections: Collection[int]) -> None:
+    """Shut down these connections of gloo; ranks that wait for this one then get an error.
+
+    `destroy_process_group` does not close them while a DDP exists, which has the group, too.
+    """
+    for inode, fd in _connections().items():
+        if inode in connections:
+            with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+
+
+def _close_at_once(connections: Collection[int]) -> None:
     """Close this rank's connections to the others, whatever they do.
 
     `destroy_process_group` lets NCCL's kernels end first, and those wait for all ranks. An abort
@@ -186,6 +216,7 @@ def _close_at_once() -> None:
     if not dist.is_initialized():
         return
     if dist.get_backend() != "nccl":
+        _shut_down(connections)
         dist.destroy_process_group()
         return
     abort = Thread(target=dist.distributed_c10d._abort_process_group, name="abort", daemon=True)
@@ -280,14 +311,14 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
 
 
-def _leave_together(world: World, store: dist.Store) -> None:
+def _leave_together(world: World, store: dist.Store, connections: Collection[int]) -> None:
     """Leave together: no rank closes its connections while another still uses them.
 
     Some ranks may still be saving. Rank 0 leaves last, since it may serve the store through which
     the others report that they leave.
     """
     if world.is_led or world.agent_store:
-        _wait_for_leavers(world, store)
+        _wait_for_leavers(world, store, connections)
     else:  # no agent ends this rank if another one dies: only its connections tell
         wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
@@ -299,7 +330,7 @@ def _leave_together(world: World, store: dist.Store) -> None:
             store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))
 
 
-def _wait_for_leavers(world: World, store: dist.Store) -> None:
+def _wait_for_leavers(world: World, store: dist.Store, connections: Collection[int]) -> None:
     """Wait until every rank leaves, and close gloo's connections before that if some take long.
 
     Raises:
@@ -313,8 +344,9 @@ def _wait_for_leavers(world: World, store: dist.Store) -> None:
         if waited_s > LEFT_ALONE_S and not has_closed:
             has_closed = True
             note_left(world.rank, store)
-            if dist.get_backend() == "gloo":
-                dist.destroy_process_group()
+            if dist.is_initialized() and dist.get_backend() == "gloo":
+                _shut_down(connections)
         if waited_s > DISK_PATIENCE_S or others_failed(store):
+            # in gloo's words, by which lost_peers.py recognizes a consequence
             raise RuntimeError("connection closed by peer")
         time.sleep(0.02 if waited_s < LEFT_ALONE_S else 0.2)

@@ -109,8 +109,9 @@ def exchange(
 class ProgramRequests:
     """The requests of a program's checkpoints, sent with the loss of a step that it records.
 
-    These are the checkpoints whose `after_step` was called last. They are held weakly, since they
-    hold a model. Python's collector may take them on some ranks only, which then request nothing.
+    These are the checkpoints whose `after_step` or `save` was called last. They are held weakly,
+    since they hold a model. Python's collector may take them on some ranks only, which then request
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class ProgramRequests:
         """
         source = None if self._source is None else self._source()
         requests = NO_REQUESTS if source is None else source.requests(step)
-        shared = _exchange_after(step, ranks, loss, requests)
+        shared = _exchange_after(step, ranks, loss, requests, records=True)
         self._last_exchange = step, shared
         return shared
 
@@ -140,16 +141,18 @@ class ProgramRequests:
         self._source = weakref.ref(source)
         if is_last and last_exchange is not None and last_exchange[0] == step:
             return last_exchange[1].requests
-        return _exchange_after(step, ranks, 0.0, source.requests(step)).requests
+        return _exchange_after(step, ranks, 0.0, source.requests(step), records=False).requests
 
 
-def _exchange_after(step: int, ranks: Ranks, loss: float, requests: StepRequests) -> Shared:
-    shared = exchange(ranks, loss, requests, more=[torch.tensor([step])])
-    first_ranks = dict[int, int]()  # at each step
-    for rank, (other,) in enumerate(shared.more[0].tolist()):
-        first_ranks.setdefault(int(other), rank)
+def _exchange_after(
+    step: int, ranks: Ranks, loss: float, requests: StepRequests, *, records: bool
+) -> Shared:
+    shared = exchange(ranks, loss, requests, more=[torch.tensor([step, records])])
+    first_ranks = dict[tuple[int, int], int]()  # at each step, in each kind of call
+    for rank, (other, other_records) in enumerate(shared.more[0].tolist()):
+        first_ranks.setdefault((int(other), int(other_records)), rank)
     if len(first_ranks) > 1:
-        places = ", ".join(f"rank {rank} at step {step}" for step, rank in first_ranks.items())
+        places = ", ".join(f"rank {rank} at step {step}" for (step, _), rank in first_ranks.items())
         raise UsageError(
             f"{places.replace(' at', ' is at', 1)}; every rank must call muster.record, after_step "
             "and save for the same steps, even where it skips an update"

@@ -335,7 +335,8 @@ def _wrong_numbers(views: Mapping[int, RankView]) -> str:
 
 
 def _process(view: RankView) -> str:
-    return f"rank {view.rank} on {view.node} (pid {view.pid})"
+    pid = "" if view.pid is None else f" (pid {view.pid})"
+    return f"rank {view.rank} on {view.node}{pid}"
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:

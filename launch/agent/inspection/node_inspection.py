@@ -3,9 +3,9 @@
 How progress is seen: every few seconds each worker, with all its child processes, is examined. It
 is active if it has begun a collective, read or written anything, touched new memory while
 computing, or run through different code. On a busy machine the last takes several looks. An endless
-loop does none of these. In `init_process_group` nothing counts: torch tries an address again and
-again. A rank that waits in a collective does none of these either, however much
-it computes meanwhile. A process that the program has started, such as a pool that prepares data, is
+loop does none of these. In `init_process_group` nothing counts, since torch retries the same
+address for ever. A rank that waits in a collective does none of these either, however much it
+computes meanwhile. A process that the program has started, such as a pool that prepares data, is
 active whenever it computes: an endless loop in it cannot be recognised. One rank that evaluates,
 saves, compiles or loads is progress for all others that wait for it.
 
@@ -223,9 +223,9 @@ class Activity:
             new = _Sample.of(pid, begun.get("begun", last_number), is_program=is_program)
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
-                is_still = was_disturbed or self._is_disturbed or begun.get("meeting") is not None
+                is_no_sign = was_disturbed or self._is_disturbed or begun.get("meeting") is not None
                 counts = new.number != old.number  # no question changes this number
-                if not counts and (is_still or not _is_active(old, new, len(places))):
+                if not counts and (is_no_sign or not _is_active(old, new, len(places))):
                     new.active_at = old.active_at
                     new.places = places
             self._samples[rank] = new

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -347,7 +348,10 @@ def slurm_variables(assignment: Assignment, env: Mapping[str, str]) -> dict[str,
     }
     cores = env.get("SLURM_CPUS_PER_TASK", "")
     if cores.isdecimal() and "SLURM_STEP_ID" in env:  # a batch script has the cores of all tasks
-        variables["SLURM_CPUS_PER_TASK"] = str(max(int(cores) // len(assignment.ranks), 1))
+        own = str(max(int(cores) // len(assignment.ranks), 1))
+        variables["SLURM_CPUS_PER_TASK"] = own
+        if tres := env.get("SLURM_TRES_PER_TASK"):  # newer srun refuses two that differ
+            variables["SLURM_TRES_PER_TASK"] = re.sub(r"\b(cpu[:=])\d+", rf"\g<1>{own}", tres)
     return variables
 
 
@@ -365,10 +369,11 @@ def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> N
     is_alone = assignment.count == 1 and len(assignment.ranks) == 1
     variable = None if is_alone else absent_interface(env, own)
     if variable is not None:
+        cards = ", ".join(own) or "no network card"
+        use = " to reach other machines" if on_several_machines else ""
         raise MusterError(
-            f"{variable} is set to {env[variable]} on {assignment.name}, which has "
-            f"{', '.join(own)}{' to reach other machines' if on_several_machines else ''}; set it "
-            "to one of these, or leave it unset: then Muster chooses"
+            f"{variable} is set to {env[variable]} on {assignment.name}, which has {cards}{use}; "
+            "set it to one of these, or leave it unset: then Muster chooses"
         )
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.help_page import Parser
-from configs.raw import SWITCH, Given
+from configs.raw import SWITCH, Given, with_home
 from configs.settings.fields import flag
 from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
@@ -152,7 +152,7 @@ def read(word: str, arguments: Sequence[str]) -> Command:
     login = {given.name: given.text for given in cluster if given.name in LOGIN}
     login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
     if "login_config" in login:
-        login["login_config"] = str(Path(login["login_config"]).expanduser().absolute())
+        login["login_config"] = str(Path(with_home(login["login_config"])).absolute())
     script: Sequence[str] = ()
     python = None
     problems: list[str] = []

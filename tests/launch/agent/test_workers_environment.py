@@ -75,6 +75,7 @@ def test_settings_of_torchrun_in_the_environment_do_not_reach_ours(tmp_path, mon
 
 
 SLURM_TASK = {"SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}
+SLURM_TASK["SLURM_TRES_PER_TASK"] = "cpu=6,gres/gpu:1"
 
 
 def test_workers_of_a_slurm_node_are_tasks_of_one_step(tmp_path):
@@ -84,7 +85,9 @@ def test_workers_of_a_slurm_node_are_tasks_of_one_step(tmp_path):
         assert found[f"SLURM_{name}"] == "9"
     for name in ("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"):
         assert found[f"SLURM_{name}"] == "3(x2),2,1"
-    for name, value in (("GTIDS", "6,7"), ("NTASKS_PER_NODE", "3"), ("CPUS_PER_TASK", "3")):
+    of_node = {"GTIDS": "6,7", "NTASKS_PER_NODE": "3", "CPUS_PER_TASK": "3"}
+    of_node["TRES_PER_TASK"] = "cpu=3,gres/gpu:1"
+    for name, value in of_node.items():
         assert found[f"SLURM_{name}"] == value
     ranks = {"SLURM_PROCID": "7", "SLURM_LOCALID": "1"}  # as worker_main.py sets them
     task = {"SLURM_JOB_ID": "1", "MASTER_ADDR": "node0", **SLURM_TASK, **found, **ranks}

@@ -308,8 +308,8 @@ STATES = [
     ("CANCELLED", "PENDING", "pending", "job 13"),
     ("FAILED", "PENDING", "pending", "job 13"),
     ("CANCELLED", "CANCELLED", "stopped", "exit code 143: cancelled before it began"),
-    ("CANCELLED", "TIMEOUT", "failed", "exit code 1: error: Slurm says TIMEOUT of job 13"),
-    ("COMPLETED", "NODE_FAIL", "failed", "exit code 1: error: Slurm says NODE_FAIL of job 13"),
+    ("CANCELLED", "TIMEOUT", "failed", "exit code 1: Slurm says TIMEOUT of job 13"),
+    ("COMPLETED", "NODE_FAIL", "failed", "exit code 1: Slurm says NODE_FAIL of job 13"),
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launch.agent.inspection import rank_view
 from muster.errors import MusterError, UsageError
 from tests.launch.submit import wait_until
 from tests.train.workers import errors_of, finish, free_port, results_of, start_by_hand
@@ -228,13 +229,15 @@ def leave(monkeypatch):
     """Has a rank of two leave, which finds the other one late; `closes` is called then."""
     closes = Mock()
     monkeypatch.setattr(rendezvous, "LEFT_ALONE_S", 0.0)
+    monkeypatch.setattr(rendezvous, "DISK_PATIENCE_S", 60.0)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(dist, "destroy_process_group", closes)
+    monkeypatch.setattr(rendezvous, "_shut_down", closes)
     store = dist.HashStore()
 
     def leave(rank):
         world = World(rank=rank, world_size=2, agent_store=True)
-        return threads.submit(rendezvous._leave_together, world, store)
+        return threads.submit(rendezvous._leave_together, world, store, {1})
 
     with ThreadPoolExecutor() as threads:
         yield leave, closes, store
@@ -257,6 +260,24 @@ def test_rank_that_leaves_hears_of_one_that_fails(leave):
     explained(KeyError("x"), World(rank=1, world_size=2), ["a", "b"], store, 3.0)
     with pytest.raises(RuntimeError, match="connection closed"):
         first.result(timeout=300)
+    assert rendezvous._leave_together.__name__ == rank_view.LEAVES  # by which agents see it
+
+
+def test_only_connections_of_the_group_are_shut_down():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pairs = []
+        for _ in range(2):
+            before = rendezvous._connections()
+            client = socket.create_connection(server.getsockname(), timeout=60)
+            made = rendezvous._connections().keys() - before.keys()
+            pairs.append((client, server.accept()[0], made))
+    (mine, peer, made), (other, its_peer, _) = pairs
+    rendezvous._shut_down(made)
+    assert peer.recv(1) == b""
+    other.sendall(b"x")
+    assert its_peer.recv(1) == b"x"
+    for end in (mine, peer, other, its_peer):
+        end.close()
 
 
 @pytest.fixture
@@ -314,7 +335,7 @@ def test_failed_rank_aborts_nccl_kernels_without_waiting(monkeypatch):
     monkeypatch.setattr(dist, "destroy_process_group", destroy)
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", abort)
     try:
-        rendezvous._close_at_once()
+        rendezvous._close_at_once(())
         assert begins.wait(timeout=300) and not destroy.called
     finally:
         is_over.set()

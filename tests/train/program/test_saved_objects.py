@@ -111,7 +111,7 @@ def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
         assert muster.record(step, loss=step) == step
         checkpoints.after_step(step)
     assert [row.tolist() for row in rows] == [
-        [1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [3, 0, 0, 0, 0, 3],
+        [1, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 0], [2, 0, 0, 0, 0, 2, 1], [3, 0, 0, 0, 0, 3, 1],
     ]  # fmt: skip
     with checkpoints:
         checkpoints.after_step(4)  # before its record, or without one

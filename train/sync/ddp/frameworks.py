@@ -83,7 +83,8 @@ def sync_ddp(
     else:
         raise UsageError(
             f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
-            "Trainer and no DDPStrategy of Lightning; in a loop of your own, use muster.sync(model)"
+            "Trainer and no DDPStrategy of Lightning or Lightning Fabric; in a loop of your own, "
+            "use muster.sync(model)"
         )
     return framework
 
@@ -133,12 +134,12 @@ def _of_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
         )
     make = getattr(strategy, method)
 
-    def make_ddp(*given: nn.Module) -> DistributedDataParallel:
+    def make_ddp(*given: nn.Module, **named: nn.Module) -> DistributedDataParallel:
         group = group_of(ddp_options)
-        device = device_of(*(given or [strategy.model]))
+        device = device_of(*([*given, *named.values()] or [strategy.model]))
         chosen = hook_choice.for_device(device, group)
         ddp_options.update(**chosen.bucket_options(device, group), **VIEWS)
-        model: DistributedDataParallel = make(*given) or strategy.model
+        model: DistributedDataParallel = make(*given, **named) or strategy.model
         chosen.register(model)
         return model
 
