@@ -116,8 +116,8 @@ def test_a_node_without_rsync_is_known_whatever_its_shell_says(text):
     (255, "Connection to 10.0.0.1 closed by remote host.", "the connection to it broke: Connec"),
     (255, "client_loop: send disconnect: Broken pipe", "the connection to it broke: client_loop"),
     (255, "ssh: connect to host a: Connection refused", "nothing listens for ssh there"),
-    (137, "", "the connection to it broke: ssh was killed by SIGKILL"),
-    (-15, "", "the connection to it broke: ssh was killed by SIGTERM"),
+    (137, "", "the connection to it broke: ssh, or the Python there, was killed by SIGKILL"),
+    (-15, "", "the connection to it broke: ssh, or the Python there, was killed by SIGTERM"),
     (1, "This account is currently not available.", "permission denied: this account cannot log"),
     (1, "ImportError: no json", "its Python could not report on the node: ImportError: no json"),
 ])  # fmt: skip
