@@ -1,7 +1,7 @@
 """Bring fixed defects back, one at a time, and see whether tests notice: README.md has the list.
 
     .venv/bin/python tests/breakages/try_all.py                    each patch against its own tests
-    .venv/bin/python tests/breakages/try_all.py 13 24              these two alone
+    .venv/bin/python tests/breakages/try_all.py 13 core-04         these two alone
     .venv/bin/python tests/breakages/try_all.py 13 --command 'make test-quick'
 
 It prints a row for each patch: caught, or NOT caught. The tests must pass first without a patch.
@@ -42,14 +42,14 @@ class Result(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("numbers", nargs="*", type=int, help="of lines (default: all patches)")
+    parser.add_argument("names", nargs="*", help="of patches, such as 13 or core-04 (default: all)")
     parser.add_argument("--test", action="append", help="in place of those that a patch names")
     parser.add_argument("--command", help="a whole command in place of tests, such as 'make test'")
     parser.add_argument(
         "--no-baseline", action="store_true", help="do not run anything without a patch first"
     )
     options = parser.parse_args(argv)
-    patches = [patch_of(number) for number in options.numbers] or sorted(HERE.glob("*.patch"))
+    patches = [patch_of(name) for name in options.names] or sorted(HERE.glob("*.patch"))
     if changed := git("status", "--porcelain", "--untracked-files=no"):
         sys.exit(f"error: files of this checkout are changed; commit or restore them:\n{changed}")
     signal.signal(signal.SIGTERM, stop)
@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(missed > 0)
 
 
-def patch_of(number: int) -> Path:
-    path = HERE / f"{number:03d}.patch"
+def patch_of(name: str) -> Path:
+    path = HERE / f"{name.zfill(3)}.patch"
     if not path.exists():
         sys.exit(f"error: there is no {path.relative_to(REPOSITORY)}")
     return path
@@ -99,7 +99,7 @@ def tried(patch: Path, commands: Sequence[tuple[str, ...]], *, is_pytest: bool) 
             lines = result.output.splitlines()[-MOST_LINES:]
             print(f"{shlex.join(command)}: exit code {result.code}", *lines, sep="\n")
     verdict = "caught" if is_caught else "NOT caught"
-    print(f"|{int(patch.stem)}|{verdict}|{seconds:.0f} s|{', '.join(failed)}|", flush=True)
+    print(f"|{patch.stem.lstrip('0')}|{verdict}|{seconds:.0f} s|{', '.join(failed)}|", flush=True)
     return is_caught
 
 

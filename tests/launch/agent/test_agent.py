@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from launch.agent.agent import NodeAttempt, Outcome, PartState, Signals
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
+from launch.agent.stopping import STOPPABLE
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
@@ -21,6 +23,7 @@ from muster.checkout import CHECKOUT
 from tests.commands import call, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import run_well, start, submit
+from tests.written import write
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -170,6 +173,21 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
                 if b'"ended"' in line:
                     break
         assert agent.wait(timeout=300) == 128 + signal.SIGINT
+
+
+def test_worker_that_can_stop_gets_the_leaders_reason(tmp_path):
+    """It prints the reason in its last line: `stopped cleanly after step 7 (SIGINT)`."""
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach())
+    to_agent = Channel(others.fileno(), others.detach())
+    agent = NodeAttempt(assignment(tmp_path), leader, Signals(), tmp_path, WarmInterpreter())
+    with closing(leader), closing(to_agent), ended(subprocess.Popen(["sleep", "300"])) as worker:
+        reason = write(tmp_path / STOPPABLE, {str(worker.pid): ""}) / str(worker.pid)
+        to_agent.send(stop=130, why="told to stop (SIGINT)", signal="SIGINT", hurry=False)
+        agent._hear()
+        agent._stop()
+        assert reason.read_text() == "SIGINT"
+        assert worker.wait(timeout=300) == -signal.SIGTERM
 
 
 def test_an_agent_imports_no_library_that_it_does_not_use():

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
 from launch.agent.led_run import AgentConnection, Attempt
+from launch.agent.log_sync import LogSync
 from launch.ends import End, Kind
 from launch.nodes.channel import (
     FROM_LEADER,
@@ -39,6 +40,7 @@ from launch.starters.base import WarmInterpreter
 from tests.fuzzing import fuzzed
 from tests.launch import odd_messages
 from tests.launch.odd_messages import nearly
+from tests.written import write
 
 TWO = WorkersPerNode(2)
 NODE = NodeFacts(NodeSpec("localhost", TWO), "node0", "python", "/", TWO)
@@ -205,6 +207,18 @@ def test_every_message_of_an_agent_is_understood(message):
         assert job._first is None or {"failed", "worker_end", "ended"} & message.keys()
         assert not job._agents[1].channel.ended
         assert held_bytes(job._run_dir) > before or "file" not in message
+
+
+def test_file_with_a_name_that_is_not_utf_8_comes_home(tmp_path):
+    name = "model/caf\udce9"
+    write(tmp_path, {name: "weights"})
+    first = assignments_of(LaunchSpec("run", tmp_path, Program(())), FACTS, [])[0]
+    with leader() as (job, others):
+        channel = Channel(others[0].fileno(), others[0].detach())
+        with closing(channel):
+            LogSync(first).send_rest(channel, 75.0)
+            job._hear(job._agents[0])
+        assert (job._run_dir / name).read_text() == "weights"
 
 
 @pytest.mark.parametrize("port", ["x", -1, True, None, "\ud800", 2**40])
@@ -406,6 +420,13 @@ def test_worker_with_endless_or_slow_answer_counts_as_silent(answer, tmp_path):
     with worker(tmp_path, answer()):
         (report,) = local_workers.ask(tmp_path, [0], 0.5, ask="progress").values()
     assert not report["answers"]
+
+
+def test_text_of_an_agent_reaches_terminal_without_control_characters(capsys):
+    stalled = {"beat": 5.0, "stands_s": 60.0, "waits_for": "/disk\x1b[2J"}
+    with leader() as (job, others):
+        hear(job, others[1], odd_messages.line(stalled))
+    assert "it waits for /disk\\x1b[2J" in capsys.readouterr().out
 
 
 def test_a_text_of_a_node_moves_no_cursor():
