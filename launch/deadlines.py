@@ -69,10 +69,6 @@ AGENTS_SEND_FILES_S: Final = 60.0  # longer, while they still send files over a 
 AGENTS_PAUSE_BETWEEN_FILES_S: Final = 2.0  # after a longer pause nothing more comes
 SRUN_ENDS_AFTER_TASKS_S: Final = 2.0
 
-# -- recovery: the leader looks for the first step of an attempt ---------------------------------
-RECOVERY_LOOK_LEAST_S: Final = 0.1
-RECOVERY_LOOK_MOST_S: Final = 30.0
-
 # -- inspection: worker < agent < leader < who asked ---------------------------------------------
 WORKER_ANSWERS_S: Final = 1.0
 WORKER_ANSWERS_LAST_LOOK_S: Final = 0.4  # it is about to be ended

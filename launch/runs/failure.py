@@ -119,7 +119,7 @@ def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any])
     return replace(failure, code=code, text=record["message"])
 
 
-def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
+def end_record_of(failure: Failure) -> dict[str, Any]:
     """The record of this failure as the end of its run, so that no reader has to judge again."""
     end = failure.end
     return end_record(
@@ -129,7 +129,6 @@ def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict
         failure.cause,
         failure.output,
         None if end is None else replace(end, traceback="").to_json(),
-        noticed_unix_s,
     )
 
 
