@@ -42,7 +42,6 @@ from muster.run_files import (
     SUBMITIT,
 )
 from muster.worker.lost_peer import HAS_LEFT
-from muster.worker.unrecorded_waits import C10D
 from muster.writing import full_disk
 
 KILLED = 128 + signal.SIGKILL
@@ -51,6 +50,7 @@ MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
+C10D = "torch/distributed/distributed_c10d.py"  # the file of torch's collectives
 NO_NCCL = "Distributed package doesn't have NCCL built in"
 TRACED = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$', re.M)
 RANK = re.compile(r"\brank (\d+) on ")
