@@ -4,8 +4,7 @@ How it works: a thread waits at a unix socket in a folder that only the user can
 second it notes where the main thread is, so it can say for how long, and whether NCCL is about to
 abort the process. The thread needs the interpreter, which C code may hold. In that case
 faulthandler, triggered by a signal, writes the stacks into a file beside the socket, without the
-interpreter. Forked children, such as the processes of a data loader, inherit the signal but not the
-socket. The collectives are read from torch's flight recorders, by names that torch may change:
+interpreter. The collectives are read from torch's flight recorders, by names that torch may change:
 missing ones are left out.
 
 This file is loaded into every worker by its path. It needs the standard library alone, of Python
