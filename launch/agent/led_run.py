@@ -689,7 +689,7 @@ class Attempt:
             self._send_all(start=message["master_port"])
             if self._spec.attempt:
                 attempt = self._spec.attempt + 1
-                self._fault_unix_s = recovery.fault_unix_s(self._run_dir, attempt)
+                self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, attempt)
 
     def _meet(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""

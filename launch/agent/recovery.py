@@ -14,7 +14,7 @@ from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 
 
-def fault_unix_s(run_dir: Path, attempt: int) -> float | None:
+def recorded_fault_unix_s(run_dir: Path, attempt: int) -> float | None:
     """When the fault happened because of which this attempt was started; None if not recorded."""
     path = run_files.EXIT.path(_earlier_folder(run_dir, attempt))
     record = records.read(run_files.EXIT, path, "time_unix_s")

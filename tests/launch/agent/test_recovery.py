@@ -20,7 +20,7 @@ def run_dir(tmp_path):
 
 def report(run_dir, has_output=False):
     """Of a run whose node 0 has its clock 7 s behind the leader's."""
-    fault_unix_s = recovery.fault_unix_s(run_dir, 2)
+    fault_unix_s = recovery.recorded_fault_unix_s(run_dir, 2)
     return recovery.report(run_dir, 2, fault_unix_s, has_output, clock_offset_s=7.0)
 
 
@@ -55,6 +55,6 @@ def test_recovery_has_no_fault_where_nothing_recorded_one(run_dir):
     """As when a job lost its first node, and was requeued."""
     record = run_dir / "attempts" / "0" / "exit.json"
     record.write_text(json.dumps({"time_unix_s": 20.5}))
-    assert recovery.fault_unix_s(run_dir, 2) is None
+    assert recovery.recorded_fault_unix_s(run_dir, 2) is None
     record.unlink()
-    assert recovery.fault_unix_s(run_dir, 2) is None
+    assert recovery.recorded_fault_unix_s(run_dir, 2) is None

@@ -378,7 +378,7 @@ def test_random_records_of_a_node_have_a_cause(records):
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
         run_record.each_ran_alone(run_dir)
-        recovery.fault_unix_s(run_dir, 2)
+        recovery.recorded_fault_unix_s(run_dir, 2)
         recovery.report(run_dir, 2, 8.0, has_output=True, clock_offset_s=0.0)
 
 
