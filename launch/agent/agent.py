@@ -95,7 +95,7 @@ from muster.errors import STOPPED, MusterError, UsageError, at_limit, explained,
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
-from muster.writing import full_disk, in_use, reserve, scratch_folder, write_json
+from muster.writing import full_disk, in_use, scratch_folder, write_json
 
 if TYPE_CHECKING:
     from launch.agent.inspection.node_inspection import NodeInspection
@@ -658,10 +658,8 @@ def write_agent(
         "muster": str(CHECKOUT),
         **this_process(),
     }
-    run_dir = assignment.spec.run_dir
-    path = AGENT.path(run_dir, node=assignment.index)
+    path = AGENT.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
-        reserve(AGENT_END.path(run_dir, node=assignment.index))
         write_json(path, record)
     return record
 
