@@ -466,7 +466,7 @@ class Attempt:
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
         cause = cause_of(ends, nodes) if ends else None
-        if cause is None or cause.kind in PRIMARY_KINDS:
+        if cause is None or (cause.kind in PRIMARY_KINDS and not cause.lacks_reason):
             return cause
         if line := full_disk(run_files.EXIT.path(self._run_dir)):  # then records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))

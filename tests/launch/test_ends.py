@@ -58,6 +58,9 @@ def test_the_order_of_arrival_decides_nothing(drawn):
     assert (cause_of(ends) is None) == (not ends)
 
 
+FULL = End(Kind.FULL, "", 9.0, message="full")
+
+
 @pytest.mark.parametrize(
     ("ends", "cause"),
     [
@@ -70,7 +73,9 @@ def test_the_order_of_arrival_decides_nothing(drawn):
         ([LOST, ENDED], LOST),  # its agent ended it with all others
         ([LOST, End(Kind.DONE, "node0", 9.0, 0, 0)], End(Kind.DONE, "node0", 9.0, 0, 0)),
         ([EXIT, End(Kind.DONE, "node0", 0.0, 0, 0)], EXIT),
-        ([LOST, End(Kind.FULL, "", 9.0, message="full")], End(Kind.FULL, "", 9.0, message="full")),
+        ([LOST, FULL], FULL),
+        ([LOST, End(Kind.EXITED, "node0", 2.0, 0, 7), FULL], FULL),  # without its record
+        ([LOST, replace(RAISED, time_unix_s=4.0), FULL], replace(RAISED, time_unix_s=4.0)),
         ([], None),
     ],
 )

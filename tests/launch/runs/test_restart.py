@@ -108,3 +108,11 @@ def test_our_own_trainer_starts_again_without_torchrun(tmp_path, ours, workers, 
     program = Program.module("train.worker", "--task=synthetic", takes_resume=ours)
     again = restart.next_attempt(LaunchSpec("run", tmp_path, program, workers=workers))
     assert (again.attempt, again.workers) == (1, then)
+
+
+def test_restart_waits_where_the_end_found_no_space(tmp_path):
+    assert restart.pause_s(tmp_path) > 0
+    write(tmp_path, {"exit.json": {"cause": "disk_full"}})
+    assert restart.pause_s(tmp_path) > 0
+    write(tmp_path, {"exit.json": {"cause": "program"}})
+    assert restart.pause_s(tmp_path) == 0
