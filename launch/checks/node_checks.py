@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
+from launch.nodes.node_facts import OF_AGENT
 from launch.nodes.resources import ASK_FOR_MORE, too_low
 from launch.spec import WorkersPython
 from muster import extras
@@ -14,7 +15,7 @@ from muster.printable import listed
 LIMITS = "limits"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
-NAMED_PACKAGES = ("torch", "transformers")
+OF_TRAINER = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "muster run --hosts HOSTS --setup".split()
 
@@ -31,6 +32,8 @@ def python(findings: Findings) -> Row:
         paths = groups({node.name: node.probe["python"] for node in findings.nodes})
         line = f"{listed(missing)}: no environment at {paths[0]}"
         return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
+    if without := tuple(_without_base(findings.nodes)):
+        return Row("python", "FAIL", without, f"{make}, or name another with MUSTER_PYTHON")
     incomplete = [line for node in findings.nodes for line in _lacking(node, findings.workers)]
     if incomplete and named is not None:
         fix = "install there what the run needs, or name another with --python"
@@ -52,6 +55,14 @@ def python(findings: Findings) -> Row:
     return Row("python", "ok", versions)
 
 
+def _without_base(nodes: Iterable[CheckedNode]) -> Iterator[str]:
+    """A line for each node whose agent would not start, with the packages that it needs."""
+    for node in nodes:
+        packages = node.probe["versions"]["packages"]
+        if names := [name for name in OF_AGENT if packages.get(name) is None]:
+            yield f"{node.name}: {node.probe['python']} has no {', '.join(names)}"
+
+
 def _lacking(node: CheckedNode, workers: WorkersPython) -> Iterator[str]:
     """A line for each package that the workers' Python lacks on a node."""
     if workers.is_chosen_here and node.probe["shared"]:
@@ -66,7 +77,7 @@ def _lacking(node: CheckedNode, workers: WorkersPython) -> Iterator[str]:
         yield f"{node.name}: no Python at {workers.python}"
         return
     for name in workers.packages:
-        if versions.get(name) is None:
+        if versions["packages"].get(name) is None:
             yield f"{node.name}: {has} no {name}"
 
 
@@ -157,9 +168,9 @@ def _span(amounts: Iterable[float]) -> str:
 
 def _versions(node: CheckedNode, workers: WorkersPython) -> str:
     versions = node.probe["versions" if workers.python is None else "workers"] or {}
-    return ", ".join(
-        f"{name} {versions[name]}" for name in ("python", *NAMED_PACKAGES) if versions.get(name)
-    )
+    packages = versions.get("packages", {})
+    named = [f"{name} {packages[name]}" for name in OF_TRAINER if packages.get(name)]
+    return ", ".join([f"python {versions['python']}", *named] if versions else [])
 
 
 def _gpus(lines: Sequence[str]) -> str:

@@ -63,8 +63,7 @@ _VERSIONS = (
     None,
     {
         "python": is_line,
-        "torch": (is_line, None),
-        "transformers": (is_line, None),
+        "packages": dict_of(is_line, (is_line, None)),
         "plugins": [is_line],
     },
 )

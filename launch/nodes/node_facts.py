@@ -50,6 +50,8 @@ TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # at most in one answer
 # The longest time from the copy of a project, or the end of an attempt, to the agents' records.
 START_S = 3600.0
+OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent needs
+NAMED_PACKAGES = (*OF_AGENT, "torch", "transformers")  # whose versions a node is asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -64,7 +66,7 @@ for package in m.distributions():
     except Exception:
         pass  # the file of another package may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
-                  **{name: version(name) for name in ("torch", "transformers")},
+                  "packages": {name: version(name) for name in sys.argv[1:]},
                   "plugins": sorted({entry.group + ":" + entry.name for entry in entries
                                      if entry.group.startswith("muster.")})}))
 """
@@ -319,7 +321,7 @@ def plugins(python):  # type: ignore[no-untyped-def]
 
 def _versions(python):  # type: ignore[no-untyped-def]
     try:
-        lines = _output([python, "-c", VERSIONS], timeout_s=60)
+        lines = _output([python, "-c", VERSIONS, *NAMED_PACKAGES], timeout_s=60)
         return json.loads(lines[-1][lines[-1].index("{") :]) if lines else None
     except ValueError:
         return None
