@@ -39,7 +39,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from launch.agent import inherited
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
@@ -81,7 +80,12 @@ from launch.nodes.channel import (
 )
 from launch.nodes.message_types import LeaderMessage
 from launch.nodes.node_data import DATA_MARK
-from launch.nodes.resources import share_cores
+from launch.nodes.resources import (
+    raise_file_limit,
+    share_cores,
+    shared_memory,
+    too_little_shared,
+)
 from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
@@ -136,7 +140,7 @@ class Agent:
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._signals.notices.append(number))
         process_tree.adopt_orphans()
-        inherited.raise_limits()
+        raise_file_limit()
         try:
             code = 0
             request: LeaderMessage | None = message
@@ -524,20 +528,14 @@ class NodeAttempt:
             has_gpus=gpu_count() > 0,
         )
         self._send(here=write_agent(assignment, address, interface, cores))
+        note = too_little_shared(shared_memory(), len(assignment.machine_ranks))
+        if note and assignment.spec.attempt == 0:
+            self._send(notes=[note])
         with waiting_for("its --prologue"):
             sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
-            self._note_inherited(sourced, env)
         return sourced
-
-    def _note_inherited(self, env: dict[str, str], before: dict[str, str]) -> None:
-        """Tell the leader what in the workers' environment may surprise; once in a run."""
-        if self._assignment.spec.attempt == 0:
-            with waiting_for("the folders of PYTHONPATH"):
-                notes = inherited.notes(self._assignment, env, before)
-            if notes:
-                self._send(notes=notes)
 
     def _tick_on(self) -> bool:
         """Look at all sources of events; return whether the attempt goes on."""

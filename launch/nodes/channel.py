@@ -31,7 +31,7 @@ The messages:
                      {"broken": {"own": [...], "peer": [...], "how": "silent"}}
                      {"master_port": 20001}                      of node 0 alone
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
-                     {"notes": ["/dev/shm has ..."]}             what its workers inherit
+                     {"notes": ["/dev/shm has ..."]}             what its workers lack
                      {"file": "...", ...}                        a part of a file: no shared disk
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, in 30 s

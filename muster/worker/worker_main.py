@@ -210,7 +210,7 @@ def run_command(argv: list[str]) -> NoReturn:
     try:
         command = subprocess.Popen(argv, preexec_fn=process.end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
-        why = load_beside("interpreter").explained(error, argv[0])
+        why = f"{argv[0]}: {error.strerror}"
         write_exit(process.NOT_FOUND, why)
         sys.stderr.write(f"error: {why}\n")
         sys.exit(process.NOT_FOUND)
