@@ -92,7 +92,6 @@ CLOCKS_DIFFER_S: Final = 0.002  # a smaller mean difference of two nodes' times 
 
 # -- the survey: a launcher asks machines before a run -------------------------------------------
 NODE_ANSWERS_SURVEY_S: Final = 90.0  # srun may wait for nodes, ssh for names; one may be busy
-SURVEY_TICK_S: Final = 0.001  # short, since clocks are compared through it
 NODE_LEAVES_SURVEY_S: Final = 3.0  # then SIGTERM, then SIGKILL
 NODE_CONNECTS_S: Final = 4.0  # to another one, to see whether it can
 NODE_LISTS_FILES_S: Final = 600.0  # a slow disk with many: leftovers, data

@@ -12,9 +12,9 @@ from launch.checks.examination import look
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher, with_data
 from launch.nodes import survey
+from launch.nodes.answers import Probe
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Probe
 from launch.nodes.this_machine import free_port, gpu_count, is_free, ports_of
 from launch.programs.command_line import setting_names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec

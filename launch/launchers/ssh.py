@@ -15,8 +15,9 @@ from launch.checks.findings import Row, lines
 from launch.checks.node_checks import SHARED_MEMORY
 from launch.launchers.base import Launcher, with_data
 from launch.nodes import network_choice
+from launch.nodes.answers import Probe
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
-from launch.nodes.survey import Probe, Survey, facts_request
+from launch.nodes.survey import Survey, facts_request
 from launch.programs.command_line import CommandLine, setting_names
 from launch.programs.own_program import is_generated
 from launch.programs.project_snapshot import path_on_nodes
@@ -76,7 +77,7 @@ class Ssh(Launcher):
             return
         advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "put it there"
         for name, probe in zip(survey.names_of(probes), probes.values(), strict=True):
-            if not probe["disks"]["data"]["exists"]:
+            if not probe.disks["data"].exists:
                 yield f"{name}: --data-dir {folder} is no folder there; {advice}"
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
@@ -286,11 +287,11 @@ def _facts(
     nodes = []
     for (index, probe), name, address in zip(probes.items(), names, addresses, strict=True):
         spec = specs[index]
-        count = spec.nproc.counted(len(probe["gpus"]))
-        python_and_folder = probe["python"], probe["folder"]
-        plugins = tuple((probe["workers"] or probe["versions"] or {}).get("plugins", ()))
+        count = spec.nproc.counted(len(probe.gpus))
+        versions = probe.workers or probe.versions
+        plugins = versions.plugins if versions else ()
         nodes.append(
-            NodeFacts(spec, name, *python_and_folder, count, address, probe["shared"], plugins)
+            NodeFacts(spec, name, probe.python, probe.folder, count, address, probe.shared, plugins)
         )
     return tuple(nodes)
 

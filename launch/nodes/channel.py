@@ -67,6 +67,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+import msgspec
+
 from launch import ends
 from launch.deadlines import (
     BEAT_EVERY_S,
@@ -77,6 +79,7 @@ from launch.deadlines import (
     STOP_COUNTS_AS_S,
 )
 from launch.nodes.message_types import AgentMessage, LeaderMessage
+from launch.nodes.messages import REFUSED, Decode, odd
 from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
@@ -94,9 +97,13 @@ RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block t
 
 
 class Channel:
-    """Two file descriptors, or a socket's one twice; the channel owns and closes them."""
+    """Two file descriptors, or a socket's one twice; the channel owns and closes them.
 
-    def __init__(self, reads: int, writes: int) -> None:
+    `decode` makes a message from its line: see the decoders of messages.py.
+    """
+
+    def __init__(self, reads: int, writes: int, decode: Decode = msgspec.json.decode) -> None:
+        self.decode = decode
         self._reads = reads
         self._writes = writes
         self._lock = threading.RLock()  # for all writes, and for closing
@@ -169,7 +176,7 @@ class Channel:
                     return
                 del self._out[:written]
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Any]:
         """The messages received; afterwards `ended` says whether there will be more."""
         self.flush()
         self._looked_s = running_s()
@@ -220,29 +227,31 @@ class Channel:
             wait_for_news([self], MAIN_LOOP_TICK_S)
         return None
 
-    def fileno(self) -> int:
-        """The file that is read; -1 once it is closed."""
-        return self._reads
+    def awaited_events(self) -> dict[int, int]:
+        """What this side waits for, by its files: data to receive, and space for unsent data."""
+        events = {self._reads: select.POLLIN}
+        if self._out:
+            events[self._writes] = events.get(self._writes, 0) | select.POLLOUT
+        return events
 
     def put_back(self, messages: Sequence[dict[str, Any]]) -> None:
         """Have these received messages come first again, for the code that takes over."""
         self._put_back = [*messages, *self._put_back]
 
-    def _read(self, line: bytes) -> dict[str, Any] | None:
+    def _read(self, line: bytes) -> Any:
         noise, mark, text = line.partition(MARK + b"{")
-        if mark:
-            try:
-                message = json.loads(b"{" + text)
-            except (ValueError, RecursionError):  # for example brackets nested too deeply
-                message = None
-            if isinstance(message, dict):
-                self.has_message = True
-                self._note(noise)
-                if isinstance(sent := message.get("beat"), float) and math.isfinite(sent):
-                    self._offset_s = max(self._offset_s, sent - time.time())
-                return message
-        self._note(line)
-        return None
+        if not mark:
+            self._note(line)
+            return None
+        self.has_message = True
+        self._note(noise)
+        try:
+            message = self.decode(b"{" + text)
+        except REFUSED as error:
+            return odd(error, b"{" + text)
+        if isinstance(message, dict) and isinstance(sent := message.get("beat"), float):
+            self._offset_s = max(self._offset_s, sent - time.time())
+        return message
 
     def _note(self, line: bytes) -> None:
         if line.strip() and len(self.noise) < 100:
@@ -268,11 +277,14 @@ class Channel:
 
 
 def wait_for_news(channels: Iterable[Channel], seconds: float) -> set[Channel]:
-    """Wait until something can be received, and so long at most; on which channels it can be."""
+    """Wait until something can be received, or sent, and so long at most; on which channels."""
     poll = select.poll()
-    waiting = {channel.fileno(): channel for channel in channels if not channel.ended}
-    for number in waiting:
-        poll.register(number, select.POLLIN)
+    waiting: dict[int, Channel] = {}
+    for channel in channels:
+        if not channel.ended:
+            for number, events in channel.awaited_events().items():
+                waiting[number] = channel
+                poll.register(number, events)
     return {waiting[number] for number, _ in poll.poll(seconds * 1000)}
 
 
@@ -315,14 +327,14 @@ class Heartbeat:
 
 
 def start_with_pipes(
-    argv: Sequence[str], errors: IO[bytes], **how: Any
+    argv: Sequence[str], errors: IO[bytes], decode: Decode = msgspec.json.decode, **how: Any
 ) -> "tuple[subprocess.Popen[bytes], Channel]":
     """Start a command, with pipes to and from it; `how` has arguments of `subprocess.Popen`."""
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, **how
     )
     assert process.stdin is not None and process.stdout is not None
-    channel = Channel(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
+    channel = Channel(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), decode)
     process.stdin.close()
     process.stdout.close()
     return process, channel

@@ -88,7 +88,9 @@ def reply(question):  # type: ignore[no-untyped-def]
     try:
         return {"value": globals()[question["function"]](question)}
     except Exception as error:  # noqa: BLE001  # the survey reports any error
-        return {"failed": str(error) or type(error).__name__}
+        text = str(error) or type(error).__name__
+        # the name of a file may have half a character, which JSON must not have
+        return {"failed": text.encode(errors="backslashreplace").decode()}
 
 
 def send(node, answer):  # type: ignore[no-untyped-def]

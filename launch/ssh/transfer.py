@@ -16,13 +16,13 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from configs.settings.launch import Sending
 from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
 from launch.deadlines import SSH_SETUP_S, SSH_TRANSFER_S, SSH_TRANSFER_TICK_S
 from launch.nodes import node_facts
+from launch.nodes.answers import Claim
 from launch.nodes.survey import LOAD, Survey, last_line
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import openssh
@@ -165,7 +165,7 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     problems |= {
         index: _objection(nodes[index], answer.value)
         for index, answer in answers.items()
-        if answer.value
+        if answer.value.failed or answer.value.foreign
     }
     fail([problems[index] for index in sorted(problems)])
     claims = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
@@ -176,12 +176,12 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     ]
 
 
-def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
+def _objection(node: NodeFacts, claim: Claim) -> str:
     """Why the code is not sent into a node's folder, and what to do."""
     folder = node.repository
-    if "failed" in reply:
-        return f"{node.name}: cannot write into {folder}: {reply['failed']}"
-    names = reply["foreign"]
+    if claim.failed:
+        return f"{node.name}: cannot write into {folder}: {claim.failed}"
+    names = claim.foreign
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
     return (

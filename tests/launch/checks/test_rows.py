@@ -5,13 +5,15 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from msgspec import convert
 
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
+from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
 from launch.nodes.node_facts import OF_AGENT
-from launch.nodes.resources import Cores
+from launch.nodes.resources import Cores, SharedMemory
 from launch.spec import WorkersPython
 
 PACKAGES = {**dict.fromkeys(OF_AGENT, "7.0"), "torch": "2.13.0", "transformers": "5.23.0"}
@@ -22,8 +24,8 @@ def versions(*plugins, **packages):
 
 
 NET = "10.10.1.0/24"
-ENOUGH = {"bytes": 8 << 30, "free_bytes": 8 << 30}
-DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
+ENOUGH = SharedMemory(8 << 30, 8 << 30)
+DISK = {"folder": "/logs", "exists": True, "free_bytes": 50_000_000_000}
 FOUR_CORES = Cores([[0], [1], [2], [3]], None)
 
 
@@ -36,9 +38,8 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": versions(), "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
-    assert spoilt.keys() <= healthy.keys()
-    return {**healthy, **spoilt}
+    healthy |= {"interfaces": [interface], "came_by": [], "towards_srun": None, "workers": None}
+    return convert({**healthy, **spoilt}, Probe)
 
 
 def findings(
@@ -70,9 +71,9 @@ def test_a_healthy_cluster_is_all_ok(launcher):
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
-SMALL = {"bytes": 64 << 20, "free_bytes": 60_000_000}
-OF_TWO = {**ENOUGH, "free_bytes": 300 << 20}
-FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
+SMALL = SharedMemory(64 << 20, 60_000_000)
+OF_TWO = ENOUGH._replace(free_bytes=300 << 20)
+FULL = {"run folder": {**DISK, "free_bytes": 3_000_000_000}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
 
