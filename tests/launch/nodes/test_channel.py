@@ -118,6 +118,17 @@ def test_message_on_one_channel_ends_the_wait_for_all(ends):
         assert wait_for_news([quiet, channel, over], 0.0) == set()
 
 
+def test_wait_for_news_ends_when_unsent_data_can_be_sent(channel_and_other):
+    channel, other = channel_and_other
+    channel.write(b"x" * 10_000_000)
+    assert channel.waiting_bytes and wait_for_news([channel], 0.0) == set()
+    while channel.waiting_bytes:
+        other.recv(1 << 20)
+        if wait_for_news([channel], 0.0):
+            channel.receive()
+    assert wait_for_news([channel], 0.0) == set()
+
+
 def test_message_that_came_during_a_stall_counts_as_sign_of_life(channel_and_other, monkeypatch):
     """By a slow disk, say: the other side was not silent."""
     now_s = [0.0]
