@@ -96,11 +96,6 @@ def _may_have_given_up(value: Any) -> bool:
     return value in (None, {}) or fits(value, {"message": str})
 
 
-def _are_marks(value: Any) -> bool:
-    """The times of a start's phases, the first step's among them."""
-    return isinstance(value, dict) and "step" in value and all(map(is_time, value.values()))
-
-
 def _is_number_of_rank(key: str) -> bool:
     return key.isascii() and key.isdigit()
 
@@ -168,7 +163,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
     run_files.START: {
         "step": is_count,
         "total_steps": (is_count, None),
-        "marks_unix_s": _are_marks,
+        "time_unix_s": is_time,
     },
     run_files.STOPPED: {"why": str},
     run_files.SUMMARY: {},

@@ -646,7 +646,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "process?": {
             "status": SHORT_TEXT,
             "words": SHORT_TEXT,
-            "children?": [{"pid": is_count, "words": SHORT_TEXT, "frames": [STACK_LINE]}],
+            "children?": [{"pid": is_count, "words": SHORT_TEXT}],
         },
         "is_command?": bool,
         **STACKS,

@@ -98,11 +98,10 @@ class InitCallReport(TypedDict):
 
 
 class ChildReport(TypedDict):
-    """A process that a worker's program has started, and its lines, as far as it tells them."""
+    """A process that a worker's program has started, as the kernel sees it."""
 
     pid: int
     words: str
-    frames: list[Frame]
 
 
 class ProcessReport(TypedDict, total=False):

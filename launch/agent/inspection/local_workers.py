@@ -3,11 +3,9 @@
 How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
 A worker that does not answer in time is stopped, or holds its interpreter. It gets a signal at
 which faulthandler writes its stacks, if the worker can run at all and has a handler for the signal.
-So do the processes that its program has forked, such as loader workers, one after the other: they
-have the handler, and write to the same file. One that has closed that file gets no signal, since
-its handler might write into another file. Of a process that was started anew only the kernel's
-facts are known. Only descendants of this process get the signal. A worker that has ended because of
-another rank has left an answer in a file.
+Only descendants of this process get the signal. A worker that has ended because of another rank has
+left an answer in a file. About the processes that a worker's program has started, such as those of
+a data loader, only the kernel is asked.
 """
 
 import json
@@ -18,22 +16,20 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_state import catches, has_open, helpers_of, state_of
+from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import (
-    CHILD_DUMPS_STACK_TICK_S,
-    CHILDREN_DUMP_STACKS_S,
     WORKER_ANSWERS_S,
     WORKER_DUMPS_STACK_S,
     WORKER_DUMPS_STACK_TICK_S,
 )
 from launch.nodes.channel import CHUNK_BYTES, form_of_worker, running_s
-from launch.nodes.message_types import ChildReport, Frame, Report, Thread
+from launch.nodes.message_types import ChildReport, Report, Thread
 from muster.checkout import CHECKOUT
 from muster.records import fits, is_count
 from muster.worker.inspection import DUMP_SIGNAL, FRAMES, THREADS
@@ -52,13 +48,9 @@ def ask(
     folder: Path,
     ranks: Sequence[int],
     patience_s: float = WORKER_ANSWERS_S,
-    children_s: float = CHILDREN_DUMP_STACKS_S,
     **request: object,
 ) -> dict[int, Report]:
-    """The report on each of these workers: its reply, or else what can be seen of its process.
-
-    `children_s`: how long the processes that a worker has forked may take to write their stacks.
-    """
+    """The report on each of these workers: its reply, or else what can be seen of its process."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
@@ -82,7 +74,7 @@ def ask(
             # only the worker itself can listen at its socket
             is_own = report["answers"] or report["pid"] in below
             with _dumping.setdefault(folder / str(report["rank"]), threading.Lock()):
-                _add_process(report, folder, report["pid"] if is_own else None, below, children_s)
+                _add_process(report, folder, report["pid"] if is_own else None)
 
         with ThreadPoolExecutor(len(ranks)) as pool:
             list(pool.map(add_process, reports.values()))
@@ -155,43 +147,29 @@ def _peer(connection: socket.socket) -> int:
     return int(struct.unpack("3i", raw)[0])
 
 
-def _add_process(
-    report: Report, folder: Path, pid: int | None, below: Collection[int], children_s: float
-) -> None:
+def _add_process(report: Report, folder: Path, pid: int | None) -> None:
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
         report["process"] = {"status": "dead", "words": "has ended"}
         return
     report["process"] = {"status": state.status, "words": state.words}
-    file = folder / f"rank_{report['rank']:05d}.threads"
     if not report["answers"] and not state.is_held and not report.get("threads"):
-        report["threads"] = _dumped(file, pid, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S)
+        report["threads"] = _dumped(folder / f"rank_{report['rank']:05d}.threads", pid)
         report["is_command"] = not report["threads"]
     helpers = helpers_of(pid, is_program=not report.get("is_command"))
-    # a worker that is held has no part in what they do; in vfork(2) a signal would end its wait
-    deadline = running_s() + (0.0 if state.is_held else children_s)
-    # one that takes all the time is the last to be asked: its lines may still come
-    children = (_child(helper, file, below, deadline) for helper in helpers[:MOST_CHILDREN])
+    children = (_child(helper) for helper in helpers[:MOST_CHILDREN])
     report["process"]["children"] = [child for child in children if child is not None]
 
 
-def _child(pid: int, file: Path, below: Collection[int], deadline: float) -> ChildReport | None:
-    """What a process does that a worker's program has started; None if it has ended.
-
-    Its lines are known if it was forked, and answers before `deadline`.
-    """
+def _child(pid: int) -> ChildReport | None:
+    """The state of a process that a worker's program has started; None if it has ended."""
     state = state_of(pid)
     if state is None or state.status == "zombie":
         return None
-    frames: list[Frame] = []
-    left_s = deadline - running_s()
-    if not state.is_held and left_s > 0 and pid in below and has_open(pid, file):
-        threads = _dumped(file, pid, left_s, CHILD_DUMPS_STACK_TICK_S)
-        frames = threads[0]["frames"] if threads else []
-    return {"pid": pid, "words": state.words, "frames": frames}
+    return {"pid": pid, "words": state.words}
 
 
-def _dumped(path: Path, pid: int, patience_s: float, tick_s: float) -> list[Thread]:
+def _dumped(path: Path, pid: int) -> list[Thread]:
     """The stacks that faulthandler writes into this file; none if that is impossible."""
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL, now=True):
         return []
@@ -199,10 +177,10 @@ def _dumped(path: Path, pid: int, patience_s: float, tick_s: float) -> list[Thre
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
-            deadline = running_s() + patience_s
+            deadline = running_s() + WORKER_DUMPS_STACK_S
             size = before
             while running_s() < deadline:
-                time.sleep(tick_s)
+                time.sleep(WORKER_DUMPS_STACK_TICK_S)
                 now = os.fstat(file.fileno()).st_size
                 if now > before and now == size:
                     break

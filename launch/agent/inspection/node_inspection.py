@@ -34,7 +34,6 @@ from pathlib import Path
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import cpu_demand_s, helpers_of, state_of, tree_of
 from launch.deadlines import (
-    CHILDREN_DUMP_STACKS_S,
     PROGRESS_READ_EVERY_S,
     WORKER_ANSWERS_LAST_LOOK_S,
     WORKER_ANSWERS_S,
@@ -105,17 +104,12 @@ class NodeInspection:
         """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
-            self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S, children_s=0.0)
+            self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
             self.tick()
 
-    def _ask(
-        self,
-        request: Question,
-        patience_s: float = WORKER_ANSWERS_S,
-        children_s: float = CHILDREN_DUMP_STACKS_S,
-    ) -> None:
+    def _ask(self, request: Question, patience_s: float = WORKER_ANSWERS_S) -> None:
         with self._activity.disturbed():
-            reports = self._ask_workers(patience_s, children_s, ask=request["ask"])
+            reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
             report["clock_offset_s"] = self._leader.clock_offset_s
             self._answers.put({"id": request["id"], "report": report})
@@ -131,10 +125,8 @@ class NodeInspection:
         still: Still = {"s": self._activity.still_s, "pause_s": pause_s}
         self._answers.put({"id": "still", "still": still})
 
-    def _ask_workers(
-        self, patience_s: float, children_s: float = 0.0, **request: object
-    ) -> dict[int, Report]:
-        return local_workers.ask(self._folder, self._ranks, patience_s, children_s, **request)
+    def _ask_workers(self, patience_s: float, **request: object) -> dict[int, Report]:
+        return local_workers.ask(self._folder, self._ranks, patience_s, **request)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -11,7 +10,7 @@ from typing import cast
 from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.run_inspection import Findings, sentences_of, views_of
 from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
-from launch.nodes.message_types import Frame, Report
+from launch.nodes.message_types import Report
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
@@ -101,17 +100,13 @@ def _recorded(run_dir: Path) -> tuple[Findings, str]:
 
 
 def _show_threads(report: Report) -> None:
-    """Print every thread and child process of a rank, its innermost line last."""
+    """Print every thread of a rank, its innermost line last, and every child process."""
     print(f"\nrank {report['rank']} (process {report.get('pid')})")
     for thread in report.get("threads", ()):
-        _show_frames(f"thread {thread['name']}", thread["frames"])
+        print(on_one_line(f"  thread {thread['name']}"))
+        for frame in thread["frames"]:
+            print(on_one_line(f"    {frame['file']}:{frame['line']} in {frame['function']}"))
+            if frame.get("text"):
+                print(on_one_line(f"      {frame['text']}"))
     for child in report.get("process", {}).get("children", ()):
-        _show_frames(f"child process {child['pid']}, which {child['words']}", child["frames"])
-
-
-def _show_frames(whose: str, frames: Sequence[Frame]) -> None:
-    print(on_one_line(f"  {whose}"))
-    for frame in frames:
-        print(on_one_line(f"    {frame['file']}:{frame['line']} in {frame['function']}"))
-        if frame.get("text"):
-            print(on_one_line(f"      {frame['text']}"))
+        print(on_one_line(f"  child process {child['pid']}, which {child['words']}"))

@@ -5,15 +5,9 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD_STATES, SLEEPS
-from launch.nodes.message_types import ChildReport, Frame, GaveUp, ProcessReport, Report
-from launch.runs.last_output import Place, distance, is_of_muster, own_place
+from launch.nodes.message_types import GaveUp, ProcessReport, Report
+from launch.runs.last_output import Place, is_of_muster, own_place
 
-# Where a loader worker, a process of a pool, or a manager waits for its next task.
-QUEUES = tuple(
-    f"/{package}/{file}.py"
-    for package in ("multiprocessing", "multiprocess")
-    for file in ("queues", "connection", "synchronize", "managers")
-)
 LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave, too
 
 
@@ -63,11 +57,10 @@ class InitCall:
 
 @dataclass(frozen=True)
 class Child:
-    """A process that a rank's program has started, and that does not wait for a task."""
+    """A process that a rank's program has started, and that does more than sleep."""
 
     pid: int
     words: str  # as of the rank itself
-    place: Place | None = None  # None: it does not tell
 
 
 class RankEnd(TypedDict, total=False):
@@ -162,9 +155,9 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
         children=tuple(
-            child
-            for child_report in process.get("children", ())
-            if (child := _child_of(child_report, muster)) is not None
+            Child(child["pid"], child["words"])
+            for child in process.get("children", ())
+            if child["words"] != SLEEPS  # as most processes of a loader or pool do
         ),
         init_call=InitCall(**init_call) if init_call else None,
         pid=report.get("pid"),
@@ -173,23 +166,3 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
             for frame in main
         ),
     )
-
-
-def _child_of(report: ChildReport, muster: str) -> Child | None:
-    """What a child process does; None if it waits for its next task, or does not tell."""
-    frames = own_lines(report["frames"])
-    is_library = all(distance(frame, muster) for frame in frames)
-    waits = is_library and any(str(frame["file"]).endswith(QUEUES) for frame in frames)
-    if waits or (not frames and report["words"] == SLEEPS):
-        return None
-    return Child(report["pid"], report["words"], own_place(frames, muster))
-
-
-def own_lines(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """The lines of a forked process without those of its parent, on which its stack stands."""
-    begun = [
-        at
-        for at, frame in enumerate(frames, start=1)
-        if frame["function"].endswith("_bootstrap") and str(frame["file"]).endswith("/process.py")
-    ]
-    return frames[begun[-1] :] if begun else frames
