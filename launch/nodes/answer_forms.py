@@ -5,11 +5,23 @@ from collections.abc import Callable
 from typing import Any
 
 from launch.nodes import node_data, node_facts, resources
-from launch.nodes.channel import is_line, is_port, is_size
-from muster.records import dict_of, fits
+from muster.records import dict_of, fits, is_whole
 
 MOST_GPUS = 1_024  # on one node
 MOST_CPUS = 65_536
+
+
+def is_line(value: object) -> bool:
+    """Whether it is a short text that can be printed on one line."""
+    return isinstance(value, str) and len(value) <= 4_096 and value.isprintable()
+
+
+def is_port(value: object) -> bool:
+    return fits(value, int) and value in range(1, 65_536)
+
+
+def is_size(value: Any) -> bool:
+    return is_whole(value) and value >= 0
 
 
 def _is_host(value: object) -> bool:

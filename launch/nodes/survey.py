@@ -33,7 +33,8 @@ from typing import IO, Any
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
 from launch.nodes import node_facts, resources
 from launch.nodes.answer_forms import FORMS
-from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
+from launch.nodes.channel import MARK, Channel, running_s, start_with_pipes
+from launch.nodes.messages import OddMessage, quoted
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.errors import MusterError
 from muster.printable import printable
@@ -165,8 +166,9 @@ class Survey:
         wanted = set(range(len(self._transport.names)) if of is None else of)
         asked_unix_s = time.time()
         deadline = running_s() + timeout_s
+        question = {"number": self._number, "function": function.__name__, **arguments}
         for _, channel, _ in self._starts:
-            channel.send(number=self._number, function=function.__name__, **arguments)
+            channel.write(MARK + json.dumps(question).encode() + b"\n")
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._started_for(index)[1].ended for index in left)
@@ -251,6 +253,9 @@ class Survey:
         """The new parts of answers, each with its node."""
         for index, (_, channel, _) in enumerate(self._starts):
             for part in channel.receive():
+                if isinstance(part, OddMessage):
+                    channel.noise.append(str(part))
+                    continue
                 node = index if self._is_alone(index) else self._node_named_in(part)
                 if node is not None and node not in self._odd:
                     yield node, part
