@@ -69,17 +69,11 @@ AGENTS_SEND_FILES_S: Final = 60.0  # longer, while they still send files over a 
 AGENTS_PAUSE_BETWEEN_FILES_S: Final = 2.0  # after a longer pause nothing more comes
 SRUN_ENDS_AFTER_TASKS_S: Final = 2.0
 
-# -- recovery: the leader looks for the first step of an attempt ---------------------------------
-RECOVERY_LOOK_LEAST_S: Final = 0.1
-RECOVERY_LOOK_MOST_S: Final = 30.0
-
 # -- inspection: worker < agent < leader < who asked ---------------------------------------------
 WORKER_ANSWERS_S: Final = 1.0
 WORKER_ANSWERS_LAST_LOOK_S: Final = 0.4  # it is about to be ended
 WORKER_DUMPS_STACK_S: Final = 0.4  # by faulthandler, if it does not answer
 WORKER_DUMPS_STACK_TICK_S: Final = 0.03
-CHILDREN_DUMP_STACKS_S: Final = 0.6  # all children of a worker, one after the other
-CHILD_DUMPS_STACK_TICK_S: Final = 0.02
 WORKER_EXAMINES_ITSELF_S: Final = 3.0  # it looks at its main thread many times
 PROGRESS_READ_EVERY_S: Final = 0.2
 AGENTS_ANSWER_INSPECTION_S: Final = 3.5  # an agent that is later is disconnected or blocked

@@ -105,11 +105,6 @@ def _is_report(value: Any) -> bool:
     return fits(value, {"rank": is_rank, "gave_up?": (None, {}, _has_given_up), MORE: anything})
 
 
-def _are_marks(value: Any) -> bool:
-    """The times of a start's phases, the first step's among them."""
-    return isinstance(value, dict) and "step" in value and all(map(is_time, value.values()))
-
-
 def _are_ended(value: Any) -> bool:
     """Of each rank, how it was ended."""
     return isinstance(value, dict) and all(
@@ -182,7 +177,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
     run_files.START: {
         "step": is_count,
         "total_steps": (is_count, None),
-        "marks_unix_s": _are_marks,
+        "time_unix_s": is_time,
     },
     run_files.STOPPED: {"why": str},
     run_files.SUMMARY: {},

@@ -122,7 +122,7 @@ ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
 # By rank 0.
 TENSORBOARD = RunFile("tensorboard/events{name}", "run", "grows")
 SUMMARY = RunFile("summary.json", "run", "whole")
-START = RunFile("start.json", "attempt", "whole")  # the times of its phases up to the first step
+START = RunFile("start.json", "attempt", "whole")  # the time of its first step
 STOPPED = RunFile("stopped.json", "attempt", "whole")
 MODEL = RunFile("model/**", "run", "whole")
 SCORES = RunFile("scores.json", "run", "whole")

@@ -38,12 +38,12 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from launch.agent import recovery
 from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import ReceivedFiles
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts, on_stop
-from launch.agent.recovery import Recovery
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
     AGENT_STANDS_NAMED_AFTER_S,
@@ -153,11 +153,6 @@ class LedRun:
     def cause(self) -> End | None:
         """Why the last attempt ended; None if it went well."""
         return None if self._attempt is None else self._attempt.cause
-
-    @property
-    def noticed_unix_s(self) -> float | None:
-        """When this process first heard of a failure in the last attempt."""
-        return None if self._attempt is None else self._attempt.noticed_unix_s
 
     @property
     def output_tail(self) -> bytes:
@@ -425,7 +420,6 @@ class Attempt:
         self._has_released_agents = False  # all agents know that all have done their part
         self._ends: list[End] = []  # all ends, in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these ends
-        self.noticed_unix_s: float | None = None  # when this side heard of the first failure
         self.cause: End | None = None  # decided when the attempt is over
         self._last_file_s = (
             0.0  # when a node last sent files, or reported that its work stands still
@@ -433,7 +427,7 @@ class Attempt:
         self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
         self._notes: dict[str, list[str]] = {}  # to be printed, with the nodes that send each
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._recovery = self._new_recovery() if spec.attempt else None
+        self._fault_unix_s: float | None = None  # from which this attempt is recovering
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
         # `start` sets these
@@ -475,8 +469,7 @@ class Attempt:
             self._proof.unlink(missing_ok=True)
             self._print_notes()
             self._print_output(last=True)
-            if self._recovery is not None:  # its first work may be younger than the last look
-                self._tell_of_recovery(self._recovery)
+            self._report_recovery()  # its first work may be younger than the last look
         self.cause = self._judge()
         codes = [agent.end_code for agent in self._agents]
         in_order = STOPPED in codes
@@ -580,8 +573,7 @@ class Attempt:
             self._send_all(Notice())
         self._print_notes()
         self._print_output()
-        if self._recovery is not None and self._recovery.is_due():
-            self._tell_of_recovery(self._recovery)
+        self._report_recovery()
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
@@ -589,20 +581,20 @@ class Attempt:
             if self._inspection.hang is not None:
                 self._note_end(self._inspection.hang, tells=False)
 
-    def _tell_of_recovery(self, recovery: Recovery) -> None:
-        """Say how long the recovery took, once, if the attempt is back at work."""
-        if line := recovery.look():
-            self._recovery = None
-            self._print_line(line)
-
-    def _new_recovery(self) -> Recovery:
-        channel = self._agents[0].channel
-        return Recovery(
+    def _report_recovery(self) -> None:
+        """Print how long the recovery took, once, when the attempt is back at work."""
+        if self._fault_unix_s is None:
+            return
+        line = recovery.report(
             self._run_dir,
             self._spec.attempt + 1,
-            has_output=lambda: bool(self._follower.tail),
-            clock_offset_s=lambda: -channel.clock_offset_s,
+            self._fault_unix_s,
+            has_output=bool(self._follower.tail),
+            clock_offset_s=-self._agents[0].channel.clock_offset_s,
         )
+        if line is not None:
+            self._fault_unix_s = None
+            self._print_line(line)
 
     def _inspect(self) -> RunInspection:
         if self._inspection is None:
@@ -627,7 +619,6 @@ class Attempt:
         """Have all agents end because of this failure, if it is the first."""
         if self._first is None:
             self._first = end
-            self.noticed_unix_s = time.time()
             if tells:
                 self._send_all(Lost(end.line))
 
@@ -660,8 +651,9 @@ class Attempt:
                 self._meeting.broken(index, message, running_s())
             case ChosenPort(port):
                 self._send_all(Start(port))
-                if self._recovery is not None:
-                    self._recovery.connected_unix_s = time.time()
+                if self._spec.attempt:
+                    attempt = self._spec.attempt + 1
+                    self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, attempt)
             case File():
                 self._last_file_s = running_s()
                 agent.files.take(message, None if agent.here is None else agent.here.host)

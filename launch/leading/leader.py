@@ -214,7 +214,7 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
     if failure is None:
         run_record.end(spec.run_dir, 0, "")
     else:
-        _record(spec.run_dir, failure, run.noticed_unix_s)
+        _record(spec.run_dir, failure)
     attempt = spec.attempt if spec.max_restarts else None
     return _print_end(spec, failure, run.output_tail, attempt)
 
@@ -241,9 +241,9 @@ def _print_end(
     return failure.code
 
 
-def _record(run_dir: Path, failure: Failure, noticed_unix_s: float | None = None) -> None:
+def _record(run_dir: Path, failure: Failure) -> None:
     """Record a failure as the end of an attempt."""
-    run_record.write_end(EXIT.path(run_dir), end_record_of(failure, noticed_unix_s))
+    run_record.write_end(EXIT.path(run_dir), end_record_of(failure))
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:

@@ -206,7 +206,9 @@ class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
 class Report(WorkerAnswer, kw_only=True, omit_defaults=True, frozen=True):
     """What one rank does: its worker's answer, and what its agent sees."""
 
-    answers: bool = False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    answers: bool = (
+        False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    )
     muster: ShortText = ""  # the folder of Muster's checkout on its node
     clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
     process: ProcessReport | None = None

@@ -48,8 +48,8 @@ SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
 TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # at most in one answer
-# The longest time from the copy of a project, or the end of an attempt, to the agents' records.
-START_S = 3600.0
+# A run that has not recorded its end is active if any of its files has changed within this time.
+ACTIVE_S = 7 * 24 * 3600.0
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -160,8 +160,7 @@ def claimed_by(question):  # type: ignore[no-untyped-def]
 def leftovers(question):  # type: ignore[no-untyped-def]
     """What runs have left on this node: below its own checkout, and in its temporary folder.
 
-    In a question `named` has the runs that the user named. What a run whose agent lives has written
-    is not left over: its `used` is true.
+    What a run may still use is not left over: its `used` is true.
     """
     left = []
     for path, run in _left_folders(question["folders"][question["node"]]):
@@ -172,7 +171,7 @@ def leftovers(question):  # type: ignore[no-untyped-def]
                 "run": run,
                 "bytes": _size(path),
                 "checkpoints": is_run and _has_files(os.path.join(path, "checkpoints")),
-                "used": _is_used(path, run, run in question["named"]),
+                "used": _may_be_used(path, run),
             }
         )
     return left[:LEFTOVERS]
@@ -185,7 +184,7 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
     for path, run in _left_folders(question["folders"][node]):
         if path not in question["paths"][node]:
             continue
-        if _is_used(path, run, run in question["named"]):
+        if _may_be_used(path, run):
             failed[path] = "a run has begun to use it"
         else:
             try:
@@ -241,39 +240,32 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
     return folders
 
 
-def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
-    """Whether a run may still use what it has left at `path`."""
+def _may_be_used(path, run):  # type: ignore[no-untyped-def]
+    """Whether a run may still use what it has left at `path`.
+
+    It may until all its agents have recorded their end. There are no such records of agents that
+    were killed, or before an attempt: then the age of the files decides.
+    """
     if not run:
         return False
     run_dir = os.path.join(os.path.dirname(path), run)
     agents = os.path.join(run_dir, "agents")
     names = os.listdir(agents) if os.path.isdir(agents) else []
-    for name in names:
-        if re.fullmatch(r"node_\d+\.json", name):
-            end = os.path.join(agents, name.replace(".json", ".exit.json"))
-            if not os.path.exists(end) and _may_live(os.path.join(agents, name), is_named):
-                return True
-    # A run is just being sent here, or restarts: its agents have not written their records yet.
-    changed = [os.lstat(folder).st_ctime for folder in (path, run_dir) if os.path.isdir(folder)]
-    return not names and time.time() - max(changed) < START_S
-
-
-def _may_live(record, is_named):  # type: ignore[no-untyped-def]
-    """Whether an agent may live; an agent on another node that shares this disk may always live."""
-    try:
-        with open(record, encoding="utf-8") as file:
-            agent = json.load(file)
-        if agent["host"] != socket.gethostname():
-            return not is_named
-        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
-            if agent["boot_id"] != file.read().strip():
-                return False
-        with open(f"/proc/{int(agent['pid'])}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19]) == agent["start_ticks"]
-    except FileNotFoundError:
+    records = [name for name in names if re.fullmatch(r"node_\d+\.json", name)]
+    if records and all(name.replace(".json", ".exit.json") in names for name in records):
         return False
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
-        return not is_named
+    return time.time() - _last_change_s({path, run_dir}) < ACTIVE_S
+
+
+def _last_change_s(paths):  # type: ignore[no-untyped-def]
+    """When anything in these folders last changed."""
+    changes_s = []
+    for path in paths:
+        for folder, _, names in os.walk(path):
+            for entry in (folder, *(os.path.join(folder, name) for name in names)):
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    changes_s.append(os.lstat(entry).st_ctime)
+    return max(changes_s, default=0.0)
 
 
 def _size(path):  # type: ignore[no-untyped-def]

@@ -44,7 +44,6 @@ from muster.run_files import (
     SUBMITIT,
 )
 from muster.worker.lost_peer import HAS_LEFT
-from muster.worker.unrecorded_waits import C10D
 from muster.writing import full_disk
 
 KILLED = 128 + signal.SIGKILL
@@ -53,6 +52,7 @@ MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
+C10D = "torch/distributed/distributed_c10d.py"  # the file of torch's collectives
 NO_NCCL = "Distributed package doesn't have NCCL built in"
 TRACED = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$', re.M)
 RANK = re.compile(r"\brank (\d+) on ")
@@ -121,7 +121,7 @@ def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any])
     return replace(failure, code=code, text=record["message"])
 
 
-def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
+def end_record_of(failure: Failure) -> dict[str, Any]:
     """The record of this failure as the end of its run, so that no reader has to judge again."""
     end = failure.end
     return end_record(
@@ -131,7 +131,6 @@ def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict
         failure.cause,
         failure.output,
         None if end is None else with_fields(end, traceback="").to_json(),
-        noticed_unix_s,
     )
 
 

@@ -145,13 +145,12 @@ def end_record(
     cause: str = "",
     output: str = "",
     value: Mapping[str, Any] | None = None,
-    noticed_unix_s: float | None = None,
 ) -> dict[str, Any]:
     """The record of a run that is over.
 
     `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
     the last lines that this rank printed, where it left no traceback. `value`: the JSON of the
-    cause as an `ends.End`. `noticed_unix_s`: when the run's leader first heard of a failure.
+    cause as an `ends.End`.
     """
     return {
         "code": code,
@@ -161,7 +160,6 @@ def end_record(
         "cause": cause or name_of(code),
         "output": output,
         "end": value,
-        "noticed_unix_s": noticed_unix_s,
     }
 
 

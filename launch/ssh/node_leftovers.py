@@ -52,7 +52,7 @@ def on_nodes(
         if not folders:
             return data, [*silent.values(), *failed_data]
         apart = [*map(int, folders)]
-        request: dict[str, Any] = {"folders": folders, "named": sorted(named)}
+        request: dict[str, Any] = {"folders": folders}
         answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_FILES_S, **request)
         failed = [line for index, line in survey.silent(answers).items() if index in apart]
         leftovers = {
@@ -104,8 +104,10 @@ def _leftover(
     run = entry["run"]
     path = PurePosixPath(entry["path"])
     stays = ""
-    if run in running or entry["used"]:
-        stays = "its run may not be over"
+    if run in running:
+        stays = "its run is not over"
+    elif entry["used"]:
+        stays = "its run has recorded no end, and changed a file in the last seven days"
     elif entry["checkpoints"] and run not in named:
         stays = f"it has checkpoints; to remove them, name the run: {run}"
     if not run:

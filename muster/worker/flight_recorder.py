@@ -54,7 +54,7 @@ def collectives() -> list[dict[str, Any]]:
                 "operation": str(entry.get("profiling_name", "")).partition(":")[2],
                 "shapes": entry.get("input_sizes", []),
                 "types": entry.get("input_dtypes", []),
-                # an entry of TORCH_DISTRIBUTED_DEBUG=DETAIL has no group: see unrecorded_waits.py
+                # an entry of TORCH_DISTRIBUTED_DEBUG=DETAIL has no group
                 "waits": bool(group) and not entry.get("retired") and number > ended.get(group, -1),
                 "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
                 "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),

@@ -4,8 +4,7 @@ How it works: a thread waits at a unix socket in a folder that only the user can
 second it notes where the main thread is, so it can say for how long, and whether NCCL is about to
 abort the process. The thread needs the interpreter, which C code may hold. In that case
 faulthandler, triggered by a signal, writes the stacks into a file beside the socket, without the
-interpreter. Forked children, such as the processes of a data loader, inherit the signal but not the
-socket. The collectives are read from torch's flight recorders, by names that torch may change:
+interpreter. The collectives are read from torch's flight recorders, by names that torch may change:
 missing ones are left out.
 
 This file is loaded into every worker by its path. It needs the standard library alone, of Python
@@ -83,7 +82,6 @@ class Inspector:
         # since when the main thread has been in a frame: its position, id and function
         self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
-        self._waited: dict[str, Any] | None = None  # likewise, if torch has not recorded it
         self._met: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
@@ -121,9 +119,7 @@ class Inspector:
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
         self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
-        frames = [frame for frame, _ in traceback.walk_tb(trace)]
-        self._waited = self._unrecorded(frames[-1] if frames else None, 0.0)
-        self._met = unrecorded_waits.meeting(frames)
+        self._met = unrecorded_waits.meeting([frame for frame, _ in traceback.walk_tb(trace)])
         deadline = time.monotonic() + GIVE_UP_S
         try:
             self._gave_up_file.touch()
@@ -195,16 +191,8 @@ class Inspector:
             self._note()
             reply["threads"] = self._stacks()
             reply["groups"] = flight_recorder.groups()
-            since = [*self._noted.values()][-1:]
-            for_s = time.monotonic() - since[0] if since else None
-            waits = self._waited or self._unrecorded(frames[-1] if frames else None, for_s)
-            reply["collectives"] = flight_recorder.collectives() + ([waits] if waits else [])
+            reply["collectives"] = flight_recorder.collectives()
         return reply
-
-    def _unrecorded(self, frame: FrameType | None, for_s: float | None) -> dict[str, Any] | None:
-        groups = flight_recorder.groups().items()
-        begun = {name: group.get("begun", -1) for name, group in groups}
-        return unrecorded_waits.collective(frame, begun, for_s)
 
     def _note(self) -> None:
         """Note where the main thread is; an unchanged frame keeps its time."""

@@ -1,4 +1,4 @@
-"""Seconds from a fault to the next step on the testbed, by part: docs/monitoring.md.
+"""Seconds from a fault to the next step on the testbed: docs/monitoring.md.
 
     python -m tests.benchmarks.recovery [--times 7] [--fault "worker killed"] [--way ssh]
         [--program trainer] [--workers torchrun preload] [--against COMMIT]
@@ -8,7 +8,7 @@ and the program are all of them where none is named. Run it as root, on a machin
 else.
 
 The seconds are this benchmark's own: from the moment when the fault has been done until the first
-step of the next attempt is in the run's files. The parts are those that the run records.
+step of the next attempt is in the run's files.
 With `--against` that commit has the same fault on the same testbed, in turns with this tree.
 """
 
@@ -16,24 +16,19 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from muster import run_files
 from tests.benchmarks.trees import Tree, add_flag, compared, in_turns, trees
 from tests.cluster.recoveries import ANY_THREE, FAULTS, PROGRAMS, TIMED, WAYS, leave_nothing
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.cluster.ways import Run
-from tests.launch.submit import wait_until
-from tests.train.workers import read_json
 
 WORKERS = ("torchrun", "preload")
 LOOK_S = 0.01
 LIMIT_S = 300.0
-RECORD_S = 30.0  # for a run that is back to have recorded where the seconds went
 
 
 class Case(NamedTuple):
@@ -43,13 +38,6 @@ class Case(NamedTuple):
     way: str
     program: str
     workers: str
-
-
-class Recovery(NamedTuple):
-    """Of one run."""
-
-    seconds: float
-    parts: dict[str, float]  # as the run has recorded them; empty where it has not
 
 
 def main() -> int:
@@ -71,8 +59,8 @@ def main() -> int:
     return 0
 
 
-def measured(tree: Tree, case: Case) -> Recovery:
-    """One recovery."""
+def measured(tree: Tree, case: Case) -> float:
+    """The seconds of one recovery."""
     cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
     program = PROGRAMS[case.program]()
     program.checkout = tree.root
@@ -85,12 +73,9 @@ def measured(tree: Tree, case: Case) -> Recovery:
         flags = (*ANY_THREE, "1", "--workers", case.workers)
         run = Run(cluster, way, Path(folder) / "runs", *flags, program=program)
         try:
-            seconds = to_next_step(run, case.fault, program.step)
-            wait_until(lambda: recorded(run) is not None, RECORD_S)
-            parts = recorded(run) or {}
+            return to_next_step(run, case.fault, program.step)
         finally:
             leave_nothing(run)
-    return Recovery(seconds, parts)
 
 
 def to_next_step(run: Run, fault: str, step: bytes) -> float:
@@ -115,32 +100,17 @@ def _has(path: Path, step: bytes, before: set[int]) -> bool:
         return False
 
 
-def recorded(run: Run) -> dict[str, float] | None:
-    """The parts of the last recovery, as the run has recorded them."""
-    path = run_files.RECOVERY.path(run.run_dir)
-    return read_json(path)["parts_s"] if path.exists() else None
-
-
-def rows(case: Case, found: dict[str, list[Recovery]]) -> list[str]:
+def rows(case: Case, seconds_by_tree: dict[str, list[float]]) -> list[str]:
     """Lines of a table in Markdown: the medians by tree, and each with the machine's load."""
     title = ", ".join(case)
     lines = []
-    for name, runs in found.items():
-        parts = {part: median(run.parts[part] for run in runs) for part in _parts(runs)}
-        shown = " ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())
-        seconds = [run.seconds for run in runs]
+    for name, seconds in seconds_by_tree.items():
         each = ", ".join(f"{one:.1f}" for one in seconds)
         load = f"{os.getloadavg()[0]:.1f}"
-        lines.append(f"| {title} | {name} | {median(seconds):.2f} | {shown} | {each} | {load} |")
-    totals = {name: [run.seconds for run in runs] for name, runs in found.items()}
-    if ratio := compared(totals).get("ratio"):
-        lines.append(f"| {title} | ratio | {ratio} | | | |")
+        lines.append(f"| {title} | {name} | {median(seconds):.2f} | {each} | {load} |")
+    if ratio := compared(seconds_by_tree).get("ratio"):
+        lines.append(f"| {title} | ratio | {ratio} | | |")
     return lines
-
-
-def _parts(runs: Sequence[Recovery]) -> list[str]:
-    """Those that every run has recorded."""
-    return [part for part in runs[0].parts if all(part in run.parts for run in runs)]
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ def begin(cluster: Cluster, way: str, program: Trainer, folder: Path, restarts: 
 
 
 def recover(run: Run, fault: Fault) -> dict[str, Any]:
-    """What a run records of where the seconds went, after it was hit and is back at work."""
+    """What a run records about its recovery, after it was hit and is back at work."""
     record = run.run_dir / "recovery.json"
     attempt = len(list(run.run_dir.glob("attempts/*"))) + 2
     try:

@@ -38,8 +38,6 @@ ALL = [
     for way in WAYS
     for program in PROGRAMS
 ]
-OF_EACH = ["noticed", "stopped", "agents"]
-OF_OURS = [*OF_EACH, "imports", "rendezvous", "model", "checkpoint", "step"]
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +89,7 @@ def test_fault_is_named_and_run_goes_on_or_ends(begin, tmp_path, way, program, f
         assert_as_if_nothing_was_lost(run, tmp_path)
     back = "first output" if program in ("plain script", "loop") else "step [0-9]+ again"
     for record in records:
-        parts = record["parts_s"]
-        assert list(parts) == (OF_OURS if program == "trainer" else [*OF_EACH, "program"])
-        assert record["total_s"] == pytest.approx(sum(parts.values()), abs=0.01)
-        shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
-        line = f"attempt {record['attempt']}: {back} after {record['total_s']:.1f} s: {shown}"
+        line = f"attempt {record['attempt']}: {back} after {record['total_s']:.1f} s"
         assert re.search(f"^{line}$", run.printed(), re.MULTILINE), run.printed()
 
 

@@ -21,8 +21,7 @@ from tests.train.workers import read_json
 # What is said of rank 2, in each way to hang.
 SENTENCES = {
     "asleep": r"it is in asleep, train\.py:\d+, for \d+ s, and sleeps",
-    "loader": r"it is in loader, train\.py:\d+, for \d+ s, and sleeps; its child process \d+ is in "
-    r"__getitem__, train\.py:\d+, and sleeps",
+    "loader": r"it is in loader, train\.py:\d+, for \d+ s, and sleeps",
     "lock": r"it is in lock, train\.py:\d+, for \d+ s, and sleeps",
     "spinning": r"it is in spinning, train\.py:\d+, for \d+ s, and computes",
     "held": r"C code, or the like, holds the GIL, called in held, train\.py:\d+",

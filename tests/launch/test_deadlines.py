@@ -47,8 +47,6 @@ from launch.deadlines import (
     NODE_TAKES_DATA_S,
     OLD_LEFT_FILES_S,
     PROGRESS_READ_EVERY_S,
-    RECOVERY_LOOK_LEAST_S,
-    RECOVERY_LOOK_MOST_S,
     REQUESTS_READ_EVERY_S,
     SENDER_IS_ALIVE_EVERY_S,
     SHORT_JOB_S,
@@ -216,8 +214,7 @@ ORDER = [
     (SENDER_IS_ALIVE_EVERY_S, node_data.SILENT_S, "a node does not give up who only reads a disk"),
     (node_data.SILENT_S, NODE_TAKES_DATA_S, "another try may begin before this one is given up"),
     (NODE_LISTS_FILES_S, NODE_COMPARES_DATA_S, "to read all takes longer than to list it"),
-    # recovery, files, the testbed
-    (RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S, "looks become rarer"),
+    # files, the testbed
     (LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S, "what somebody may need is not old"),
     (DAEMON_ENDS_S, DAEMON_KILLED_S, "SIGKILL comes after SIGTERM"),
 ]

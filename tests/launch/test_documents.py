@@ -16,7 +16,7 @@ from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
 from tests.launch.run_folders import jobs, leader, run_folder
-from tests.launch.submit import ENDLESS, JOBS, alive, recovered, wait_until
+from tests.launch.submit import ENDLESS, JOBS, alive, recovery_s, wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
@@ -160,8 +160,7 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert (ended["exit_code"], ended["cause"]) == (0, "done")
     started = [one for one in found if one["kind"] == "started" and one["attempt"] == 1]
     assert sorted(rank for node in started[0]["nodes"] for rank in node["ranks"]) == [0, 1]
-    parts = recovered(err, Path(ended["run_dir"]), "first output")
-    assert parts == ["noticed", "stopped", "agents", "program"]
+    assert recovery_s(err, Path(ended["run_dir"]), "first output") > 0
     assert alive(tmp_path) == []
 
 

@@ -307,7 +307,7 @@ RECORDS = {
     "agents/node_00000.json": {**NODE, "time_unix_s": 1.0},
     "agents/meeting.json": {"since_unix_s": 1.0, "text": "waiting"},
     "metrics/rank_00000.jsonl": STEP,
-    "start.json": {"step": 3, "total_steps": 9, "marks_unix_s": {"step": 1.0}},
+    "start.json": {"step": 3, "total_steps": 9, "time_unix_s": 1.0},
     "launch.json": {"command": "python x", "stop_grace_s": 30.0, "nodes": []},
     "attempts/0/exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0},
     "config.yaml": {"task": "x", "checkpoint_dir": "/nowhere", "checkpoint_every": "epoch"},

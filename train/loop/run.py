@@ -2,7 +2,6 @@
 
 import gc
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -109,9 +108,7 @@ def prepared(
     Raises:
         MusterError: a worker, a file or a setting prevents it.
     """
-    marks = {"imports": time.time()}
     with joined(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
-        marks["rendezvous"] = time.time()
         device, ranks = peers.device, Ranks(peers.world.rank, peers.world.world_size)
         task = plugins.load("train.tasks", config.task)(config)
         if config.new_head and not task.takes_new_head:
@@ -122,10 +119,7 @@ def prepared(
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
         if metrics is not None:
             closing.callback(metrics.close)
-        sinks = Sinks(
-            run_dir, ranks.rank,
-            tensorboard=config.tensorboard, profile=config.profile, marks=marks,
-        )  # fmt: skip
+        sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         closing.callback(sinks.close)
         place = "/".join(peers.workers[ranks.rank].place)
         writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
@@ -145,9 +139,7 @@ def prepared(
         )  # fmt: skip
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)
-        marks["model"] = time.time()
         trainer.resume()
-        marks["checkpoint"] = time.time()
         try:
             yield trainer, run_dir
         except RuntimeError as error:

@@ -49,9 +49,7 @@ class Sinks:
         *,
         tensorboard: bool = False,
         profile: bool = False,
-        marks: dict[str, float] | None = None,
     ) -> None:
-        """`marks`: when this process had what it needs for its first step."""
         self._path = METRICS.path(run_dir, rank=rank)
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +57,6 @@ class Sinks:
         self._profiler = start_tracer(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
-        self._marks = {} if marks is None else marks
         self._start = START.path(run_dir) if rank == 0 else None
         self.total_steps: int | None = None  # of the whole run, if known
         if tensorboard and rank == 0:
@@ -98,9 +95,8 @@ class Sinks:
         """Write `step`, and its gradient collectives if they differ from the last ones."""
         self.write(step)
         if self._start is not None:
-            marks = {**self._marks, "step": time.time()}
-            about = {"step": step.step, "total_steps": self.total_steps, "marks_unix_s": marks}
-            write_json(self._start, about)
+            times = {"step": step.step, "total_steps": self.total_steps, "time_unix_s": time.time()}
+            write_json(self._start, times)
             self._start = None
         if made != self._collectives:
             self._collectives = made

@@ -189,11 +189,10 @@ def _conditions_of_children(view: RankView) -> Iterator[str]:
     """What the processes do that its program has started; those that do the same are one text."""
     alike: dict[str, list[int]] = {}
     for child in view.children:
-        text = f"is in {child.place}, and {child.words}" if child.place else child.words
-        alike.setdefault(text, []).append(child.pid)
-    for text, pids in [*alike.items()][:CHILDREN_LISTED]:
+        alike.setdefault(child.words, []).append(child.pid)
+    for words, pids in [*alike.items()][:CHILDREN_LISTED]:
         several = f"es {listed(pids)}: each" if pids[1:] else f" {pids[0]}"
-        yield f"its child process{several} {text}"
+        yield f"its child process{several} {words}"
     if more := sum(map(len, [*alike.values()][CHILDREN_LISTED:])):
         yield f"and {more} more child process{'es' if more > 1 else ''}"
 

@@ -3,11 +3,9 @@
 How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
 A worker that does not answer in time is stopped, or holds its interpreter. It gets a signal at
 which faulthandler writes its stacks, if the worker can run at all and has a handler for the signal.
-So do the processes that its program has forked, such as loader workers, one after the other: they
-have the handler, and write to the same file. One that has closed that file gets no signal, since
-its handler might write into another file. Of a process that was started anew only the kernel's
-facts are known. Only descendants of this process get the signal. A worker that has ended because of
-another rank has left an answer in a file.
+Only descendants of this process get the signal. A worker that has ended because of another rank has
+left an answer in a file. About the processes that a worker's program has started, such as those of
+a data loader, only the kernel is asked.
 """
 
 import json
@@ -18,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,7 +26,6 @@ from msgspec.structs import asdict, replace
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import (
-    CHILDREN_DUMP_STACKS_S,
     WORKER_ANSWERS_S,
     WORKER_DUMPS_STACK_S,
     WORKER_DUMPS_STACK_TICK_S,
@@ -60,13 +57,9 @@ def ask(
     folder: Path,
     ranks: Sequence[int],
     patience_s: float = WORKER_ANSWERS_S,
-    children_s: float = CHILDREN_DUMP_STACKS_S,
     **request: object,
 ) -> dict[int, Report]:
-    """The report on each of these workers: its reply, or else what can be seen of its process.
-
-    `children_s`: how long the processes that a worker has forked may take to write their stacks.
-    """
+    """The report on each of these workers: its reply, or else what can be seen of its process."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
@@ -89,7 +82,7 @@ def ask(
         # only the worker itself can listen at its socket
         is_own = report.answers or report.pid in below
         with _dumping.setdefault(folder / str(report.rank), threading.Lock()):
-            return _with_process(report, folder, report.pid if is_own else None, below, children_s)
+            return _with_process(report, folder, report.pid if is_own else None)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         return dict(zip(reports, pool.map(with_process, reports.values()), strict=True))
@@ -170,51 +163,39 @@ def _peer(connection: socket.socket) -> int:
     return int(struct.unpack("3i", raw)[0])
 
 
-def _with_process(
-    report: Report, folder: Path, pid: int | None, below: Collection[int], children_s: float
-) -> Report:
+def _with_process(report: Report, folder: Path, pid: int | None) -> Report:
     """The report with what can be seen of the worker's process, and of those that it started."""
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
         return replace(report, process=ProcessReport("dead", "has ended"))
-    file = folder / f"rank_{report.rank:05d}.threads"
     if not report.answers and not state.is_held and not report.threads:
-        threads = _dumped(file, pid, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S)
-        report = replace(report, threads=tuple(threads), is_command=not threads)
-    helpers = helpers_of(pid, is_program=not report.is_command)
-    # a worker that is held has no part in what they do; in vfork(2) a signal would end its wait
-    deadline = running_s() + (0.0 if state.is_held else children_s)
-    # one that takes all the time is the last to be asked: its lines may still come
-    children = (_child(helper, file, below, deadline) for helper in helpers[:MOST_CHILDREN])
-    process = ProcessReport(
-        state.status, state.words, tuple(child for child in children if child is not None)
-    )
-    return replace(report, process=process)
+        threads = _dumped(folder / f"rank_{report.rank:05d}.threads", pid)
+        report = replace(report, threads=threads, is_command=not threads)
+    helpers = helpers_of(pid, is_program=not report.is_command)[:MOST_CHILDREN]
+    children = tuple(child for child in map(_child, helpers) if child is not None)
+    return replace(report, process=ProcessReport(state.status, state.words, children))
 
 
-def _child(pid: int, file: Path, below: Collection[int], deadline: float) -> ChildReport | None:
-    """What a process does that a worker's program has started; None if it has ended.
-
-    Its lines are known if it was forked, and answers before `deadline`.
-    """
+def _child(pid: int) -> ChildReport | None:
+    """The state of a process that a worker's program has started; None if it has ended."""
     state = state_of(pid)
     if state is None or state.status == "zombie":
         return None
     return ChildReport(pid, state.words)
 
 
-def _dumped(path: Path, pid: int, patience_s: float, tick_s: float) -> list[Thread]:
+def _dumped(path: Path, pid: int) -> tuple[Thread, ...]:
     """The stacks that faulthandler writes into this file; none if that is impossible."""
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL, now=True):
-        return []
+        return ()
     try:
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
-            deadline = running_s() + patience_s
+            deadline = running_s() + WORKER_DUMPS_STACK_S
             size = before
             while running_s() < deadline:
-                time.sleep(tick_s)
+                time.sleep(WORKER_DUMPS_STACK_TICK_S)
                 now = os.fstat(file.fileno()).st_size
                 if now > before and now == size:
                     break
@@ -222,10 +203,10 @@ def _dumped(path: Path, pid: int, patience_s: float, tick_s: float) -> list[Thre
             file.seek(before)
             return threads_of(file.read(ANSWER_BYTES).decode(errors="replace"))
     except OSError:
-        return []
+        return ()
 
 
-def threads_of(text: str) -> list[Thread]:
+def threads_of(text: str) -> tuple[Thread, ...]:
     """The threads in a dump, in inspection.py's form; the thread that took the signal comes first.
 
     A process takes a signal in its main thread, if that thread can run.
@@ -244,4 +225,4 @@ def threads_of(text: str) -> list[Thread]:
     if found and not any(is_current for _, is_current, _ in found):
         found[-1] = (found[-1][0], True, found[-1][2])  # the oldest thread is the last in a dump
     threads = [Thread(name, is_main, tuple(frames[-FRAMES:])) for name, is_main, frames in found]
-    return sorted(threads, key=lambda thread: not thread.main)[:THREADS]
+    return tuple(sorted(threads, key=lambda thread: not thread.main)[:THREADS])

@@ -28,7 +28,6 @@ from msgspec.structs import replace
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import cpu_demand_s, helpers_of, state_of, tree_of
 from launch.deadlines import (
-    CHILDREN_DUMP_STACKS_S,
     PROGRESS_READ_EVERY_S,
     WORKER_ANSWERS_LAST_LOOK_S,
     WORKER_ANSWERS_S,
@@ -107,17 +106,12 @@ class NodeInspection:
         """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
-            self._ask("end", WORKER_ANSWERS_LAST_LOOK_S, children_s=0.0)
+            self._ask("end", WORKER_ANSWERS_LAST_LOOK_S)
             self.tick()
 
-    def _ask(
-        self,
-        question_id: str,
-        patience_s: float = WORKER_ANSWERS_S,
-        children_s: float = CHILDREN_DUMP_STACKS_S,
-    ) -> None:
+    def _ask(self, question_id: str, patience_s: float = WORKER_ANSWERS_S) -> None:
         with self._activity.disturbed():
-            reports = self._ask_workers(patience_s, children_s, ask="stacks")
+            reports = self._ask_workers(patience_s, ask="stacks")
         for report in reports.values():
             report = replace(report, clock_offset_s=self._leader.clock_offset_s)
             self._answers.put(Inspected(question_id, report))
@@ -131,10 +125,8 @@ class NodeInspection:
         self._activity.look(pids, progress)
         self._answers.put(Still(self._activity.still_s, self._activity.longest_pause_s))
 
-    def _ask_workers(
-        self, patience_s: float, children_s: float = 0.0, **request: object
-    ) -> dict[int, Report]:
-        return local_workers.ask(self._folder, self._ranks, patience_s, children_s, **request)
+    def _ask_workers(self, patience_s: float, **request: object) -> dict[int, Report]:
+        return local_workers.ask(self._folder, self._ranks, patience_s, **request)
 
 
 @dataclass

@@ -5,25 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD_STATES, SLEEPS
-from launch.nodes.messages import Collective, Frame, Group, InitCall, Report
+from launch.nodes.messages import ChildReport, Collective, Frame, Group, InitCall, Report
 from launch.runs.last_output import is_of_muster, own_place
 
-# Where a loader worker, a process of a pool, or a manager waits for its next task.
-QUEUES = tuple(
-    f"/{package}/{file}.py"
-    for package in ("multiprocessing", "multiprocess")
-    for file in ("queues", "connection", "synchronize", "managers")
-)
 LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave, too
-
-
-@dataclass(frozen=True)
-class Child:
-    """A process that a rank's program has started, and that does not wait for a task."""
-
-    pid: int
-    words: str  # as of the rank itself
-    place: Frame | None = None  # None: it does not tell
 
 
 class RankEnd(TypedDict, total=False):
@@ -53,7 +38,7 @@ class RankView:
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
-    children: tuple[Child, ...] = ()
+    children: tuple[ChildReport, ...] = ()  # those that do more than sleep
     init_call: InitCall | None = None  # if it is in `init_process_group`, or gave up there
     pid: int | None = None
     has_left: bool = False  # it is at the end of the block of `muster.init()`
@@ -115,9 +100,9 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         imports=any("<frozen importlib" in frame.file for frame in main),
         is_command=report.is_command,
         children=tuple(
-            Child(child.pid, child.words)
+            child
             for child in (process.children if process else ())
-            if child.words != SLEEPS
+            if child.words != SLEEPS  # as most processes of a loader or pool do
         ),
         init_call=report.meeting,
         pid=report.pid,

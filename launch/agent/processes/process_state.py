@@ -115,17 +115,6 @@ def _file_call(pid: int) -> str:
         return ""
 
 
-def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has this file open; in a container it may be in another folder."""
-    end = str(Path(*path.parts[-3:]))
-    with suppress(OSError):
-        for link in (PROC / str(pid) / "fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
-                if str(link.readlink()).endswith(end):
-                    return True
-    return False
-
-
 def _children_of(pid: int) -> list[int]:
     pids = []
     with suppress(OSError):

@@ -9,7 +9,6 @@ import pytest
 
 from launch.agent import led_run
 from launch.agent.led_run import AgentConnection, Attempt, LedRun
-from launch.agent.recovery import Recovery
 from launch.ends import End, Kind
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
@@ -169,7 +168,7 @@ def test_equal_notes_of_nodes_are_joined_and_hidden_by_quiet(agent, tmp_path, ca
 
 
 WORK = [
-    ({"start.json": {"step": 3, "marks_unix_s": {"step": 23.5}}}, "step 3 again after "),
+    ({"start.json": {"step": 3, "time_unix_s": 23.5}}, "step 3 again after "),
     ({"workers/rank_00000.out": "done\n"}, "first output after "),
 ]
 
@@ -179,9 +178,9 @@ def test_recovery_of_attempt_that_ends_at_once_is_reported(
     agent, tmp_path, monkeypatch, capfd, files, words
 ):
     own, other = agent
-    monkeypatch.setattr(Recovery, "is_due", lambda recovery: False)
+    monkeypatch.setattr(Attempt, "_look", lambda attempt: None)
     end = End(Kind.KILLED, "node0", 18.0, 0, signal=9).to_json()
-    ended = {"time_unix_s": 20.5, "noticed_unix_s": 19.0, "end": end}
+    ended = {"time_unix_s": 20.5, "end": end}
     write(tmp_path, {"attempts/0/exit.json": ended, **files})
     spec = replace(LaunchSpec("run", tmp_path, Program(())), attempt=1)
     attempt = Attempt(spec, [own], [], lambda: False, prefixes=False)

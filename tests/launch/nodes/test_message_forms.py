@@ -72,8 +72,8 @@ STACKS = {
     },
 }
 CHILDREN = [
-    {"pid": 8, "words": "computes", "frames": []},
-    {"pid": 9, "words": "sleeps", "frames": [{**PLACE, "text": "x"}]},
+    {"pid": 8, "words": "computes"},
+    {"pid": 9, "words": "sleeps"},
 ]
 REPORT = {
     "rank": 2,

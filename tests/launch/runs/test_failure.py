@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from launch.agent.recovery import Recovery
+from launch.agent import recovery
 from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.failure import Failure, explain, failure_of, report
@@ -378,7 +378,8 @@ def test_random_records_of_a_node_have_a_cause(records):
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
         run_record.each_ran_alone(run_dir)
-        Recovery(run_dir, 2, lambda: True, lambda: 0.0, connected_unix_s=9.0).look()
+        recovery.recorded_fault_unix_s(run_dir, 2)
+        recovery.report(run_dir, 2, 8.0, has_output=True, clock_offset_s=0.0)
 
 
 def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):

@@ -1,7 +1,5 @@
 """Nodes with their own disk are asked what runs left there; what a run needs stays."""
 
-import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +8,13 @@ import pytest
 
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey, local_transport
-from launch.runs import run_record
 from launch.ssh.node_leftovers import UNKNOWN, on_nodes
 from muster.run_files import claim
 from tests.written import write
 
 pytestmark = pytest.mark.needs("ip")
+
+NO_END = "its run has recorded no end, and changed a file in the last seven days"
 
 
 @pytest.fixture
@@ -28,12 +27,8 @@ def checkout(tmp_path, monkeypatch) -> Path:
 def ran(checkout: Path, name: str, *, checkpoint: bool = False, ended: bool = True) -> Path:
     """The files that a run has left on a node."""
     write(checkout / "logs" / f".snapshot-{name}", {"train.py": "print()"})
-    agent = {
-        "host": socket.gethostname(),
-        **run_record.process_start(os.getpid()),
-        "pid": os.getpid(),
-    }
-    files = {".claimed-1": "", "agents/node_00000.json": agent, "workers/rank_00000.out": "123"}
+    files = {".claimed-1": "", "agents/node_00000.json": {}, "workers/rank_00000.out": "123"}
+    files |= {"agents/node_00001.json": {}, "agents/node_00001.exit.json": {"code": 0}}
     if ended:
         files["agents/node_00000.exit.json"] = {"code": 0}
     if checkpoint:
@@ -61,20 +56,43 @@ def test_files_of_a_run_that_is_over_go(checkout):
     assert [path.name for path in (checkout / "logs").iterdir()] == [".keep"]
 
 
-def test_run_files_stay_while_agent_or_leader_lives(checkout):
+def test_run_files_stay_while_run_may_be_active(checkout):
     ran(checkout, "lives", ended=False)
     ran(checkout, "led")
-    stays = "its run may not be over"
     found = ask(checkout, running=["led"], named=["lives"], remove=True)
-    assert found == dict.fromkeys([".snapshot-led", ".snapshot-lives", "led", "lives"], stays)
+    assert found == {
+        **dict.fromkeys([".snapshot-led", "led"], "its run is not over"),
+        **dict.fromkeys([".snapshot-lives", "lives"], NO_END),
+    }
     assert (checkout / "logs" / "lives").exists() and (checkout / "logs" / "led").exists()
 
 
-def test_files_go_when_the_agent_was_killed(checkout):
+def used(checkout: Path) -> dict[str, bool]:
+    """Whether a run may still use each of its leftovers, by name."""
+    left = node_facts.leftovers({"node": "0", "folders": {"0": str(checkout)}})
+    own = [entry for entry in left if entry["path"].startswith(str(checkout))]
+    return {Path(entry["path"]).name: entry["used"] for entry in own}
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_without_recorded_end_the_newest_file_decides(checkout, monkeypatch, changes):
+    """As of agents that were killed, or of a run that is being sent, or restarts."""
     run_dir = ran(checkout, "killed", ended=False)
-    record = run_dir / "agents" / "node_00000.json"
-    record.write_text(record.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {2**22 + 1}'))
-    assert ask(checkout) == {".snapshot-killed": "", "killed": ""}
+    write(checkout / "logs" / ".snapshot-sent", {"train.py": ""})
+    restarts = ran(checkout, "restarts")
+    (restarts / "attempts" / "0").mkdir(parents=True)
+    (restarts / "agents").rename(restarts / "attempts" / "0" / "agents")
+    names = [".snapshot-killed", ".snapshot-restarts", ".snapshot-sent", "killed", "restarts"]
+    assert used(checkout) == dict.fromkeys(names, True)
+    newest_s = max(path.lstat().st_ctime for path in (checkout / "logs").rglob("*"))
+    later = SimpleNamespace(time=lambda: newest_s + node_facts.ACTIVE_S)
+    if changes:
+        output = run_dir / "workers" / "rank_00000.out"
+        while output.lstat().st_ctime <= newest_s:  # which a kernel counts in milliseconds
+            write(run_dir, {"workers/rank_00000.out": "1234"})
+    monkeypatch.setattr(node_facts, "time", later)
+    stay = [name for name, stays in used(checkout).items() if stays]
+    assert stay == ([".snapshot-killed", "killed"] if changes else [])
 
 
 def test_checkpoints_go_only_if_the_run_is_named(checkout):
@@ -84,27 +102,6 @@ def test_checkpoints_go_only_if_the_run_is_named(checkout):
     assert (checkout / "logs" / "saved" / "checkpoints" / "step_1" / "model.pt").exists()
     assert ask(checkout, named=["saved"], remove=True) == {"saved": ""}
     assert not (checkout / "logs" / "saved").exists()
-
-
-def test_files_of_a_restarting_run_stay(checkout, monkeypatch):
-    run_dir = ran(checkout, "restarts")
-    (run_dir / "attempts" / "0").mkdir(parents=True)
-    snapshot = checkout / "logs" / ".snapshot-restarts"
-    (run_dir / "agents").rename(run_dir / "attempts" / "0" / "agents")
-    sent_s = snapshot.lstat().st_ctime
-    while run_dir.lstat().st_ctime <= sent_s:  # which a kernel counts in milliseconds
-        (run_dir / "file").touch()
-        (run_dir / "file").unlink()
-    ended_s = run_dir.lstat().st_ctime
-    # the project was sent long ago, and the last attempt has just ended
-    monkeypatch.setattr(node_facts, "START_S", (ended_s - sent_s) / 2)
-    monkeypatch.setattr(node_facts, "time", SimpleNamespace(time=lambda: ended_s))
-    assert node_facts._is_used(str(snapshot), "restarts", False)
-
-
-def test_a_project_that_is_being_sent_stays(checkout):
-    write(checkout / "logs" / ".snapshot-new", {"train.py": ""})
-    assert ask(checkout) == {".snapshot-new": "its run may not be over"}
 
 
 def test_run_started_on_node_itself_is_no_leftover(checkout):
@@ -144,7 +141,7 @@ def test_file_that_a_node_keeps_is_not_called_removed(checkout, monkeypatch):
 
 def test_file_that_came_into_use_is_not_called_removed(checkout):
     run_dir = ran(checkout, "begun")
-    asked = {"node": "0", "folders": {"0": str(checkout)}, "named": []}
+    asked = {"node": "0", "folders": {"0": str(checkout)}}
     paths = {"0": [str(run_dir)]}
     (run_dir / "agents" / "node_00000.exit.json").unlink()
     failed = node_facts.remove_leftovers({**asked, "paths": paths})
