@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
-from launch.agent import inherited
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
@@ -80,7 +79,7 @@ from launch.nodes.messages import (
     Here,
     Inspect,
     Lost,
-    Notes,
+    Note,
     Notice,
     OddMessage,
     Released,
@@ -89,7 +88,12 @@ from launch.nodes.messages import (
     from_leader,
 )
 from launch.nodes.node_data import DATA_MARK
-from launch.nodes.resources import share_cores
+from launch.nodes.resources import (
+    raise_file_limit,
+    share_cores,
+    shared_memory,
+    too_little_shared,
+)
 from launch.nodes.this_machine import gpu_count, interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
@@ -99,7 +103,7 @@ from muster.errors import STOPPED, MusterError, UsageError, at_limit, explained,
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
-from muster.writing import full_disk, in_use, reserve, scratch_folder, write_json
+from muster.writing import full_disk, in_use, scratch_folder, write_json
 
 if TYPE_CHECKING:
     from launch.agent.inspection.node_inspection import NodeInspection
@@ -144,7 +148,7 @@ class Agent:
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._signals.notices.append(number))
         process_tree.adopt_orphans()
-        inherited.raise_limits()
+        raise_file_limit()
         try:
             code = 0
             request: Assign | None = message
@@ -529,20 +533,14 @@ class NodeAttempt:
         )
         write_agent(assignment, address, interface, cores)
         self._send(Here(socket.gethostname(), address, interface, cores))
+        note = too_little_shared(shared_memory(), len(assignment.machine_ranks))
+        if note and assignment.spec.attempt == 0:
+            self._send(Note(note))
         with waiting_for("its --prologue"):
             sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
-            self._note_inherited(sourced, env)
         return sourced
-
-    def _note_inherited(self, env: dict[str, str], before: dict[str, str]) -> None:
-        """Tell the leader what in the workers' environment may surprise; once in a run."""
-        if self._assignment.spec.attempt == 0:
-            with waiting_for("the folders of PYTHONPATH"):
-                notes = inherited.notes(self._assignment, env, before)
-            if notes:
-                self._send(Notes(tuple(notes)))
 
     def _tick_on(self) -> bool:
         """Look at all sources of events; return whether the attempt goes on."""
@@ -659,10 +657,8 @@ def write_agent(assignment: Assignment, address: str, interface: str | None, cor
         "muster": str(CHECKOUT),
         **this_process(),
     }
-    run_dir = assignment.spec.run_dir
-    path = AGENT.path(run_dir, node=assignment.index)
+    path = AGENT.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
-        reserve(AGENT_END.path(run_dir, node=assignment.index))
         write_json(path, record)
 
 

@@ -77,7 +77,7 @@ from launch.nodes.messages import (
     Listening,
     Lost,
     Message,
-    Notes,
+    Note,
     Notice,
     OddMessage,
     Released,
@@ -486,7 +486,7 @@ class Attempt:
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
         cause = cause_of(ends, nodes) if ends else None
-        if cause is None or cause.kind in PRIMARY_KINDS:
+        if cause is None or (cause.kind in PRIMARY_KINDS and not cause.lacks_reason):
             return cause
         if line := full_disk(run_files.EXIT.path(self._run_dir)):  # then records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))
@@ -661,9 +661,8 @@ class Attempt:
                 self._inspect().take(index, message)
             case Here():
                 self._note_agent(agent, message)
-            case Notes(lines):
-                for text in lines:
-                    self._notes.setdefault(text, []).append(agent.assignment.name)
+            case Note(text):
+                self._notes.setdefault(text, []).append(agent.assignment.name)
             case Stopping():
                 self._take_stopping(message)
             case Failed(end) | WorkerEnded(end):

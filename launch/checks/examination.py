@@ -78,7 +78,7 @@ def judge_nodes(
             connections={
                 names[other]: connection for other, connection in connections.get(index, {}).items()
             },
-            limits=resources[index].value["limits"] if index in resources else None,
+            shared_memory=resources[index].value["shared_memory"] if index in resources else None,
             cores=Cores(*resources[index].value["cores"]) if index in resources else None,
             workers=workers_of[planned[index].spec.name] if planned else 0,
         )

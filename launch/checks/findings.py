@@ -32,7 +32,7 @@ class CheckedNode:
     connections: Mapping[str, PairConnection] = field(
         default_factory=dict
     )  # by the other node's name
-    limits: Mapping[str, int | None] | None = None  # see `resources.limits`; None: unknown
+    shared_memory: Mapping[str, int] | None = None  # see `resources`; None: unknown
     cores: Cores | None = None  # that the run's workers will have, if there will be `workers`
     workers: int = 0  # that share these; 0: unknown
 

@@ -1,17 +1,17 @@
-"""Check each node by itself: its Python, code, GPUs, limits and disk."""
+"""Check each node by itself: its Python, code, GPUs, shared memory and disk."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
-from launch.nodes.resources import ASK_FOR_MORE, too_low
+from launch.nodes.resources import ASK_FOR_MORE, too_little_shared
 from launch.spec import WorkersPython
 from muster import extras
 from muster.checkout import IS_INSTALLED
 from muster.printable import listed
 
-LIMITS = "limits"
+SHARED_MEMORY = "/dev/shm"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
 NAMED_PACKAGES = ("torch", "transformers")
@@ -136,17 +136,17 @@ def disk(findings: Findings) -> Row:
     return Row("free disk", "ok", (_span(free),))
 
 
-def limits(findings: Findings) -> Row:
-    """Whether workers may have as many files, processes and shared memory as they usually need."""
+def shared_memory(findings: Findings) -> Row:
+    """Whether the loaders' workers have room for the batches that they pass on."""
     nodes: dict[str, list[str]] = {}  # by the problem that they have
     for node in findings.nodes:
-        for problem in too_low(node.limits, node.workers or 1) if node.limits else ():
+        if problem := too_little_shared(node.shared_memory, node.workers or 1):
             nodes.setdefault(problem, []).append(node.name)
     if not nodes:
-        return Row(LIMITS, "ok", ("files, processes and /dev/shm: enough",))
+        return Row(SHARED_MEMORY, "ok", ("enough",))
     found = [f"{listed(names)}: {problem.partition('; ')[0]}" for problem, names in nodes.items()]
     fixes = dict.fromkeys(problem.partition("; ")[2] for problem in nodes)
-    return Row(LIMITS, "warn", shortened(found), "\n".join(fixes))
+    return Row(SHARED_MEMORY, "warn", shortened(found), "\n".join(fixes))
 
 
 def _span(amounts: Iterable[float]) -> str:
@@ -168,4 +168,4 @@ def _gpus(lines: Sequence[str]) -> str:
     return " + ".join(counted) or "none"
 
 
-ROWS: Sequence[Callable[[Findings], Row]] = (python, code, gpus, cores, limits, disk)
+ROWS: Sequence[Callable[[Findings], Row]] = (python, code, gpus, cores, shared_memory, disk)

@@ -12,7 +12,7 @@ from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
 from launch.checks.findings import Row, lines
-from launch.checks.node_checks import LIMITS
+from launch.checks.node_checks import SHARED_MEMORY
 from launch.launchers.base import Launcher, with_data
 from launch.nodes import network_choice
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
@@ -52,8 +52,8 @@ class Ssh(Launcher):
             if self._config.preflight:
                 workers = self.workers_python
                 findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
-                # the agents know how many workers share these limits, and note what is too low
-                others = [row for row in findings if row.check != LIMITS]
+                # agents check this with the number of workers that share it, unknown here
+                others = [row for row in findings if row.check != SHARED_MEMORY]
                 for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
                 survey.refuse_broken(probes)

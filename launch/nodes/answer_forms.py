@@ -96,9 +96,7 @@ FORMS: dict[Callable[..., Any], Any] = {
         "gpus": _are_gpus,
     },
     resources.node_resources: {
-        "limits": dict.fromkeys(
-            ("files", "processes", "shared_bytes", "free_shared_bytes"), (is_size, None)
-        ),
+        "shared_memory": ({"bytes": is_size, "free_bytes": is_size}, None),
         "cores": _are_cores,
     },
     node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),

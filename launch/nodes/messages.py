@@ -363,10 +363,10 @@ class Here(Message, frozen=True):
     cores: Line
 
 
-class Notes(Message, frozen=True):
-    """Lines to print about what the workers inherit from the node."""
+class Note(Message, frozen=True):
+    """A line to print about what the node lacks."""
 
-    lines: Annotated[tuple[ShortText, ...], Meta(max_length=100)]
+    text: ShortText
 
 
 class File(Message, frozen=True):
@@ -454,7 +454,7 @@ FromAgent: TypeAlias = (
     | Unreached
     | Broken
     | Here
-    | Notes
+    | Note
     | File
     | Still
     | WaitedInVain

@@ -1,4 +1,4 @@
-"""What workers may use on a node: files, processes, shared memory, and their shares of its cores.
+"""What workers may use on a node: open files, shared memory, and their shares of its cores.
 
 A survey sends the text of this file to nodes together with that of `node_facts`, so it needs only
 the standard library of Python 3.8.
@@ -19,10 +19,8 @@ CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py
 OF_SLURM = "SLURM_CPUS_ON_NODE"
 ASK_FOR_MORE = "ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
 GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
-# What programs usually need.
-FEW_FILES = 4_096
-FEW_PROCESSES = 1_024
-PROCESSES_OF_WORKER = 256  # with their threads: those of torch, its loaders and their threads
+# Some programs close each file that they might have open, one by one.
+MOST_FILES = 1_048_576
 SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
 MB = 1_000_000
 
@@ -61,7 +59,7 @@ class Cores(NamedTuple):
 
 def node_resources(question: object) -> dict[str, object]:
     """What the workers of a node have together, for the doctor."""
-    return {"limits": limits(), "cores": usable_cores()}
+    return {"shared_memory": shared_memory(), "cores": usable_cores()}
 
 
 def usable_cores(root: Path = Path("/")) -> Cores:
@@ -80,71 +78,54 @@ def usable_cores(root: Path = Path("/")) -> Cores:
     return Cores(list(cores.values()), min(most, default=None))
 
 
-def limits(root: Path = Path("/")) -> dict[str, int | None]:
-    """The most that workers on this node may have; None: no limit, or none that is known.
+def raise_file_limit() -> None:
+    """Let this process, and all that it starts, open as many files as its hard limit allows.
 
-    `files` are those that a process may open, `processes` those of this user or this container with
-    their threads, and the bytes those of /dev/shm, through which loader workers pass batches.
+    Shells and services begin with a low soft limit for programs that use select(2).
     """
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    # root has no such limit, but for that of a container
-    most = [processes] if os.geteuid() and processes != resource.RLIM_INFINITY else []
-    numbers = [_kernel_text(folder / "pids.max") for folder in _cgroups("pids", root)]
-    most += [int(number) for number in numbers if number.isdigit()]
-    shared = free = None
-    with contextlib.suppress(OSError):  # macOS has no such folder
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # macOS has another limit besides
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def shared_memory() -> dict[str, int] | None:
+    """The size of /dev/shm, and what is free of it; None where there is none, as on macOS."""
+    try:
         disk = os.statvfs("/dev/shm")
-        shared = disk.f_blocks * disk.f_frsize
-        free = disk.f_bavail * disk.f_frsize
-    return {
-        "files": None if files == resource.RLIM_INFINITY else files,
-        "processes": min(most, default=None),
-        "shared_bytes": shared,
-        "free_shared_bytes": free,
-    }
+    except OSError:
+        return None
+    return {"bytes": disk.f_blocks * disk.f_frsize, "free_bytes": disk.f_bavail * disk.f_frsize}
 
 
-def too_low(found: Mapping[str, int | None], workers: int = 1) -> Iterator[str]:
-    """A line for each of a node's `limits` that is too low for so many workers on its node."""
-    files = found["files"]
-    if files is not None and files < FEW_FILES:
-        yield (
-            f"a process may open {files} files at most, which data loaders may exceed; raise "
-            "nofile in /etc/security/limits.conf"
-        )
-    processes = found["processes"]
-    if processes is not None and processes < max(FEW_PROCESSES, workers * PROCESSES_OF_WORKER):
-        yield (
-            f"{processes} processes and threads at most; raise nproc in /etc/security/limits.conf, "
-            "or --pids-limit of the container"
-        )
-    shared = found["shared_bytes"]
-    free = found["free_shared_bytes"]
-    if shared is not None and free is not None and free < workers * SHARED_BYTES_OF_WORKER:
-        yield (
-            f"/dev/shm has {free / MB:.0f} of {shared / MB:.0f} MB free: loader "
-            "workers pass batches through it, and a full one ends them with a bus error; "
-            "docker run --shm-size 8g, or remove what others have left in it"
-        )
+def too_little_shared(memory: Mapping[str, int] | None, workers: int) -> str:
+    """One line if a node's `shared_memory` is too small for so many workers; else ""."""
+    if memory is None or memory["free_bytes"] >= workers * SHARED_BYTES_OF_WORKER:
+        return ""
+    return (
+        f"/dev/shm has {memory['free_bytes'] / MB:.0f} of {memory['bytes'] / MB:.0f} MB free, and "
+        "a data loader that fills it ends with a bus error; start the container with --shm-size "
+        "8g, or remove old files from /dev/shm"
+    )
 
 
 def _quotas(root: Path) -> Iterator[float]:
     """The quotas of this process's cgroup and of those above it, in CPUs."""
-    for folder in _cgroups("cpu", root):
+    for folder in _cpu_cgroups(root):
         of_v1 = [_kernel_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         words = _kernel_text(folder / "cpu.max").split() or of_v1
         if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
             yield int(words[0]) / int(words[1])  # without a quota the first is max, or -1
 
 
-def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+def _cpu_cgroups(root: Path) -> Iterator[Path]:
     """The folders of this process's cgroup and of those above it; of version 1 and 2."""
     for line in _kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not controllers or controller in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / (controller if controllers else "")
+        if not controllers or "cpu" in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
             own = Path(path.lstrip("/"))  # in a container it may be the host's: the mount is ours
             yield from (mount / folder for folder in (own, *own.parents))
 

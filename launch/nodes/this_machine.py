@@ -10,10 +10,9 @@ from pathlib import Path
 
 from muster.errors import MusterError
 
-# The variables by which gloo, nccl and torch's RPC choose network cards.
+# The variables by which gloo and nccl choose network cards.
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
-TENSORPIPE = "TP_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
 DEFAULT_PORTS = range(20_000, 32_000)
 
@@ -84,18 +83,16 @@ def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
     """
     variable = NCCL if gpu_count() else GLOO
     value = env.get(variable, "")
-    return variable if value and names_no_card(variable, value, own) else None
+    return variable if value and _names_no_card(variable, value, own) else None
 
 
-def names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
+def _names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
     """Whether a variable leads to none of the cards `own`.
 
-    gloo takes names, separated by commas, and torch's RPC one name. nccl takes the beginnings of
-    names, or `=NAME` for whole names, or `^` and what not to use.
+    gloo takes names, separated by commas. nccl takes the beginnings of names, or `=NAME` for whole
+    names, or `^` and what not to use.
     """
     names = value.lstrip("^=").split(",")
-    if variable == TENSORPIPE:
-        return value not in own
     if variable == GLOO:
         return not all(name in own for name in value.removesuffix(",").split(","))
     if "=" in value[:2]:

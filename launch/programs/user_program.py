@@ -29,7 +29,7 @@ from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.run_files import FUNCTION, plain_name, project_of
 from muster.similar_names import closest
-from muster.worker import interpreter, placeholders
+from muster.worker import placeholders
 from muster.worker.function_call import ABOUT
 from muster.writing import open_plain
 
@@ -116,14 +116,11 @@ class UserProgram:
         # only the nodes have what a prologue adds, and only its container what a wrapper has
         if runs_here and self._config.prologue is None and not self._wrap and python:
             refuse(python_choice.absent(self._config.python, self._environment))
-        of_python = _is_python(self._words, self._cwd)
         is_missing = runs_here and self._image and not Path(self._image).exists()
         refuse(
             [
                 *([f"--container {self._image}: no such file or folder"] if is_missing else ()),
                 *_problems(self._words, self._environment, python),
-                *_dos_problems(self._wrap, self._environment),
-                *(() if of_python else _dos_problems(self._words, self._environment)),
                 # only the nodes have what a prologue adds, such as modules
                 *(lacks if self._config.prologue is None else ()),
                 *starter_of(workers).problems(
@@ -337,16 +334,6 @@ def _why_not(word: str, cwd: Path) -> str:
     return f"{word} may not be run: chmod +x {name}, or name what reads it: -- bash {name}"
 
 
-def _dos_problems(words: Sequence[str], environment: WorkersEnvironment) -> Iterator[str]:
-    """A line if a program begins with a line that the kernel cannot read."""
-    for word in words[:1]:
-        path = str(environment.cwd / word) if "/" in word else word
-        problem = interpreter.problem(path, environment.env.get("PATH"))
-        # other problems may not exist on the nodes
-        if problem is not None and interpreter.DOS in problem:
-            yield problem
-
-
 @cache  # the runs of a sweep have the same script
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """Check the syntax with `python`, since it differs between versions."""
@@ -361,7 +348,7 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     try:
         done = subprocess.run(command, input=text, capture_output=True, check=False)
     except OSError as error:
-        return [interpreter.explained(error, python)]
+        return [f"{python}: {error.strerror}"]
     error_text = done.stderr.decode(errors="replace").strip()
     message = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
     line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', error_text, re.MULTILINE)

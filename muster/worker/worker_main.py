@@ -90,7 +90,6 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-        process.reserve(end_record(run_dir))
     if "SLURM_PROCID" in os.environ:  # the agent's; it has set all others
         os.environ["SLURM_PROCID"] = str(RANK)
         os.environ["SLURM_LOCALID"] = os.environ.get("LOCAL_RANK", "0")
@@ -210,7 +209,7 @@ def run_command(argv: list[str]) -> NoReturn:
     try:
         command = subprocess.Popen(argv, preexec_fn=process.end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
-        why = load_beside("interpreter").explained(error, argv[0])
+        why = f"{argv[0]}: {error.strerror}"
         write_exit(process.NOT_FOUND, why)
         sys.stderr.write(f"error: {why}\n")
         sys.exit(process.NOT_FOUND)
@@ -293,7 +292,6 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
     """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
     if run_dir is None or (path := end_record(run_dir)).exists():
         return
-    process.release(path)
     record = {
         "rank": RANK,
         "host": socket.gethostname(),

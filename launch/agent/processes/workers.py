@@ -39,7 +39,6 @@ from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster import records
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
-from muster.worker import interpreter
 from muster.worker.process import NOTICE_SIGNALS, ending_with
 from muster.writing import tail, writing
 
@@ -205,11 +204,9 @@ def spawn(
         raise NoSuchProgram(program)
     argv = command.argv
     ends_itself = any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2])
-    if program != sys.executable:  # the agent's own Python needs no check: it runs
-        if why := interpreter.problem(path, env.get("PATH")):
-            raise MusterError(why)
-        # it may stay above the Python that it starts, and would not end by itself
-        ends_itself = ends_itself and not interpreter.is_script(place)
+    if ends_itself and program != sys.executable:
+        # a script may stay above the Python that it starts, and would not end by itself
+        ends_itself = not _is_script(place)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
@@ -233,6 +230,15 @@ def spawn(
         raise MusterError(f"{program}: {why}") from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _is_script(place: str) -> bool:
+    """Whether a program is a text that another program reads."""
+    try:
+        with Path(place).open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def after_prologue(

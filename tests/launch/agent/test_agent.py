@@ -196,3 +196,19 @@ def test_too_many_open_files_are_one_line_that_names_the_limit(tmp_path):
     assert err.endswith(": too many open files for one process; raise the limit: ulimit -n\n")
     end = json.loads((tmp_path / "logs" / "limited" / "exit.json").read_text())
     assert end["code"] == 1 and end["message"] in err
+
+
+SMALL = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+
+
+@pytest.mark.needs("root", "namespaces", "prlimit")
+def test_workers_get_more_files_and_small_shared_memory_is_noted(tmp_path):
+    (tmp_path / "t.py").write_text("import resource; print(resource.getrlimit(7))\n")
+    flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "small", "--", "t.py")
+    before = ["prlimit", "--nofile=400:1000", "unshare", "--mount", "sh", "-c", SMALL, "sh"]
+    process = start(*flags, cwd=tmp_path, before=before)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and "(1000, 1000)" in out, out + err
+    lines = [line for line in err.splitlines() if "/dev/shm has 1 of 1 MB free" in line]
+    nodes = sorted(node for line in lines for node in line.split(": ")[1].split(", "))
+    assert nodes == ["node0", "node1"] and all(line.startswith("note: ") for line in lines)

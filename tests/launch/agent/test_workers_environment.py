@@ -1,6 +1,7 @@
 """What a node's workers inherit: the program's Python is the first that its commands find."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from socket import AF_INET, AF_INET6
@@ -22,6 +23,7 @@ from muster.errors import MusterError, UsageError
 from muster.rank_variables import torchrun_variables
 from tests.configs.made import made
 from tests.launch.pretended import FACTS, assignment
+from tests.launch.submit import start
 from tests.written import executable
 
 
@@ -72,6 +74,27 @@ def test_settings_of_torchrun_in_the_environment_do_not_reach_ours(tmp_path, mon
     found = environment_of(assignment(tmp_path), None, "127.0.0.1", str(tmp_path))
     assert not {"PET_RDZV_BACKEND", "TORCHELASTIC_HEALTH_CHECK_PORT"} & found.keys()
     assert found["OMP_NUM_THREADS"] == "3"
+
+
+PROGRAM = """
+import os
+print("port", os.environ["MASTER_PORT"], os.environ["RANK"])
+"""
+
+
+def test_torchruns_variables_of_the_shell_are_named_and_not_passed_on(tmp_path, monkeypatch):
+    """With its RANK the torchrun of a run would be taken for that rank."""
+    (tmp_path / "t.py").write_text(PROGRAM)
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "MASTER_PORT": "7"}.items():
+        monkeypatch.setenv(name, value)
+    process = start("--launcher", "local", "--", "t.py", cwd=tmp_path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert re.search(r"port \d{2,} 0$", out, re.MULTILINE), out
+    line = (
+        "not passed on, since Muster sets them for torchrun and workers: MASTER_PORT, RANK, WORLD"
+    )
+    assert line in err
 
 
 SLURM_TASK = {"SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}

@@ -15,7 +15,7 @@ from launch.spec import WorkersPython
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
 NET = "10.10.1.0/24"
-ENOUGH = {"files": 524288, "processes": None, "shared_bytes": 8 << 30, "free_shared_bytes": 8 << 30}
+ENOUGH = {"bytes": 8 << 30, "free_bytes": 8 << 30}
 DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
 FOUR_CORES = Cores([[0], [1], [2], [3]], None)
 
@@ -43,14 +43,14 @@ def findings(
     made = []
     for index, (name, address) in enumerate(addresses.items()):
         spoilt_here = dict(nodes.get(index, {}))
-        limits = spoilt_here.pop("limits", ENOUGH)
+        shared = spoilt_here.pop("shared_memory", ENOUGH)
         found, skew_s = probe(index, **spoilt_here), skews.get(index, 0.0001)
         ways = {
             other: PairConnection(unreached.get((name, other), ""), 0.001) for other in addresses
         }
         del ways[name]
         own = cores.get(index, FOUR_CORES)
-        made.append(CheckedNode(name, found, address, skew_s, ways, limits, own, planned))
+        made.append(CheckedNode(name, found, address, skew_s, ways, shared, own, planned))
     chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
@@ -63,8 +63,8 @@ def test_a_healthy_cluster_is_all_ok(launcher):
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
-SMALL = {**ENOUGH, "shared_bytes": 64 << 20, "free_shared_bytes": 60_000_000}
-OF_TWO = {**ENOUGH, "free_shared_bytes": 300 << 20}
+SMALL = {"bytes": 64 << 20, "free_bytes": 60_000_000}
+OF_TWO = {**ENOUGH, "free_bytes": 300 << 20}
 FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
@@ -76,8 +76,8 @@ SPOILT = [
     ("python", "warn", {"versions": {**VERSIONS, "plugins": ["muster.tasks:rte"]}}, "adds rte to"),
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
-    ("limits", "warn", {"limits": SMALL}, "node1: /dev/shm has 60 of 67 MB free: loader workers"),
-    ("limits", "warn", {"limits": OF_TWO}, "node1: /dev/shm has 315 of 8590 MB free: loader"),
+    ("/dev/shm", "warn", {"shared_memory": SMALL}, "node1: /dev/shm has 60 of 67 MB free"),
+    ("/dev/shm", "warn", {"shared_memory": OF_TWO}, "node1: /dev/shm has 315 of 8590 MB free"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
     ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
 ]

@@ -1,13 +1,23 @@
-"""The cores that a run may use, and what each worker gets of them, on nodes of any kind."""
+"""What workers may use on nodes of any kind: open files, shared memory, their shares of cores."""
 
 import os
+import resource
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.nodes import resources
-from launch.nodes.resources import CPUS, THREADS, Cores, parts_of, share_cores, usable_cores
+from launch.nodes.resources import (
+    CPUS,
+    THREADS,
+    Cores,
+    parts_of,
+    raise_file_limit,
+    share_cores,
+    too_little_shared,
+    usable_cores,
+)
 
 
 def machine(folder, sockets=1, cores_of_socket=2, threads=1):
@@ -178,3 +188,36 @@ def test_resources_of_this_machine_agree():
     here = usable_cores()
     assert sorted(cpu for core in here.cores for cpu in core) == sorted(os.sched_getaffinity(0))
     assert here.limit is None or here.limit > 0
+
+
+NONE = resource.RLIM_INFINITY
+FILE_LIMITS = [
+    ((400, 1000), (1000, 1000)),
+    ((1024, NONE), (1 << 20, NONE)),
+    ((1024, 1 << 30), (1 << 20, 1 << 30)),
+    ((2 << 20, 1 << 30), None),  # never lowered
+    ((NONE, NONE), None),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), FILE_LIMITS)
+def test_soft_file_limit_is_raised_to_the_hard_one(monkeypatch, before, after):
+    set_to = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: set_to.append(limit))
+    raise_file_limit()
+    assert set_to == ([(resource.RLIMIT_NOFILE, after)] if after else [])
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(("free", "workers", "line"), [
+    (64 * MB, 1, "/dev/shm has 67 of 2147 MB free, and "),
+    (300 * MB, 1, ""),
+    (300 * MB, 2, "/dev/shm has 315 of 2147 MB free, and "),
+])  # fmt: skip
+def test_shared_memory_too_small_for_the_workers_is_named(free, workers, line):
+    found = too_little_shared({"bytes": 2048 * MB, "free_bytes": free}, workers)
+    assert bool(found) == bool(line) and found.startswith(line)
+    assert too_little_shared(None, workers) == ""  # as on macOS

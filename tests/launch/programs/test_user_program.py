@@ -129,14 +129,9 @@ REFUSED = [
     (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
     ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
     ([], ["./plain.sh"], "./plain.sh may not be run: chmod +x ./plain.sh, or name what reads it: "),
-    ([], ["dos.sh"], "dos.sh: programs are looked for on PATH; the one in this folder is ./dos.sh"),
-    ([], ["./dos.sh"], "{folder}/dos.sh has the line ends of DOS, with which its first line names"),
-    (
-        ["--wrap", "./dos.sh"],
-        ["ls"],
-        "{folder}/dos.sh has the line ends of DOS, with which its fir",
-    ),
+    ([], ["run.sh"], "run.sh: programs are looked for on PATH; the one in this folder is ./run.sh"),
     ([*MANUAL, "--python", "./plain.sh"], ["x.py"], "./plain.sh: Permission denied"),
+    ([*MANUAL, "--python", "./run.sh"], ["x.py"], "./run.sh: No such file or directory"),
     (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
 ]
 
@@ -144,7 +139,7 @@ REFUSED = [
 @pytest.mark.parametrize(("flags", "words", "message"), REFUSED)
 def test_program_that_cannot_start_is_refused(tmp_path, monkeypatch, flags, words, message):
     write(tmp_path, {"wrong.py": "x = 1\nprint(\n", "x.py": "", "plain.sh": "exit 0\n"})
-    executable(tmp_path / "dos.sh", "#!/bin/sh\r\nexit 0\r\n")
+    executable(tmp_path / "run.sh", "#!/no/such/shell\n")
     monkeypatch.chdir(tmp_path)
     refused = refusal(tmp_path, *flags, "--", *words)
     assert refused.startswith(message.format(folder=tmp_path, nothing="{nothing}"))
