@@ -162,6 +162,11 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
         return self.rank is not None and self.kind not in (Kind.KILLED, Kind.ENDED, Kind.VANISHED)
 
     @property
+    def lacks_reason(self) -> bool:
+        """Whether only an exit code is known: the worker's record is missing."""
+        return self.kind is Kind.EXITED and not self.message
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the run, which is never 0."""
         return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
@@ -244,6 +249,8 @@ def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     them is a signal to the run.
     """
     all_ends = set(ends)
+    if any(end.kind is Kind.FULL for end in all_ends):  # the record with the reason had no space
+        all_ends = {end for end in all_ends if not end.lacks_reason}
     for kinds in _groups(frozenset(end.kind for end in all_ends)):
         if of_group := [end for end in all_ends if end.kind in kinds]:
             cause = min(of_group, key=_order)

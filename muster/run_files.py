@@ -23,9 +23,8 @@ from muster.errors import UsageError, refuse
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
 BELOW = "/**"  # a folder with its whole content
-# Suffixes: a file being written, and one that reserves space (muster/writing.py).
+# The suffix of a file that is being written.
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
-RESERVED = re.compile(r"\.reserved\Z")
 LONGEST_PART = 60  # of a run's name: its program's
 
 
@@ -152,13 +151,13 @@ CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin
 
 def matching(name: str) -> RunFile | None:
     """The file that `name`, a path below the run folder, is; it may still be unfinished."""
-    plain = RESERVED.sub("", UNFINISHED.sub("", name))
+    plain = UNFINISHED.sub("", name)
     return next((file for file in FILES if file.match(plain) is not None), None)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the file `name`, without its folder, is being written, or only reserves space."""
-    return bool(UNFINISHED.search(name) or RESERVED.search(name))
+    """Whether the file `name`, without its folder, is being written."""
+    return UNFINISHED.search(name) is not None
 
 
 def attempt_folders(run_dir: Path) -> dict[int, Path]:

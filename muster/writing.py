@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 from muster.errors import MusterError, explained, is_full
 from muster.printable import json_text
 from muster.worker.process import force as force
-from muster.worker.process import release, write_whole
-from muster.worker.process import reserve as reserve
+from muster.worker.process import write_whole
 
 RECORD_BYTES = 64_000_000  # a longer file is no record of ours
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
@@ -123,16 +122,6 @@ def tail(path: Path, most_bytes: int) -> bytes:
             return file.read(most_bytes)
     except OSError:  # it was moved meanwhile
         return b""
-
-
-def write_last(path: Path, value: Any) -> None:
-    """Like `write_json`, with the space that was reserved for `path`.
-
-    Raises:
-        CannotWrite: the disk is full, and nothing was reserved; or it refuses.
-    """
-    release(path)
-    write_json(path, value)
 
 
 def full_disk(path: Path) -> str:

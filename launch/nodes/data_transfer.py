@@ -30,7 +30,7 @@ from launch.deadlines import (
     SENDER_IS_ALIVE_EVERY_S,
 )
 from launch.nodes import node_data
-from launch.nodes.channel import MARK, QUOTED_CHARACTERS, running_s
+from launch.nodes.channel import MARK, running_s
 from launch.nodes.data_places import DataPlaces
 from launch.nodes.data_source import Source
 from launch.nodes.survey import Survey, Transport
@@ -371,7 +371,7 @@ class _Transfer:
             if not fits(answer, ANSWER):
                 raise MusterError(f"{self.name}: what it says is no answer of Muster's: {line!a}")
             if "failed" in answer:
-                raise MusterError(f"{self.name}: {answer['failed'][:QUOTED_CHARACTERS]}")
+                raise MusterError(f"{self.name}: {answer['failed'][:1_000]}")
             if "waits" not in answer:
                 return dict(answer)
         raise EOFError

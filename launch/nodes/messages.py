@@ -20,6 +20,7 @@ signal. It also leaves when its channel is closed.
 import ipaddress
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -46,8 +47,8 @@ HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f/]{1,255}\Z")]
 QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Pid = Annotated[int, Meta(ge=0, lt=1 << 31)]
-Size = Annotated[int, Meta(ge=0, lt=1 << 62)]
-Whole = Annotated[int, Meta(ge=-(1 << 62), lt=1 << 62)]
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 
@@ -109,6 +110,11 @@ class Frame(Value, omit_defaults=True, frozen=True):
     function: ShortText
     text: ShortText = ""
     for_s: Number | None = None
+
+    def __str__(self) -> str:
+        function = self.function.rpartition("<locals>.")[2]
+        inside = "" if function == "<module>" else f"{function}, "
+        return f"{inside}{Path(self.file).name}:{self.line}"
 
 
 class Thread(Value, frozen=True):
@@ -186,8 +192,8 @@ class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
     """What a worker answers its agent: muster/worker/inspection.py."""
 
     rank: RankNumber
-    pid: Pid | None
-    time_unix_s: Number
+    pid: Pid | None = None
+    time_unix_s: Number = 0.0
     begun: Whole | None = None  # collectives, in all groups
     places: tuple[Whole, ...] = ()  # positions at which its main thread was seen
     gave_up: GaveUp | None = None
@@ -200,7 +206,9 @@ class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
 class Report(WorkerAnswer, kw_only=True, omit_defaults=True, frozen=True):
     """What one rank does: its worker's answer, and what its agent sees."""
 
-    answers: bool  # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    answers: bool = (
+        False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    )
     muster: ShortText = ""  # the folder of Muster's checkout on its node
     clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
     process: ProcessReport | None = None
@@ -355,10 +363,10 @@ class Here(Message, frozen=True):
     cores: Line
 
 
-class Notes(Message, frozen=True):
-    """Lines to print about what the workers inherit from the node."""
+class Note(Message, frozen=True):
+    """A line to print about what the node lacks."""
 
-    lines: Annotated[tuple[ShortText, ...], Meta(max_length=100)]
+    text: ShortText
 
 
 class File(Message, frozen=True):
@@ -446,7 +454,7 @@ FromAgent: TypeAlias = (
     | Unreached
     | Broken
     | Here
-    | Notes
+    | Note
     | File
     | Still
     | WaitedInVain

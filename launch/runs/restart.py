@@ -97,8 +97,9 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
 
 def pause_s(run_dir: Path) -> float:
     """How long the next attempt waits: on a full disk it would fail at once, as the last one."""
-    end = read_json(run_files.EXIT.path(run_dir)) or {}
-    return RESTART_WAITS_FOR_DISK_S if end.get("cause") == DISK_FULL else 0.0
+    end = read_json(run_files.EXIT.path(run_dir))
+    is_full = end is None or end.get("cause") == DISK_FULL  # its record may have found no space
+    return RESTART_WAITS_FOR_DISK_S if is_full else 0.0
 
 
 def count_same_failures(run_dir: Path) -> int:

@@ -35,10 +35,8 @@ from muster.printable import printable, signal_name
 from muster.writing import (
     CannotWrite,
     open_plain,
-    reserve,
     tail,
     write_json,
-    write_last,
     write_text,
 )
 
@@ -73,7 +71,6 @@ def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
     """Record, before the start, the settings that repeat the run, its leader, and every command."""
-    reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
         "command": shlex.join(["python", *hide(sys.argv)[0]]),
@@ -102,7 +99,6 @@ def begin(
     keep them.
     """
     job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
-    reserve(run_files.EXIT.path(spec.run_dir))
     # read last: the process that submits them may record them at this moment
     if queued := job_ids or (read_job(spec.run_dir) or {}).get("job_ids"):
         job["job_ids"] = list(queued)
@@ -166,8 +162,8 @@ def end_record(
 def write_end(path: Path, record: Mapping[str, Any]) -> None:
     """Write how a run, or a part of it, ended; if this is not possible, print why on stderr."""
     try:
-        write_last(path, record)
-    except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
+        write_json(path, record)
+    except CannotWrite as error:
         with suppress(OSError):  # stderr may be a file on the same disk
             print(f"error: {error}", file=sys.stderr, flush=True)
 

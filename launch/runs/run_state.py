@@ -58,7 +58,8 @@ class LeaderWatcher:
             return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
         if _leader(job) is not None:
             return State(self.running, False, f"led by process {job['pid']}")
-        return State("lost", True, "its launcher was killed; its workers ended with it")
+        why = "its launcher left no record: it was killed, or its disk was full"
+        return State("lost", True, f"{why}; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         """Ask about all of these jobs at once; for a process there is nothing to ask."""

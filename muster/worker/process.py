@@ -28,7 +28,6 @@ BY_CTRL_C = 130
 
 # A scheduler announces its time limit or preemption with these.
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 AGENT = "MUSTER_LAUNCHER"  # the variable with the process id of a node's agent
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -138,26 +137,6 @@ def force(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def reserve(path: Path) -> None:
-    """Reserve the space for `path`, while its disk has room: it may be full at the end."""
-    if path.exists():  # it was already written
-        return
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # no zeros: a compressing file system would reserve no space for them
-        _reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
-
-
-def release(path: Path) -> None:
-    """Give back the space that was reserved for `path`, which is written next."""
-    with suppress(OSError):
-        _reserved(path).unlink()
-
-
-def _reserved(path: Path) -> Path:
-    return path.with_name(f"{path.name}.reserved")
 
 
 def signal_name(number: int) -> str:

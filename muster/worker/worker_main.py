@@ -90,7 +90,6 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-        process.reserve(end_record(run_dir))
     if "SLURM_PROCID" in os.environ:  # the agent's; it has set all others
         os.environ["SLURM_PROCID"] = str(RANK)
         os.environ["SLURM_LOCALID"] = os.environ.get("LOCAL_RANK", "0")
@@ -293,7 +292,6 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
     """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
     if run_dir is None or (path := end_record(run_dir)).exists():
         return
-    process.release(path)
     record = {
         "rank": RANK,
         "host": socket.gethostname(),

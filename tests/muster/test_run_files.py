@@ -39,11 +39,9 @@ def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
     assert {key: int(word) if word.isdigit() else word for key, word in found.items()} == {
         key: int(one) if str(one).isdigit() else one for key, one in fields.items()
     }
-    for unfinished in (f"{name}.4711.partial", f"{name}.partial", f"{name}.reserved"):
+    for unfinished in (f"{name}.4711.partial", f"{name}.partial"):
         assert run_files.is_unfinished(unfinished)
-    assert (
-        run_files.matching(f"{name}.4711.partial") is run_files.matching(f"{name}.reserved") is file
-    )
+    assert run_files.matching(f"{name}.4711.partial") is file
     assert run_files.matching(f"thesis/{name}") is None
 
 

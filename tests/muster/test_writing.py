@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from muster.worker import process
-from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
+from muster.writing import CannotWrite, read_json, write_json, write_text
 
 
 def names(folder):
@@ -60,12 +60,3 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match=r"cannot be written: (Not a directory|File exists)"):
         write_text(tmp_path / "file" / "x", "")
-
-
-def test_the_last_word_takes_the_space_that_was_reserved_for_it(tmp_path):
-    path = tmp_path / "exit.json"
-    reserve(path)
-    (spare,) = tmp_path.iterdir()
-    assert spare.stat().st_size == process.RESERVED_BYTES
-    write_last(path, {"code": 1})
-    assert json.loads(path.read_text()) == {"code": 1} and names(tmp_path) == ["exit.json"]

@@ -4,9 +4,7 @@ When one of N workers fails, the other N - 1 fail moments later, with network er
 cause one must know which of them failed first. So each worker judges its own end: an error that
 says "the other side is gone" is a consequence (`lost_peer`), everything else a cause. The guard is
 around everything that a worker does. SIGTERM becomes the exception `Stopped`, raised once. When the
-guard begins to write the record, further signals are ignored, since agents repeat them. Space for
-the record is reserved as soon as the run folder is known, since a full disk is one of the ends to
-record.
+guard begins to write the record, further signals are ignored, since agents repeat them.
 """
 
 import os
@@ -27,7 +25,7 @@ from muster.errors import STOPPED, MusterError, UsageError, explained, is_full, 
 from muster.orderly_stop import StoppedCleanly
 from muster.run_files import RANK_END
 from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_lost_peer
-from muster.writing import CannotWrite, reserve, write_last
+from muster.writing import CannotWrite, write_json
 
 from ..records.schema import ExitRecord
 from .world import World
@@ -68,11 +66,8 @@ class ExitGuard:
         self._path: Path | None = None  # of the record
 
     def record_in(self, run_dir: Path) -> None:
-        """Set the run folder, and reserve space, so that a record also fits on a full disk."""
-        path = RANK_END.path(run_dir, rank=self.world.rank)
-        if path != self._path:
-            reserve(path)
-        self._path = path
+        """Set the run folder."""
+        self._path = RANK_END.path(run_dir, rank=self.world.rank)
 
     def __enter__(self) -> "ExitGuard":
         signal.signal(signal.SIGTERM, self._stop)
@@ -108,7 +103,7 @@ class ExitGuard:
                 missing=error.missing if isinstance(error, PeerFailed) else (),
             )  # fmt: skip
             try:
-                write_last(self._path, asdict(record))
+                write_json(self._path, asdict(record))
             except CannotWrite as unwritten:
                 if str(unwritten) != message:
                     text = f"error: {unwritten}\n{text}"

@@ -499,7 +499,7 @@ def test_beside_warnings_the_reason_may_be_on_stdout(ended, tmp_path):
     assert shown == [*lines[-5:], "UserWarning: old"]
 
 
-def test_end_of_output_fits_space_reserved_in_record(ended, tmp_path):
+def test_end_of_output_in_a_record_is_short(ended, tmp_path):
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=b"\n".join([b"x" * 390] * 30))
     failure = explain(tmp_path, 4, 1)

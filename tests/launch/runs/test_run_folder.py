@@ -79,7 +79,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
         path = file.path(tmp_path, **fields)
         path = path / "deep" / "x" if file.pattern.endswith(run_files.BELOW) else path
         name = str(path.relative_to(tmp_path))
-        fill(tmp_path, [name, f"{name}.4711.partial", f"{name}.reserved"])
+        fill(tmp_path, [name, f"{name}.4711.partial"])
     fill(tmp_path, ["model.partial/model.safetensors", "attempts/0/metrics/rank_00000.jsonl"])
     fill(tmp_path, ["thesis.txt", "metrics/mine.txt", "plots/metrics/rank_00000.jsonl"])
     with pytest.raises(UsageError, match="not empty; use --overwrite"):

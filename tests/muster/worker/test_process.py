@@ -31,7 +31,6 @@ ONCE = {
     "its options": r"^PR_SET_\w+ = ",
     "exit codes": r"^(?!LARGEST)\w+ = (75|93|124|127|130)\b(?!\.)|code == 75\b",
     "notices": r"= \(signal\.SIGUSR1, signal\.SIGUSR2\)",
-    "the space for a last record": r"\.reserved\"\)",
     "the folders of a wheel": r"\"_checkout\"",
 }
 # What becomes whole by a new name, and is no file that one process writes at once.
