@@ -168,7 +168,8 @@ class Survey:
         asked_unix_s = time.time()
         deadline = running_s() + timeout_s
         question = {"number": self._number, "function": function.__name__, **arguments}
-        for _, channel, _ in self._starts:
+        channels = [channel for _, channel, _ in self._starts]
+        for channel in channels:
             channel.write(MARK + json.dumps(question).encode() + b"\n")
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
@@ -176,9 +177,7 @@ class Survey:
             left_s = deadline - running_s()
             is_over = all_ended or left_s <= 0
             if not is_over:  # never for long, since `running_s` relies on regular looks
-                wait_for_news(
-                    [channel for _, channel, _ in self._starts], min(left_s, BEAT_EVERY_S)
-                )
+                wait_for_news(channels, min(left_s, BEAT_EVERY_S))
             for node, part in self._received():
                 try:
                     reply = self._complete_reply(node, part)
