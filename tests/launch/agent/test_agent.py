@@ -20,17 +20,21 @@ from launch.nodes.messages import (
     Assign,
     Ended,
     InspectedAll,
+    OddMessage,
     Released,
     Stop,
+    WorkerEnded,
     from_agent,
     from_leader,
 )
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
+from muster.run_files import AGENT_END
 from tests.commands import call, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import run_well, start, submit
+from tests.written import write
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -138,6 +142,33 @@ def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
         received.send(Released())
         assert end.result() == 1
     assert received.receive() == []
+    for channel in (leader, received):
+        channel.close()
+
+
+def test_big_tracebacks_of_many_ranks_fit_through_the_channel(tmp_path, monkeypatch):
+    """The records of ranks stay in their own files: that of the agent has none of them."""
+    monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
+    ranks = tuple(range(24))
+    record = {"host": "here", "pid": 7, "time_unix_s": 8.0, "code": 1, "cause": "crash"}
+    record |= {"message": "ValueError: 7", "traceback": "x" * 600_000}
+    write(tmp_path, {f"exits/rank_{rank:05d}.json": {**record, "rank": rank} for rank in ranks})
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach(), from_leader)
+    received = Channel(others.fileno(), others.detach(), from_agent)
+    part = replace(assignment(tmp_path), ranks=ranks)
+    agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
+    agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(agent._end)
+        told = []
+        while not told or told[-1] != Ended(1):
+            message = received.first(WorkerEnded, Ended, OddMessage)
+            assert isinstance(message, WorkerEnded | Ended), message
+            told.append(message)
+        assert end.result() == 1
+    assert [message.end.rank for message in told[:-1]] == list(ranks)
+    assert AGENT_END.path(tmp_path, node=0).stat().st_size < 10_000
     for channel in (leader, received):
         channel.close()
 
