@@ -224,7 +224,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
         """The end that `to_json` has made into `raw`; None if `raw` is anything else."""
         try:
             return msgspec.convert(raw, cls)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             return None
 
 

@@ -131,7 +131,7 @@ def _answer_in(value: object, rank: int) -> WorkerAnswer | None:
     """
     try:
         answer = msgspec.convert(value, WorkerAnswer)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         return None
     return answer if answer.rank == rank else None
 
