@@ -49,16 +49,7 @@ def _is_reach(value: Any) -> bool:
     return is_pair and is_line(value[0]) and fits(value[1], (float, None))
 
 
-_PLACE = {
-    "place": is_line,
-    "state": lambda value: value in ("absent", "sent", "foreign"),
-    "version": is_line,
-    "content": is_line,
-    "intact": bool,
-    "changed": [is_line],
-    "free_bytes": is_size,
-    "partial_bytes": is_size,
-}
+_FAILED = {"failed": is_line}
 _VERSIONS = (
     None,
     {
@@ -80,6 +71,7 @@ FORMS: dict[Callable[..., Any], Any] = {
         "interfaces": [_is_interface],
         "came_by": [is_line],
         "towards_srun": (is_line, None),
+        "has_rsync": bool,
         "disks": dict_of(is_line, {"folder": is_line, "exists": bool, "free_bytes": is_size}),
         "gpus": _are_gpus,
     },
@@ -89,24 +81,17 @@ FORMS: dict[Callable[..., Any], Any] = {
         ),
         "cores": _are_cores,
     },
-    node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),
+    node_facts.claim: ({}, {"foreign": [is_line]}, _FAILED),
     node_facts.claimed_by: [_is_node],
     node_facts.leftovers: [
         {"path": is_line, "run": is_line, "bytes": is_size, "checkpoints": bool, "used": bool}
     ],
     node_facts.remove_leftovers: dict_of(is_line, is_line),
-    node_data.look_for_data: (
-        {"failed": is_line},
-        {"options": lambda value: fits(value, [_PLACE]) and bool(value), "sees": bool},
-    ),
-    node_data.compare_data: lambda value: value in ("same", "differs", "unknown"),
-    node_data.fetch_data: bool,
-    node_data.data_progress: {
-        "bytes": is_size,
-        "over": bool,
-        "failed": is_line,
-        "content": is_line,
-    },
+    node_data.find_data_place: (_FAILED, {"place": is_line, "complete": bool}),
+    node_data.claim_data_place: (_FAILED, {"state": is_line}),
+    node_data.keep_data_place: {"over": bool, "error": is_line},
+    node_data.clear_full_disk: {"full": bool},
+    node_data.complete_data_place: (_FAILED, {}),
     node_data.data_left: [{"path": is_line, "bytes": is_size, "whole": bool, "used": bool}],
     node_data.remove_data: dict_of(is_line, is_line),
     node_facts.tell_time: float,
