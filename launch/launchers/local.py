@@ -96,13 +96,10 @@ class Local(Launcher):
             if not spec.quiet:
                 print(f"data: {spec.send.source}; nothing is sent on this machine", file=sys.stderr)
             return spec.send.source
-        from launch.nodes import data_transfer  # imported here, since few runs send data
+        from launch.nodes import sending  # imported here, since few runs send data
 
-        command = [sys.executable, "-c", survey.LOAD]
-        (place,) = data_transfer.have_data(
-            spec.send, ["this machine"], survey.local_transport(1), lambda _: command,
-            quiet=spec.quiet,
-        )  # fmt: skip
+        transport = survey.local_transport(1)
+        (place,) = sending.have_data(spec.send, ["this machine"], transport, None, quiet=spec.quiet)
         return place
 
 
