@@ -72,7 +72,7 @@ class Ssh(Launcher):
         """A line for each node without the rsync that is to copy the code or data there."""
         for node, probe in zip(nodes, probes.values(), strict=True):
             is_needed = self._config.send is not None or not node.shared
-            if is_needed and not probe["has_rsync"]:
+            if is_needed and not probe.has_rsync:
                 yield f"{node.name}: {NO_RSYNC}"
 
     @property

@@ -7,14 +7,13 @@ type, or has a text that cannot be printed on one line, counts as that node's si
 
 import ipaddress
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from launch.nodes import node_data, node_facts, resources
 from launch.nodes.messages import REFUSED, HostName, Line, OddMessage, Port, Size, odd, quoted
-from muster.records import dict_of, fits, is_whole
 
 MOST_GPUS = 1_024  # on one node
 MOST_CPUS = 65_536
@@ -82,6 +81,7 @@ class Probe(Reported, frozen=True):
     interfaces: tuple[Interface, ...]
     came_by: tuple[Line, ...]  # its address for this ssh connection
     towards_srun: Line | None  # its address on the way to srun
+    has_rsync: bool
     disks: dict[Line, Disk]  # by their use
     gpus: Annotated[tuple[Line, ...], Meta(max_length=MOST_GPUS)]  # a line for each
 
@@ -98,11 +98,16 @@ class NodeResources(Reported, frozen=True):
             raise ValueError("no such cores")
 
 
-class Claim(Reported, frozen=True):
-    """Whether the folder for the code is now marked as Muster's; else why it is not."""
+class Outcome(Reported, frozen=True):
+    """Whether the node has done what it was asked to do."""
 
-    foreign: tuple[Line, ...] = ()  # names of other content in it
-    failed: Line = ""
+    failed: Line = ""  # why it has not
+
+
+class Claim(Outcome, frozen=True):
+    """Whether the folder for the code is now marked as Muster's."""
+
+    foreign: tuple[Line, ...] = ()  # names of other content in it, if it is not
 
 
 class LeftFolder(Reported, frozen=True):
@@ -115,6 +120,41 @@ class LeftFolder(Reported, frozen=True):
     used: bool
 
 
+class DataPlace(Outcome, frozen=True):
+    """Where the data of --send belong on the node, and whether they are there."""
+
+    place: Line = ""
+    complete: bool = False
+
+
+class DataClaim(Outcome, frozen=True):
+    """Whether this run now sends to the place."""
+
+    state: Literal["", "claimed", "taken", "complete"] = ""
+
+
+class DataCopy(Outcome, frozen=True):
+    """Whether the node's own copy of the data has ended."""
+
+    over: bool = False
+    error: Line = ""
+
+
+class ClearedDisk(Outcome, frozen=True):
+    """Whether the node's disk was full, and what had been sent is removed."""
+
+    full: bool = False
+
+
+class LeftData(Reported, frozen=True):
+    """A folder with data that --send has created on the node."""
+
+    path: Line
+    bytes: Size
+    whole: bool  # else a part, of an interrupted transfer
+    used: bool
+
+
 ANSWERS: dict[Callable[..., Any], Any] = {
     node_facts.describe: Probe,
     resources.node_resources: NodeResources,
@@ -122,6 +162,13 @@ ANSWERS: dict[Callable[..., Any], Any] = {
     node_facts.claimed_by: tuple[NodeNumber, ...],
     node_facts.leftovers: tuple[LeftFolder, ...],
     node_facts.remove_leftovers: dict[Line, Line],  # errors, by path
+    node_data.find_data_place: DataPlace,
+    node_data.claim_data_place: DataClaim,
+    node_data.keep_data_place: DataCopy,
+    node_data.clear_full_disk: ClearedDisk,
+    node_data.complete_data_place: Outcome,
+    node_data.data_left: tuple[LeftData, ...],
+    node_data.remove_data: dict[Line, Line],  # errors, by path
     node_facts.tell_time: float,
     node_facts.listen: Port,
     # by the other node's number: an error or "", and the seconds until it was connected
@@ -135,8 +182,6 @@ def answer_to(function: Callable[..., Any], value: Raw) -> Any:
     Raises:
         OddMessage: it is not of that type.
     """
-    if function in DATA_FORMS:
-        return _data_answer(function, value)
     try:
         answer = msgspec.json.decode(value, type=ANSWERS[function])
     except REFUSED as error:
@@ -157,49 +202,3 @@ def reply_in(text: str) -> Reply:
         return msgspec.json.decode(text, type=Reply)
     except REFUSED as error:
         raise odd(error, text.encode()) from None
-
-
-# -- data of --send ------------------------------------------------------------------------------
-
-
-def _is_line(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 4_096 and value.isprintable()
-
-
-def _is_size(value: Any) -> bool:
-    return is_whole(value) and value >= 0
-
-
-_PLACE = {
-    "place": _is_line,
-    "state": lambda value: value in ("absent", "sent", "foreign"),
-    "version": _is_line,
-    "content": _is_line,
-    "intact": bool,
-    "changed": [_is_line],
-    "free_bytes": _is_size,
-    "partial_bytes": _is_size,
-}
-DATA_FORMS: dict[Callable[..., Any], Any] = {
-    node_data.look_for_data: (
-        {"failed": _is_line},
-        {"options": lambda value: fits(value, [_PLACE]) and bool(value), "sees": bool},
-    ),
-    node_data.compare_data: lambda value: value in ("same", "differs", "unknown"),
-    node_data.fetch_data: bool,
-    node_data.data_progress: {
-        "bytes": _is_size,
-        "over": bool,
-        "failed": _is_line,
-        "content": _is_line,
-    },
-    node_data.data_left: [{"path": _is_line, "bytes": _is_size, "whole": bool, "used": bool}],
-    node_data.remove_data: dict_of(_is_line, _is_line),
-}
-
-
-def _data_answer(function: Callable[..., Any], value: Raw) -> Any:
-    answer = msgspec.json.decode(value)
-    if not fits(answer, DATA_FORMS[function]):
-        raise OddMessage(quoted(answer))
-    return answer

@@ -92,8 +92,8 @@ def have_data(
             name=source.resolve().name if sending.place else "",
             copies=copy is None,
         )
-        places = {index: str(found[index]["place"]) for index in range(len(names))}
-        left = [index for index in places if not found[index]["complete"]]
+        places = {index: found[index].place for index in range(len(names))}
+        left = [index for index in places if not found[index].complete]
         outcome = "; it is complete already, nothing is sent"
         if left:
             size = decimal(sum(size_bytes for _, size_bytes, *_ in entries))
@@ -103,8 +103,8 @@ def have_data(
         # Of nodes that share a disk one claims the place, and the others find it complete later.
         while left:
             states = nodes.ask(node_data.claim_data_place, left)
-            claimed = {i: places[i] for i in left if states[i]["state"] == "claimed"}
-            left = [i for i in left if states[i]["state"] == "taken"]
+            claimed = {i: places[i] for i in left if states[i].state == "claimed"}
+            left = [i for i in left if states[i].state == "taken"]
             if claimed:
                 errors = (copy or nodes.copy)(claimed, nodes.keeper(claimed))
                 if errors:
@@ -144,8 +144,8 @@ class _Nodes:
         lines = [silent[index] for index in of if index in silent]
         values = {index: answers[index].value for index in of if index in answers}
         for index, value in values.items():
-            if value.get("failed"):
-                lines.append(f"{self.names[index]}: {value['failed']}")
+            if value.failed:
+                lines.append(f"{self.names[index]}: {value.failed}")
         if lines:
             raise MusterError(printable("\n".join(lines)))
         return values
@@ -167,8 +167,8 @@ class _Nodes:
         """Wait until these nodes have copied the source by themselves, or one of them fails."""
         while True:
             states = self.ask(node_data.keep_data_place, places)
-            errors = {index: state["error"] for index, state in states.items() if state["error"]}
-            if errors or all(state["over"] for state in states.values()):
+            errors = {index: state.error for index, state in states.items() if state.error}
+            if errors or all(state.over for state in states.values()):
                 return errors
             time.sleep(DATA_LOOKED_AT_EVERY_S)
 
@@ -179,7 +179,7 @@ class _Nodes:
         lines = []
         for index, text in sorted(errors.items()):
             line = f"{text}; the same command continues from what was sent"
-            if index in answers and answers[index].value["full"]:
+            if index in answers and answers[index].value.full:
                 line = "No space left on device; what was sent is removed there: make room, or "
                 line += "choose another disk"
             lines.append(f"{self.names[index]}: {places[index]}: {line}")

@@ -71,7 +71,7 @@ def test_claim_that_the_leader_no_longer_keeps_is_given_up(tmp_path):
     Path(quick.__file__).write_text(source.replace("SILENT_S = 300", "SILENT_S = 1"))
 
     def claim(survey: Survey) -> str:
-        return survey.ask(node_data.claim_data_place)[0].value["state"]
+        return survey.ask(node_data.claim_data_place)[0].value.state
 
     with Survey(local_transport(1), quick) as first, Survey(local_transport(1), node_data) as other:
         for survey in (first, other):
@@ -88,7 +88,7 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
         survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
         survey.ask(node_data.claim_data_place)
         assert alive(rsync)
-        assert not survey.ask(node_data.keep_data_place)[0].value["over"]
+        assert not survey.ask(node_data.keep_data_place)[0].value.over
     assert wait_until(lambda: alive(rsync) == [])
 
 

@@ -438,16 +438,16 @@ def test_nodes_list_sent_data_and_remove_only_unused_folders(source, nodes):
     refusal(one, f"{source}:~/cut")
     rsync.unlink()
     folder = sending_folder(one.home("node0") / "cut")
-    found = {(each["path"], each["whole"], each["used"]) for each in left(one)[0]}
+    found = {(each.path, each.whole, each.used) for each in left(one)[0]}
     assert found == {(str(place), True, False), (str(folder), False, False)}
     with in_use(place / node_data.DATA_MARK):
-        used = {each["path"]: each["used"] for each in left(one)[0]}
+        used = {each.path: each.used for each in left(one)[0]}
         assert used == {str(place): True, str(folder): False}
         assert left(one, node0=[place, folder]) == [{str(place): "a run has begun to use it"}]
     assert place.exists() and not folder.exists()
     left(one, node0=[place, source])  # only what --send created
     assert not place.exists() and source.exists()
-    assert left(one) == [[]]
+    assert left(one) == [()]
 
 
 def test_a_place_of_another_host_with_the_same_home_stays_known(source, nodes):
