@@ -86,15 +86,11 @@ CLOCKS_DIFFER_S: Final = 0.002  # a smaller mean difference of two nodes' times 
 
 # -- the survey: a launcher asks machines before a run -------------------------------------------
 NODE_ANSWERS_SURVEY_S: Final = 90.0  # srun may wait for nodes, ssh for names; one may be busy
-SURVEY_TICK_S: Final = 0.001  # short, since clocks are compared through it
 NODE_LEAVES_SURVEY_S: Final = 3.0  # then SIGTERM, then SIGKILL
 NODE_CONNECTS_S: Final = 4.0  # to another one, to see whether it can
 NODE_LISTS_FILES_S: Final = 600.0  # a slow disk with many: leftovers, data
-NODE_COMPARES_DATA_S: Final = 3600.0  # it reads all that is there, or unpacks an archive
-NODE_TAKES_DATA_S: Final = 300.0  # a part of them; file servers start again meanwhile
-# A node that hears nothing for 30 s lets another try begin; this process may still read its files.
-SENDER_IS_ALIVE_EVERY_S: Final = 5.0
-DATA_LOOKED_AT_EVERY_S: Final = 0.5  # how much of them has come
+DATA_PLACE_KEPT_EVERY_S: Final = 5.0  # a node gives up a claim that nobody has kept for 300 s
+DATA_LOOKED_AT_EVERY_S: Final = 0.5  # whether nodes have copied them, or another run has sent them
 CLOCK_SKEW_REPORTED_S: Final = 1.0  # with more, times do not show which worker failed first
 SSH_TRANSFER_S: Final = 600.0  # of the code
 SSH_SETUP_S: Final = 1800.0  # an environment is made, with torch

@@ -8,19 +8,29 @@ place that makes a sentence of an `End`.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr, replace
 
 from muster.errors import STOPPED
 from muster.printable import printable, signal_name
-from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
+from muster.records import LAST_UNIX_S
 from muster.worker.lost_peer import TIMED_OUT, is_lost_peer
 
 # Limits of what is sent or recorded; longer texts lose their middle.
 MESSAGE_CHARACTERS = 20_000
 TRACEBACK_CHARACTERS = 60_000
-NODE_CHARACTERS = 4_096
+NAME_CHARACTERS = 4_096
+TEXT_LIMITS = {
+    "node": NAME_CHARACTERS,
+    "message": MESSAGE_CHARACTERS,
+    "traceback": TRACEBACK_CHARACTERS,
+    "address": NAME_CHARACTERS,
+}
 MOST_RANKS = 65_536
 CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
@@ -50,6 +60,10 @@ class StarterEnd:
 
 class Kind(Enum):
     """What can end a rank, a node's part or a run; the name of a member is its name in JSON."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, *_: object) -> str:
+        return name
 
     # ends of a rank that no other end has caused
     RAISED = auto()  # its worker has recorded an exception
@@ -109,20 +123,34 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class End:
-    """One end of a rank; of a node's part, if `rank` is None; of the run, if `node` is empty."""
+ExitCode = Annotated[int, Meta(ge=0, lt=256)]
+RankNumber = Annotated[int, Meta(ge=0, lt=1 << 20)]
+Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
+
+
+class End(Struct, frozen=True, forbid_unknown_fields=True):
+    """One end of a rank; of a node's part, if `rank` is None; of the run, if `node` is empty.
+
+    Agents send it, and records of the run folder have it. Its texts can be printed, and those that
+    are too long lose their middle.
+    """
 
     kind: Kind
-    node: str  # its name in Muster; "" is the leader
-    time_unix_s: float  # the leader's clock gives this time
-    rank: int | None = None
-    code: int = 1  # the exit code that the run gets from this end, if no signal ended it
-    signal: int | None = None
-    message: str = ""  # an exception's words, a refusal's lines, a starter's name
-    traceback: str = ""
-    address: str = ""  # the address of a lost node
-    ranks: tuple[int, ...] = ()  # the ranks that a starter had started
+    node: Name  # in Muster; "" is the leader
+    time_unix_s: Annotated[float, Meta(ge=0, le=LAST_UNIX_S)]  # by the leader's clock
+    rank: RankNumber | None = None
+    code: ExitCode = 1  # the exit code that the run gets from this end, if no signal ended it
+    signal: Annotated[int, Meta(gt=0, lt=128)] | None = None
+    # an exception's words, a refusal's lines, a starter's name
+    message: Annotated[str, Meta(max_length=MESSAGE_CHARACTERS)] = ""
+    traceback: Annotated[str, Meta(max_length=TRACEBACK_CHARACTERS)] = ""
+    address: Name = ""  # of a lost node
+    # that a starter had started
+    ranks: Annotated[tuple[RankNumber, ...], Meta(max_length=MOST_RANKS)] = ()
+
+    def __post_init__(self) -> None:
+        for name, limit in TEXT_LIMITS.items():
+            force_setattr(self, name, shortened(printable(getattr(self, name)), limit))
 
     @property
     def is_failure(self) -> bool:
@@ -189,47 +217,16 @@ class End:
         return text if self.rank is None or text.startswith(who) else f"{who}: {text}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, with texts of a bounded length."""
-        texts = {
-            "message": shortened(self.message, MESSAGE_CHARACTERS),
-            "traceback": shortened(self.traceback, TRACEBACK_CHARACTERS),
-        }
-        return {**asdict(self), **texts, "kind": self.kind.name, "ranks": list(self.ranks)}
+        return dict(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, raw: object) -> "End | None":
         """The end that `to_json` has made into `raw`; None if `raw` is anything else."""
-        if not isinstance(raw, dict) or not fits(raw, FORM):
+        try:
+            return msgspec.convert(raw, cls)
+        except (msgspec.ValidationError, UnicodeEncodeError):
             return None
-        texts = {
-            name: shortened(printable(raw[name]), limit)
-            for name, limit in (
-                ("node", NODE_CHARACTERS),
-                ("message", MESSAGE_CHARACTERS),
-                ("traceback", TRACEBACK_CHARACTERS),
-                ("address", NODE_CHARACTERS),
-            )
-        }
-        return cls(**{**raw, **texts, "kind": Kind[raw["kind"]], "ranks": tuple(raw["ranks"])})
 
-
-def _text(limit: int) -> Any:
-    return lambda value: isinstance(value, str) and len(value) <= limit
-
-
-# The form of an end as JSON; see muster/records.py.
-FORM: dict[str, Any] = {
-    "kind": lambda value: isinstance(value, str) and value in Kind.__members__,
-    "node": _text(NODE_CHARACTERS),
-    "time_unix_s": is_time,
-    "rank": (None, is_rank),
-    "code": is_exit_code,
-    "signal": (None, lambda value: type(value) is int and 0 < value < 128),
-    "message": _text(MESSAGE_CHARACTERS),
-    "traceback": _text(TRACEBACK_CHARACTERS),
-    "address": _text(NODE_CHARACTERS),
-    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= MOST_RANKS,
-}
 
 # These kinds of ends are causes: no other end has caused them.
 PRIMARY_KINDS = frozenset(
@@ -318,8 +315,8 @@ def end_of_worker(
         on_leaders_clock(record["time_unix_s"], clock_offset_s),
         rank,
         record["code"],
-        message=shortened(record["message"], MESSAGE_CHARACTERS),
-        traceback=shortened(record["traceback"], TRACEBACK_CHARACTERS),
+        message=record["message"],
+        traceback=record["traceback"],
     )
 
 

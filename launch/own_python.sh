@@ -22,7 +22,7 @@ if command=$(command -v muster); then # uv and pipx link it from an environment 
 fi
 candidates+=(python3)
 has_packages='import importlib.util, sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in ("yaml", "submitit")))'
+sys.exit(any(importlib.util.find_spec(name) is None for name in ("msgspec", "yaml", "submitit")))'
 for python in "${candidates[@]}"; do
     # -P: not those of the folder in which this is called; Python 3.11 is the first that knows it
     if command -v -- "$python" >/dev/null && "$python" -P -c "$has_packages" 2>/dev/null; then

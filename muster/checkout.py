@@ -17,7 +17,7 @@ from muster.worker.process import CHECKOUT as CHECKOUT
 from muster.worker.process import IS_INSTALLED as IS_INSTALLED
 
 HAS_PACKAGES = """import importlib.util, sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in ("yaml", "submitit")))"""
+sys.exit(any(importlib.util.find_spec(name) is None for name in ("msgspec", "yaml", "submitit")))"""
 HELP = """usage: muster path
 
 Print the folder of slurm/, configs/ and launch/:

@@ -1,8 +1,8 @@
 """Use JSON that others have written only if it has the form that its reader needs.
 
 A form is a type, None, a tuple of forms of which one fits, a list with the form of each element, or
-a dict. A dict has keys, each with its form; a key that ends with "?" may be missing, and with the
-key `...` there may be others. A function is a form, too: it says whether a value fits.
+a dict. A dict has the form of each key that is read; a key that ends with "?" may be missing, and
+the value may have other keys. A function is a form, too: it says whether a value fits.
 
 A record in a run folder may be empty after a power failure, cut off, of another version, or another
 user's. A damaged record hides no other: its readers go on as if it did not exist, and
@@ -21,7 +21,6 @@ from muster.run_files import RunFile
 from muster.writing import parsed, record_data, tail
 
 MAYBE = "?"  # at the end of a key
-MORE = ...  # a key of a form: the value may have other keys
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
 MOST_CHARACTERS = 60
 TAIL_BYTES = 65_536  # of the end of a file of records: they hold the last steps of a rank
@@ -41,10 +40,6 @@ def fits(value: Any, form: Any) -> bool:
     return bool(form(value))
 
 
-def anything(value: object) -> bool:
-    return True
-
-
 def dict_of(keys: Any, values: Any) -> Callable[[Any], bool]:
     """The form of a dict of any keys, each of the form `keys`, with values of the form `values`."""
     return lambda value: (
@@ -53,12 +48,12 @@ def dict_of(keys: Any, values: Any) -> Callable[[Any], bool]:
     )
 
 
-def _has_keys(value: dict[str, Any], form: dict[Any, Any]) -> bool:
-    kinds = {key.removesuffix(MAYBE): kind for key, kind in form.items() if key is not MORE}
-    needed = {key for key in form if key is not MORE and not key.endswith(MAYBE)}
-    if not needed <= value.keys() or (MORE not in form and not value.keys() <= kinds.keys()):
-        return False
-    return all(fits(value[key], kind) for key, kind in kinds.items() if key in value)
+def _has_keys(value: dict[str, Any], form: dict[str, Any]) -> bool:
+    for key, kind in form.items():
+        name = key.removesuffix(MAYBE)
+        if not (fits(value[name], kind) if name in value else key.endswith(MAYBE)):
+            return False
+    return True
 
 
 def is_whole(value: Any) -> bool:
@@ -97,22 +92,12 @@ def _are_sentences(value: Any) -> bool:
     return fits(value, [str]) and bool(value)
 
 
-def _has_given_up(value: Any) -> bool:
-    return fits(value, {"message": str, MORE: anything})
+def _may_have_given_up(value: Any) -> bool:
+    return value in (None, {}) or fits(value, {"message": str})
 
 
-def _is_report(value: Any) -> bool:
-    return fits(value, {"rank": is_rank, "gave_up?": (None, {}, _has_given_up), MORE: anything})
-
-
-def _are_ended(value: Any) -> bool:
-    """Of each rank, how it was ended."""
-    return isinstance(value, dict) and all(
-        rank.isascii()
-        and rank.isdigit()
-        and fits(how, {"state": (str, None), "pid": is_whole, MORE: anything})
-        for rank, how in value.items()
-    )
+def _is_number_of_rank(key: str) -> bool:
+    return key.isascii() and key.isdigit()
 
 
 NODE = {
@@ -155,7 +140,8 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "clock_offset_s": is_number,
         "oom_kills": is_count,
         "full": str,
-        "ended": _are_ended,
+        # how it ended each rank
+        "ended": dict_of(_is_number_of_rank, {"state": (str, None), "pid": is_whole}),
     },
     run_files.MEETING: {"since_unix_s": is_time, "text": str},
     run_files.STACKS: {
@@ -163,7 +149,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "sentences": _are_sentences,
         "text": str,
         "on_hang": str,
-        "reports": [_is_report],
+        "reports": [{"rank": is_rank, "gave_up?": _may_have_given_up}],
     },
     run_files.RANK_END: {
         "rank": is_rank,
@@ -181,13 +167,6 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
     },
     run_files.STOPPED: {"why": str},
     run_files.SUMMARY: {},
-}
-STEP = {
-    "step": is_count,
-    "epoch": is_whole,
-    "loss": (None, is_number_or_nan),  # one that is not finite is written as null
-    "step_s": is_number,
-    MORE: anything,
 }
 
 

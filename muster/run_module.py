@@ -26,7 +26,7 @@ from pathlib import Path
 
 MUSTER = Path(__file__).resolve().parent
 OURS = ("launch", "muster", "train")
-NEEDED = ("yaml", "rich")  # every command imports these packages first
+NEEDED = ("yaml", "rich", "msgspec")  # every command imports these packages first
 HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # the script's, first on the path
 
 

@@ -32,7 +32,7 @@ import muster
 print("owners", configs.OWNER, launch.OWNER, train.OWNER)
 print("python", sys.executable)
 print("muster", muster.__path__[0], muster.stopping())
-print("has", [name for name in ("yaml", "submitit") if importlib.util.find_spec(name)])
+print("has", [name for name in ("msgspec", "yaml", "submitit") if importlib.util.find_spec(name)])
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 """,
 }

@@ -156,7 +156,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Sending:
-    """Data that every node is to have: a folder or an archive, and its place on the nodes.
+    """Data that every node is to have: a folder, and its place on the nodes.
 
     The place may have variables of the node, such as $TMPDIR; None: the source's own path.
     """
@@ -265,8 +265,8 @@ class LaunchConfig(Config):
     )
     send: Sending | None = setting(
         None,
-        "put a folder or an archive on every node, at the same path or at PLACE, such as "
-        "'$TMPDIR'; $MUSTER_DATA names it",
+        "copy a folder to every node, to the same path or to PLACE, such as '$TMPDIR'; "
+        "$MUSTER_DATA is its path there",
         form="use DIR, or DIR:PLACE",
         path=True,
     )

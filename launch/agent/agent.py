@@ -25,6 +25,7 @@ MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal h
 which signals came; the loop acts on them in `_tick`.
 """
 
+import json
 import os
 import re
 import signal
@@ -39,6 +40,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from msgspec import Struct
+
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
@@ -51,7 +54,6 @@ from launch.agent.processes.workers import (
     ends_of_starter,
     ends_of_workers,
     environment_of,
-    records_of,
     refuse_absent_interface,
     start_workload,
     stopped_cleanly,
@@ -68,17 +70,23 @@ from launch.deadlines import (
     WORKERS_RECORD_LOST_PEER_S,
 )
 from launch.ends import End, Kind, cause_of, on_leaders_clock
-from launch.nodes.channel import (
-    ODD,
-    Channel,
-    Heartbeat,
+from launch.nodes.channel import Channel, Heartbeat, running_s, wait_for_news, waiting_for
+from launch.nodes.messages import (
+    Assign,
+    Done,
+    Ended,
+    Failed,
+    Here,
+    Inspect,
+    Lost,
+    Note,
+    Notice,
     OddMessage,
-    read_leader,
-    running_s,
-    wait_for_news,
-    waiting_for,
+    Released,
+    Stop,
+    WorkerEnded,
+    from_leader,
 )
-from launch.nodes.message_types import LeaderMessage
 from launch.nodes.node_data import DATA_MARK
 from launch.nodes.resources import (
     raise_file_limit,
@@ -109,12 +117,12 @@ PATH_BYTES = 60
 def main() -> int:
     """Serve a leader through stdin and stdout."""
     # Accidental output must not get between the messages.
-    leader = Channel(os.dup(0), os.dup(1))
+    leader = Channel(os.dup(0), os.dup(1), from_leader)
     os.dup2(2, 1)
-    return serve(leader, lambda message: Assignment.from_json(message["assignment"]))
+    return serve(leader, lambda message: Assignment.from_json(json.loads(message.assignment)))
 
 
-def serve(leader: Channel, read: Callable[[LeaderMessage], Assignment]) -> int:
+def serve(leader: Channel, read: Callable[[Assign], Assignment]) -> int:
     """Be the agent of this node; `read` takes the assignment from a message."""
     Heartbeat().add(leader)
     return Agent(leader, read).run()
@@ -123,7 +131,7 @@ def serve(leader: Channel, read: Callable[[LeaderMessage], Assignment]) -> int:
 class Agent:
     """The agent of one node, from its first assignment to the run's end."""
 
-    def __init__(self, leader: Channel, read: Callable[[LeaderMessage], Assignment]) -> None:
+    def __init__(self, leader: Channel, read: Callable[[Assign], Assignment]) -> None:
         self._leader = leader
         self._read = read
         self._signals = Signals()
@@ -132,9 +140,9 @@ class Agent:
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
-        message = read_leader(self._leader.first("assignment", "stop") or {"stop": 1})
-        if "stop" in message:  # the run ended before this agent had anything to do
-            return int(message["stop"])
+        message: Assign | Stop = self._leader.first(Assign, Stop) or Stop(1)
+        if isinstance(message, Stop):  # the run ended before this agent had anything to do
+            return message.code
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.note_stop(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
@@ -143,7 +151,7 @@ class Agent:
         raise_file_limit()
         try:
             code = 0
-            request: LeaderMessage | None = message
+            request: Assign | None = message
             while request is not None:
                 code = self._carry_out(self._assignment(request))
                 request = self._next_assignment()
@@ -152,15 +160,15 @@ class Agent:
             self._warm.end()
             process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
 
-    def _assignment(self, message: LeaderMessage) -> Assignment:
+    def _assignment(self, message: Assign) -> Assignment:
         """The assignment in a message.
 
         Raises:
-            OddMessage: it has none of our forms, or was carried out before.
+            OddMessage: it is none of ours, or was carried out before.
         """
         try:
             assignment = self._read(message)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise OddMessage(
                 f"the assignment of this agent has another form than ours: {error!r}"
             ) from None
@@ -177,7 +185,7 @@ class Agent:
         with scratch_folder(within="/tmp" if is_long else None) as scratch, in_use(data):
             return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
-    def _next_assignment(self) -> LeaderMessage | None:
+    def _next_assignment(self) -> Assign | None:
         """The message with the next assignment; None if there is none.
 
         Messages that still come for the last attempt, such as a request to stop it, are dropped.
@@ -190,10 +198,9 @@ class Agent:
         ):
             messages = leader.receive()
             for count, message in enumerate(messages, start=1):
-                if "assignment" in message:
-                    assignment = read_leader(message)
+                if isinstance(message, Assign):
                     leader.put_back(messages[count:])
-                    return assignment
+                    return message
             wait_for_news([leader], MAIN_LOOP_TICK_S)
         return None
 
@@ -375,7 +382,7 @@ class NodeAttempt:
             self._clean_outcome = outcome
             self._report(outcome.ends)
             self._write_exit(outcome)
-            self._send(done=True)
+            self._send(Done())
 
     def _outcome_of_workers(self) -> Outcome:
         """The outcome on a node whose workers have all ended without failure."""
@@ -448,31 +455,28 @@ class NodeAttempt:
     def _hear(self) -> None:
         """Take the leader's messages, up to the assignment of the next attempt."""
         messages = self._leader.receive()
-        for index, received in enumerate(messages):
-            if "assignment" in received:
-                self._leader.put_back(messages[index:])
-                self._is_released = True
-                return
-            try:
-                message = read_leader(received)
-            except OddMessage as error:
-                odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
-                self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
-                continue
+        for index, message in enumerate(messages):
             if self._connections is not None:
                 self._connections.hear(message)
-            if "inspect" in message:
-                self._inspect().hear(message["inspect"])
-            if "notice" in message:
-                self._signals.notices.append(0)
-            if "stop" in message:
-                code = message["stop"]
-                reason = message.get("why", "told to stop")
-                self._is_urgent = self._is_urgent or bool(message.get("hurry"))
-                self._request_stop(Outcome(code, "told", reason, message.get("signal", reason)))
-            if "lost" in message:
-                self._note_failure_elsewhere(message["lost"])
-            self._is_released = self._is_released or "go" in message
+            match message:
+                case Assign():
+                    self._leader.put_back(messages[index:])
+                    self._is_released = True
+                    return
+                case OddMessage():
+                    odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
+                    self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
+                case Inspect():
+                    self._inspect().hear(message)
+                case Notice():
+                    self._signals.notices.append(0)
+                case Stop(code, why, reason, hurry):
+                    self._is_urgent = self._is_urgent or hurry
+                    self._request_stop(Outcome(code, "told", why, reason or why))
+                case Lost(why):
+                    self._note_failure_elsewhere(why)
+                case Released():
+                    self._is_released = True
 
     def _note_failure_elsewhere(self, why: str, unreported_ends: tuple[End, ...] = ()) -> None:
         """Note that something has failed elsewhere; only the first failure counts."""
@@ -527,10 +531,11 @@ class NodeAttempt:
             assignment.spec.bind,
             has_gpus=gpu_count() > 0,
         )
-        self._send(here=write_agent(assignment, address, interface, cores))
+        write_agent(assignment, address, interface, cores)
+        self._send(Here(socket.gethostname(), address, interface, cores))
         note = too_little_shared(shared_memory(), len(assignment.machine_ranks))
         if note and assignment.spec.attempt == 0:
-            self._send(notes=[note])
+            self._send(Note(note))
         with waiting_for("its --prologue"):
             sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
@@ -580,14 +585,14 @@ class NodeAttempt:
             # the processes that have ended since then ended because of this outcome
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
-        record = self._write_exit(outcome, processes)
-        if record["full"] and outcome is not self._clean_outcome:
-            self._report([self._end_of(Kind.FULL, message=str(record["full"]))])
+        full = self._write_exit(outcome, processes)
+        if full and outcome is not self._clean_outcome:
+            self._report([self._end_of(Kind.FULL, message=full)])
         if leader.silent_s <= self._leader_silence_s:
             self._look_at_workers()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader, self._leader_silence_s)
-            leader.send(ended=record, leaves=bool(self._signals.stops))
+            leader.send(Ended(outcome.code, leaves=bool(self._signals.stops)))
             leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_RELEASES_AGENT_S
         while not self._can_leave() and not leader.ended and running_s() < deadline:
@@ -601,14 +606,13 @@ class NodeAttempt:
         """Tell the leader what has ended."""
         for end in ends:
             if end.rank is None:
-                self._send(failed=end.to_json())
+                self._send(Failed(end))
             elif self._reported.get(end.rank) is None:
                 self._reported[end.rank] = end
-                self._send(worker_end=end.to_json())
+                self._send(WorkerEnded(end))
 
-    def _write_exit(
-        self, outcome: Outcome, processes: Sequence[EndedProcess] = ()
-    ) -> dict[str, object]:
+    def _write_exit(self, outcome: Outcome, processes: Sequence[EndedProcess] = ()) -> str:
+        """Record the end; return a line if the run folder's disk is full, else ""."""
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
         return write_exit(self._assignment, outcome, offset_s, processes, killed)
@@ -636,17 +640,12 @@ class NodeAttempt:
     def _is_in_a_hurry(self) -> bool:
         return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
 
-    def _send(self, **message: object) -> None:
-        self._leader.send(**message)
+    def _send(self, message: Struct) -> None:
+        self._leader.send(message)
 
 
-def write_agent(
-    assignment: Assignment, address: str, interface: str | None, cores: str
-) -> dict[str, object]:
-    """Record this agent, and return the record.
-
-    A process is identified by its pid and its start time.
-    """
+def write_agent(assignment: Assignment, address: str, interface: str | None, cores: str) -> None:
+    """Record this agent; its process is identified by its pid and its start time."""
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -661,7 +660,6 @@ def write_agent(
     path = AGENT.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
         write_json(path, record)
-    return record
 
 
 def write_exit(
@@ -670,13 +668,12 @@ def write_exit(
     clock_offset_s: float,
     processes: Sequence[EndedProcess],
     oom_kills: int,
-) -> dict[str, object]:
-    """Record how this node's part ended, with each worker's own record of its end.
+) -> str:
+    """Record how this node's part ended; return a line if the run folder's disk is full, else "".
 
     In the record, `ends` are the ends that no worker has recorded itself. `ended` are the workers
     that were alive until this agent ended them, with their states. `oom_kills` is how many
-    processes the kernel has killed for lack of memory. `full` is a line if the run folder's disk is
-    full.
+    processes the kernel has killed for lack of memory. `full` is the returned line.
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
@@ -697,12 +694,11 @@ def write_exit(
         "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
         "full": full,
-        "workers": {} if full else records_of(assignment),  # these may be long
         "ended": {each.rank: asdict(each) for each in processes if each.rank is not None},
     }
     with waiting_for(str(path)):
         write_end(path, record)
-    return record
+    return full
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:

@@ -27,7 +27,7 @@ import ipaddress
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -42,12 +42,20 @@ from launch.deadlines import (
     NODE_0_TRIED_AGAIN_S,
 )
 from launch.nodes.channel import running_s
-from launch.nodes.message_types import (
-    BrokenConnection,
+from launch.nodes.messages import (
+    Accepted,
+    Broken,
+    ChoosePort,
+    ChosenPort,
+    Connect,
+    Connected,
     ConnectionEnds,
-    LeaderMessage,
+    Endpoint,
+    Keep,
     Listening,
-    Send,
+    Message,
+    Start,
+    Unreached,
 )
 from launch.nodes.this_machine import free_port, is_free, ports_of
 from launch.spec import Assignment
@@ -71,22 +79,19 @@ UNREACHABLE = (
 MOST_ACCEPTED = 1_024  # connections of no node that the leader remembers
 MOST_NAMED = 3  # of these, in a message
 
-Message = dict[str, object]
 BreakKind = Literal["closed", "silent"]
-Endpoint = tuple[str, int]  # an address and a port
-BothEnds = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
 
 
 class Connections:
     """One node's part of the connections of an attempt.
 
-    Its messages: see launch/nodes/channel.py. `send` sends a message to the leader.
+    `send` sends a message to the leader.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
-    def __init__(self, assignment: Assignment, send: Send) -> None:
+    def __init__(self, assignment: Assignment, send: Callable[[Message], None]) -> None:
         self._assignment = assignment
         self._send = send
         self._end: Listener | Connector | None = None
@@ -95,7 +100,7 @@ class Connections:
         if assignment.index == 0:
             address = assignment.coordinator_address
             self._end = Listener(assignment.name, address, assignment.coordinator_ports)
-            send(listening={"address": self._end.own_address, "port": self._end.port})
+            send(Listening(Endpoint(self._end.own_address, self._end.port)))
 
     @property
     def own_address(self) -> str:
@@ -108,17 +113,17 @@ class Connections:
         """Whether this node was connected to node 0, and no longer is."""
         return isinstance(self._end, Connector) and self._end.is_cut_off
 
-    def hear(self, message: LeaderMessage) -> None:
+    def hear(self, message: object) -> None:
         """Take a message of the leader."""
-        if "connect" in message and self._end is None:
-            where = message["connect"]
-            self._end = Connector(where["address"], where["port"], self._assignment.address)
-        elif "keep" in message and isinstance(self._end, Listener):
-            self._end.keep(ends_in(message["keep"]))
-        elif "choose_port" in message:
-            self._must_choose = self._assignment.index == 0
-        elif "start" in message:
-            self.master_port = message["start"]
+        match message:
+            case Connect(address, port) if self._end is None:
+                self._end = Connector(address, port, self._assignment.address)
+            case Keep(ends) if isinstance(self._end, Listener):
+                self._end.keep(ends)
+            case ChoosePort():
+                self._must_choose = self._assignment.index == 0
+            case Start(master_port):
+                self.master_port = master_port
 
     def tick(self) -> None:
         """Do what is due; must be called many times a second.
@@ -128,10 +133,10 @@ class Connections:
         """
         if isinstance(self._end, Listener) and self._must_choose:
             self._must_choose = False
-            self._send(master_port=_master_port(self._assignment))
+            self._send(ChosenPort(_master_port(self._assignment)))
             self._end.stop_accepting()  # not earlier: its own port must not look free for torch
         for message in [] if self._end is None else self._end.tick():
-            self._send(**message)
+            self._send(message)
 
     def close(self) -> None:
         if self._end is not None:
@@ -152,13 +157,14 @@ class Listener:
         self.port: int = where[1]
         self._poll = select.poll()
         self._open: dict[int, _Accepted] = {}  # by the number of its open file
-        self._unknown: dict[BothEnds, _Accepted] = {}  # the open ones that the leader does not know
+        # the open ones that the leader does not know
+        self._unknown: dict[ConnectionEnds, _Accepted] = {}
 
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
         return [*self._ended(), *self._accepted()]
 
-    def keep(self, ends: BothEnds) -> None:
+    def keep(self, ends: ConnectionEnds) -> None:
         """Keep this connection: the leader knows that it is one of the run's."""
         self._unknown.pop(ends, None)
 
@@ -203,7 +209,7 @@ class Listener:
             self._open[connection.fileno()] = accepted
             self._unknown[accepted.ends] = accepted
             self._poll.register(connection, PEER_CLOSED)
-            yield {"accepted": _as_message(accepted.ends)}
+            yield Accepted(accepted.ends)
 
     def _forget(self, accepted: "_Accepted") -> None:
         self._poll.unregister(accepted.connection)
@@ -237,7 +243,7 @@ class Connector:
         self._own = own
         self.own_address: str | None = None  # once it is connected
         self._connection: socket.socket | None = None
-        self._ends: BothEnds | None = None  # of a connection that stands
+        self._ends: ConnectionEnds | None = None  # of a connection that stands
         self._poll = select.poll()
         self._next_s = running_s()  # when the next try begins, or when the present one is over
         self._reason = ""  # why it is not connected, as it was last reported
@@ -304,10 +310,10 @@ class Connector:
             raise OSError(error, os.strerror(error))
         ends = _ends_of(connection)
         self._ends = ends
-        self.own_address = ends[0]
+        self.own_address = ends.own.address
         self._poll.modify(connection, PEER_CLOSED)
         self._reason = ""
-        return [{"connected": _as_message(ends)}]
+        return [Connected(ends)]
 
     def _failed(self, reason: str) -> list[Message]:
         """Report why a try has failed, if the reason is new; the next try comes soon."""
@@ -316,31 +322,18 @@ class Connector:
         if reason == self._reason:
             return []
         self._reason = reason
-        return [{"unreached": reason}]
+        return [Unreached(reason)]
 
 
-def ends_in(message: ConnectionEnds) -> BothEnds:
-    """The ends that such a message names."""
-    own_address, own_port = message["own"]
-    peer_address, peer_port = message["peer"]
-    return own_address, own_port, peer_address, peer_port
-
-
-def _ends_of(connection: socket.socket) -> BothEnds:
+def _ends_of(connection: socket.socket) -> ConnectionEnds:
     own = connection.getsockname()
     peer = connection.getpeername()
-    return own[0], own[1], peer[0], peer[1]
+    return ConnectionEnds(Endpoint(own[0], own[1]), Endpoint(peer[0], peer[1]))
 
 
-def _as_message(ends: BothEnds) -> Message:
-    own_address, own_port, peer_address, peer_port = ends
-    return {"own": [own_address, own_port], "peer": [peer_address, peer_port]}
-
-
-def _broken(ends: BothEnds, connection: socket.socket) -> Message:
+def _broken(ends: ConnectionEnds, connection: socket.socket) -> Broken:
     error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    how = "silent" if error in UNREACHABLE else "closed"
-    return {"broken": {**_as_message(ends), "how": how}}
+    return Broken(ends, "silent" if error in UNREACHABLE else "closed")
 
 
 def _watch(connection: socket.socket) -> None:
@@ -444,26 +437,21 @@ class Meeting:
         self._breaks: dict[int, _Break] = {}
         self._first_break_s: float | None = None
 
-    def listens(self, report: Listening) -> None:
+    def listens(self, at: Endpoint) -> None:
         """Note where node 0 listens."""
-        self.node_0_endpoint = _endpoint(report["address"], report["port"])
+        self.node_0_endpoint = _plain(at)
 
-    def accepted(self, report: ConnectionEnds) -> None:
+    def accepted(self, ends: ConnectionEnds) -> None:
         """Note a connection that node 0 has accepted."""
-        connection = ReportedConnection(
-            node=_endpoint(*report["peer"]), node_0=_endpoint(*report["own"])
-        )
+        connection = ReportedConnection(node=_plain(ends.peer), node_0=_plain(ends.own))
         unmatched = self._unmatched()
         if len(unmatched) >= MOST_ACCEPTED:
             del self._accepted[unmatched[0]]
-        self._accepted[connection] = report
+        self._accepted[connection] = ends
 
-    def connected(self, index: int, report: ConnectionEnds) -> None:
+    def connected(self, index: int, ends: ConnectionEnds) -> None:
         """Note that this node has connected."""
-        connection = ReportedConnection(
-            node=_endpoint(*report["own"]), node_0=_endpoint(*report["peer"])
-        )
-        self._connected[index] = connection
+        self._connected[index] = ReportedConnection(node=_plain(ends.own), node_0=_plain(ends.peer))
         self._reasons.pop(index, None)
 
     def newly_met(self) -> list[ConnectionEnds]:
@@ -479,10 +467,10 @@ class Meeting:
         """Note that this node has tried to connect, without success."""
         self._reasons[index] = reason
 
-    def broken(self, index: int, report: BrokenConnection, now_s: float) -> None:
+    def broken(self, index: int, report: Broken, now_s: float) -> None:
         """Note that a connection of this node has closed or is silent, as the node reports."""
-        own = _endpoint(*report["own"])
-        peer = _endpoint(*report["peer"])
+        own = _plain(report.ends.own)
+        peer = _plain(report.ends.peer)
         if index == 0:
             connection = ReportedConnection(node=peer, node_0=own)
         else:
@@ -498,7 +486,7 @@ class Meeting:
             return
         if node is None or index not in (0, node):
             return  # it is no connection of the run
-        self._breaks.setdefault(node, _Break(report["how"])).by.add(index)
+        self._breaks.setdefault(node, _Break(report.how)).by.add(index)
         if self._first_break_s is None:
             self._first_break_s = now_s
 
@@ -578,16 +566,17 @@ class Meeting:
         )
 
 
-def _endpoint(address: str, port: int) -> Endpoint:
+def _plain(end: Endpoint) -> Endpoint:
     """An end of a connection, in the form that is the same on all nodes."""
-    plain = ipaddress.ip_address(address.partition("%")[0])  # each node has its own card names
-    if isinstance(plain, ipaddress.IPv6Address) and plain.ipv4_mapped is not None:
-        plain = plain.ipv4_mapped
-    return str(plain), port
+    # each node has its own card names
+    address = ipaddress.ip_address(end.address.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return Endpoint(str(address), end.port)
 
 
 def _in_words(end: Endpoint) -> str:
-    return f"{end[0]} (port {end[1]})"
+    return f"{end.address} (port {end.port})"
 
 
 def _numbers(nodes: Sequence[int]) -> str:

@@ -16,8 +16,8 @@ The states of an attempt; only `_change` changes the state:
 
     RUNNING -> OVER is an attempt without failure.
 
-The messages are in launch/nodes/channel.py, with their forms. A message that has none of these
-forms, or that names a file of another node, is the failure of its agent: the channel is closed, and
+The messages are in launch/nodes/messages.py. A message that is none of these, or that is about
+another node, its ranks or its files, is the failure of its agent: the channel is closed, and
 nothing more is taken from that agent.
 
 One thread does all of this. A second thread, the heartbeat's, only writes to the channels. Signal
@@ -31,10 +31,12 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from launch.agent import recovery
 from launch.agent.connections import Meeting
@@ -54,18 +56,40 @@ from launch.deadlines import (
     MEETING_TICK_S,
 )
 from launch.ends import PRIMARY_KINDS, End, Kind, cause_of
-from launch.nodes.channel import (
-    AgentProcess,
-    Forms,
-    Heartbeat,
+from launch.nodes.channel import AgentProcess, Heartbeat, running_s, wait_for_news
+from launch.nodes.messages import (
+    Accepted,
+    Beat,
+    Broken,
+    ChoosePort,
+    ChosenPort,
+    Connect,
+    Connected,
+    Done,
+    Ended,
+    Failed,
+    File,
+    FromAgent,
+    Here,
+    Inspected,
+    InspectedAll,
+    Keep,
+    Listening,
+    Lost,
+    Message,
+    Note,
+    Notice,
     OddMessage,
-    cleaned,
-    forms_of_agent,
-    read_agent,
-    running_s,
-    wait_for_news,
+    Released,
+    Start,
+    Still,
+    Stop,
+    Stopping,
+    Unreached,
+    WaitedInVain,
+    WorkerEnded,
+    check_sender,
 )
-from launch.nodes.message_types import AgentEnd, AgentMessage, Here
 from launch.runs import last_output
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
@@ -244,9 +268,6 @@ def _node_key(node: NodeFacts) -> str:
     return f"{node.spec.name} {node.name}"
 
 
-CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
-
-
 class AgentConnection:
     """The leader's side of one agent, which lives as long as the run, or until it is lost."""
 
@@ -257,13 +278,12 @@ class AgentConnection:
         self._leaves = False  # the agent got a signal, and ends after this attempt
         # `begin` sets all of these for each attempt
         self.assignment: Assignment
-        self.forms: Forms
         self._run_dir: Path
         self._files: ReceivedFiles | None = None
         self.here: Here | None = None  # where the agent is, as soon as it has reported that
         self.is_done = False
         self._loss: End | None = None
-        self.record: AgentEnd | None = None  # the agent's record of its attempt's end
+        self.end_code: int | None = None  # the exit code of its part, once that is over
         self._is_stall_printed = False  # it was printed that the agent's work stands still
 
     def lives(self) -> bool:
@@ -279,15 +299,14 @@ class AgentConnection:
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""
         self.assignment = assignment
-        self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
         self._files = None
         self.here = None
         self.is_done = False
         self._loss = None
-        self.record = None
+        self.end_code = None
         self._is_stall_printed = False
-        self.channel.send(**self._message_of(assignment))
+        self.channel.send(self._message_of(assignment))
 
     @property
     def files(self) -> ReceivedFiles:
@@ -300,33 +319,34 @@ class AgentConnection:
     def label(self) -> str:
         """The node's name in messages, with its address if that is known."""
         name = self.assignment.name
-        return name if self.here is None else f"{name} ({self.here['address']})"
+        return name if self.here is None else f"{name} ({self.here.address})"
 
-    def take_record(self, message: AgentMessage) -> None:
-        """Take the last message of an attempt: the agent's record, and whether the agent leaves."""
-        self.record = message["ended"]
-        self._leaves = bool(message.get("leaves"))
+    def take_end(self, message: Ended) -> None:
+        """Take the last message of an attempt."""
+        self.end_code = message.code
+        self._leaves = message.leaves
 
-    def stall_line(self, message: AgentMessage) -> str | None:
+    def stall_line(self, beat: Beat) -> str | None:
         """The line to print when the agent's work begins to stand still, or goes on after that."""
-        stands_s = float(message.get("stands_s", 0.0))
-        if not self._is_stall_printed and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+        if not self._is_stall_printed and beat.stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_stall_printed = True
-            what = str(message["waits_for"])
-            hint = "; is its disk full or slow?" if what.startswith("/") else ""
-            return f"{self.label} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
-        if self._is_stall_printed and not stands_s:
+            hint = "; is its disk full or slow?" if beat.waits_for.startswith("/") else ""
+            return (
+                f"{self.label} has done nothing for {beat.stands_s:.0f} s: it waits for "
+                f"{beat.waits_for}{hint}"
+            )
+        if self._is_stall_printed and not beat.stands_s:
             self._is_stall_printed = False
             return f"{self.label} goes on"
         return None
 
     @property
     def is_over(self) -> bool:
-        return self.record is not None or self.channel.ended
+        return self.end_code is not None or self.channel.ended
 
     def loss(self) -> End | None:
-        """Why nothing more will come from the agent; None while it lives, or after its record."""
-        if self.record is not None or self._loss is not None:
+        """Why nothing more will come from the agent; None while it lives, or after its part."""
+        if self.end_code is not None or self._loss is not None:
             return self._loss
         patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # the agent may still log in, or import its modules
@@ -359,7 +379,7 @@ class AgentConnection:
     def end_of(self, kind: Kind, message: str = "", time_unix_s: float | None = None) -> End:
         """An end of this agent, as its leader sees it."""
         time_unix_s = time.time() if time_unix_s is None else time_unix_s
-        address = "" if self.here is None else str(self.here["address"])
+        address = "" if self.here is None else self.here.address
         return End(kind, self.assignment.name, time_unix_s, message=message, address=address)
 
 
@@ -451,12 +471,12 @@ class Attempt:
             self._print_output(last=True)
             self._report_recovery()  # its first work may be younger than the last look
         self.cause = self._judge()
-        in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
+        codes = [agent.end_code for agent in self._agents]
+        in_order = STOPPED in codes
         if in_order and (self._signals or self._first is None):  # else a failure stopped them
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
-        codes = [agent.record["code"] for agent in self._agents if agent.record is not None]
         return 1 if self._first is not None or any(codes) else 0
 
     def _judge(self) -> End | None:
@@ -474,7 +494,7 @@ class Attempt:
 
     def _silent_nodes(self) -> list[End]:
         """The ends of silent nodes, if a scheduler has sent a signal to all other nodes."""
-        silent = [agent for agent in self._agents if agent.record is None]
+        silent = [agent for agent in self._agents if agent.end_code is None]
         signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
         others = {agent.assignment.name for agent in self._agents if agent not in silent}
         if not others or not signalled >= others:
@@ -544,13 +564,13 @@ class Attempt:
             agent.is_done or agent.is_over for agent in self._agents
         ):
             self._has_released_agents = True
-            self._send_all(go=True)
+            self._send_all(Released())
 
     def _look(self) -> None:
         """Look at what comes without a message: the job's time, output, requests, inspections."""
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
-            self._send_all(notice=True)
+            self._send_all(Notice())
         self._print_notes()
         self._print_output()
         self._report_recovery()
@@ -600,62 +620,84 @@ class Attempt:
         if self._first is None:
             self._first = end
             if tells:
-                self._send_all(lost=end.line)
+                self._send_all(Lost(end.line))
 
     def _hear(self, agent: AgentConnection) -> None:
-        """Take an agent's messages; after a message with none of our forms, take no more."""
+        """Take an agent's messages; after an odd one, take no more."""
         try:
-            for received in agent.channel.receive():
-                message = read_agent(received, agent.forms)
-                is_file = "file" in message  # the file's name and content must not be changed
-                is_end = "failed" in message or "worker_end" in message  # `End` cleans its texts
-                is_unchanged = is_file or is_end
-                self._take(agent, message if is_unchanged else cleaned(message))
+            for message in agent.channel.receive():
+                if isinstance(message, OddMessage):
+                    raise message
+                check_sender(message, agent.assignment)
+                self._take(agent, message)
         except OddMessage as error:
             self._note_end(agent.end_of(Kind.ODD, str(error)))
             agent.channel.close()  # this ends the agent
 
-    def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
-        if line := agent.stall_line(message):
+    def _take(self, agent: AgentConnection, message: FromAgent) -> None:
+        index = agent.assignment.index
+        match message:
+            case Beat():
+                self._take_beat(agent, message)
+            case Listening():
+                self._take_listening(agent, message)
+            case Accepted(ends):
+                self._meeting.accepted(ends)
+            case Connected(ends):
+                self._meeting.connected(index, ends)
+            case Unreached(reason):
+                self._meeting.unreached(index, reason)
+            case Broken():
+                self._meeting.broken(index, message, running_s())
+            case ChosenPort(port):
+                self._send_all(Start(port))
+                if self._spec.attempt:
+                    attempt = self._spec.attempt + 1
+                    self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, attempt)
+            case File():
+                self._last_file_s = running_s()
+                agent.files.take(message, None if agent.here is None else agent.here.host)
+            case Still() | WaitedInVain() | Inspected() | InspectedAll():
+                self._inspect().take(index, message)
+            case Here():
+                self._note_agent(agent, message)
+            case Note(text):
+                self._notes.setdefault(text, []).append(agent.assignment.name)
+            case Stopping():
+                self._take_stopping(message)
+            case Failed(end) | WorkerEnded(end):
+                # under the name that the node has here
+                self._note_end(replace(end, node=agent.assignment.name))
+            case Done():
+                agent.is_done = True
+            case Ended(code):
+                agent.take_end(message)
+                is_early = code != 0 and not agent.is_done
+                if is_early and self._state is AttemptState.RUNNING and not self._signals:
+                    self._fail(self._early_end(agent))
+
+    def _take_beat(self, agent: AgentConnection, beat: Beat) -> None:
+        if line := agent.stall_line(beat):
             self._print_line(line)
         if self._inspection is not None:
-            self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
-        if "stands_s" in message:  # the files of this agent may be late
+            self._inspection.note_wait(agent.assignment.index, beat.waits_for)
+        if beat.stands_s:  # the files of this agent may be late
             self._last_file_s = running_s()
-        elif not CONNECTIONS.isdisjoint(message):
-            self._connect(agent, message)
-        elif "file" in message:
-            self._last_file_s = running_s()
-            host = None if agent.here is None else agent.here.get("host")
-            agent.files.take(message, host)
-        elif "inspected" in message:
-            self._inspect().take(agent.assignment.index, message["inspected"])
-        elif "here" in message:
-            self._note_agent(agent, message["here"])
-        elif "notes" in message:
-            for text in message["notes"]:
-                self._notes.setdefault(text, []).append(agent.assignment.name)
-        elif "stopping" in message:
-            if not self._workers_deadline_s and not self._spec.quiet:
-                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
-                how = "stopping at the end of this step, with a checkpoint"
-                if message.get("all"):
-                    how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
-                self._print_line(f"{how}{again}")
-            self._workers_deadline_s = (
-                running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
-            )
-        elif "failed" in message:
-            self._take_end(agent, message["failed"])
-        elif "worker_end" in message:
-            self._take_end(agent, message["worker_end"])
-        elif "done" in message:
-            agent.is_done = True
-        elif "ended" in message:
-            agent.take_record(message)
-            is_early = message["ended"]["code"] != 0 and not agent.is_done
-            if is_early and self._state is AttemptState.RUNNING and not self._signals:
-                self._fail(self._early_end(agent))
+
+    def _take_listening(self, agent: AgentConnection, message: Listening) -> None:
+        self._meeting.listens(message.at)
+        address = agent.assignment.coordinator_address
+        for other in self._agents[1:]:
+            other.channel.send(Connect(address, message.at.port))
+
+    def _take_stopping(self, message: Stopping) -> None:
+        if not self._workers_deadline_s and not self._spec.quiet:
+            again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
+            how = "stopping at the end of this step, with a checkpoint"
+            if message.has_asked_all:
+                how = f"stopping: workers got SIGTERM; {message.within_s:g} s to end"
+            self._print_line(f"{how}{again}")
+        self._workers_deadline_s = running_s() + message.within_s + AGENTS_END_AFTER_STOP_S
 
     def _early_end(self, agent: AgentConnection) -> End:
         """Why a node's part has ended early, although no end on that node is a failure.
@@ -665,41 +707,15 @@ class Attempt:
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.label} ended its part early")
 
-    def _connect(self, agent: AgentConnection, message: AgentMessage) -> None:
-        """Take a report of a connection to node 0, or of the port that node 0 has chosen."""
-        meeting = self._meeting
-        index = agent.assignment.index
-        if "listening" in message:
-            meeting.listens(message["listening"])
-            where = {
-                "address": agent.assignment.coordinator_address,
-                "port": message["listening"]["port"],
-            }
-            for other in self._agents[1:]:
-                other.channel.send(connect=where)
-        elif "accepted" in message:
-            meeting.accepted(message["accepted"])
-        elif "connected" in message:
-            meeting.connected(index, message["connected"])
-        elif "unreached" in message:
-            meeting.unreached(index, message["unreached"])
-        elif "broken" in message:
-            meeting.broken(index, message["broken"], running_s())
-        elif "master_port" in message:
-            self._send_all(start=message["master_port"])
-            if self._spec.attempt:
-                attempt = self._spec.attempt + 1
-                self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, attempt)
-
     def _meet(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
         meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
-            node_0.channel.send(keep=connection)
+            node_0.channel.send(Keep(connection))
         if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
-            node_0.channel.send(choose_port=True)
+            node_0.channel.send(ChoosePort())
         if self._state is not AttemptState.RUNNING:
             return
         if line := meeting.waiting(running_s()):
@@ -722,32 +738,28 @@ class Attempt:
             silent_s = AGENT_LOST_WHEN_SILENT_S
             self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
-    def _take_end(self, agent: AgentConnection, value: Mapping[str, object]) -> None:
-        """Take an end on an agent's node, under the name that the node has here."""
-        end = End.from_json(value)
-        if end is not None:
-            self._note_end(replace(end, node=agent.assignment.name))
-
     def _note_agent(self, agent: AgentConnection, here: Here) -> None:
         agent.here = here
-        ranks = dict.fromkeys(here["ranks"], here["node"])
+        ranks = dict.fromkeys(agent.assignment.ranks, agent.assignment.name)
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        all_here = [other.here for other in self._agents if other.here is not None]
+        all_here = {
+            other.assignment.name: other.here for other in self._agents if other.here is not None
+        }
         if len(all_here) < len(self._agents) or self._spec.quiet:
             return
-        if not str(here["address"]).startswith("127."):
+        if not here.address.startswith("127."):
             addresses = (
-                f"{where['node']} {where['address']} ({where['interface']})" for where in all_here
+                f"{node} {where.address} ({where.interface})" for node, where in all_here.items()
             )
             self._print_line(f"network: {', '.join(addresses)}")
         self._print_line(f"cores: {_cores_of(all_here)}")
 
-    def _send_all(self, **message: object) -> None:
+    def _send_all(self, message: Message) -> None:
         for agent in self._agents:
-            agent.channel.send(**message)
+            agent.channel.send(message)
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
-        self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+        self._send_all(Stop(code, f"told to stop ({why})", why, hurry))
 
     def _print_notes(self) -> None:
         """Print the notes that have come, each once for all nodes that have sent it by now."""
@@ -773,11 +785,11 @@ class Attempt:
         return self._signals.count(signal.SIGINT) > 1
 
 
-def _cores_of(nodes: Iterable[Here]) -> str:
+def _cores_of(all_here: Mapping[str, Here]) -> str:
     """What the workers get on each node, said once where it is the same."""
     names: dict[str, list[str]] = {}
-    for node in nodes:
-        names.setdefault(node["cores"], []).append(node["node"])
+    for node, here in all_here.items():
+        names.setdefault(here.cores, []).append(node)
     if len(names) == 1:
         return next(iter(names))
     return "; ".join(f"{listed(where)}: {words}" for words, where in names.items())

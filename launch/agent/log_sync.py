@@ -6,7 +6,7 @@ not with the leader, send nothing twice. A growing file is sent from its last po
 file is sent whole, and a reader sees it only when it is complete.
 """
 
-import base64
+import os
 import socket
 import sys
 import time
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S
-from launch.nodes.channel import Channel, OddMessage, quoted, running_s, waiting_for
-from launch.nodes.message_types import AgentMessage
+from launch.nodes.channel import Channel, running_s, waiting_for
+from launch.nodes.messages import File, OddMessage, quoted
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
@@ -108,10 +108,9 @@ class LogSync:
         with waiting_for(str(path)), open_plain(path) as opened:
             opened.seek(at)
             new = opened.read(CHUNK_BYTES)
-        data = base64.b64encode(new).decode()
         is_last = at + len(new) >= facts.st_size
-        name = path.relative_to(self._run_dir).as_posix()
-        channel.send(file=name, at=at, data=data, last=is_last)
+        name = os.fsencode(path.relative_to(self._run_dir))
+        channel.send(File(name, at, new, is_last))
         self._sent[path] = (version, at + len(new))
         return bool(new) and not is_last
 
@@ -135,9 +134,9 @@ class ReceivedFiles:
     def __init__(self, run_dir: Path, assignment: Assignment) -> None:
         self._run_dir = run_dir
         self._assignment = assignment
-        self._received_bytes: dict[str, int] = {}  # by the file's name
+        self._received_bytes: dict[bytes, int] = {}  # by the file's name
 
-    def take(self, message: AgentMessage, host: str | None) -> None:
+    def take(self, message: File, host: str | None) -> None:
         """Write a part of a file of this node, which has reported that it is on this host.
 
         A node that has not reported its host has begun nothing: a file of a host that it sends is
@@ -148,7 +147,7 @@ class ReceivedFiles:
             MusterError: the disk here is full.
         """
         assignment = self._assignment
-        name = PurePosixPath(message["file"])
+        name = PurePosixPath(os.fsdecode(message.name))
         path = self._run_dir / name
         file = _file_of(name)
         if file is not None and host is None and "{host}" in file.pattern:
@@ -156,36 +155,21 @@ class ReceivedFiles:
         own = None if file is None else _paths_on_node(file, self._run_dir, assignment, host)
         if file is None or (assignment.index != 0 if own is None else path not in own):
             raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
-        at = message["at"]
-        data = self._data_of(message)
+        end = self._received_bytes.get(message.name, 0)
+        if message.at not in (0, end):
+            raise OddMessage(f"byte {message.at} of {quoted(str(name))}, of which it sent {end}")
         grows = file.home == "grows"
         into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             into.touch(0o600 if file.private else 0o666)  # minus the umask
             with into.open("r+b") as stream:
-                stream.seek(at)
-                stream.write(data)
+                stream.seek(message.at)
+                stream.write(message.data)
                 stream.truncate()
-            if not grows and message["last"]:
+            if not grows and message.last:
                 into.replace(path)
-        self._received_bytes[message["file"]] = at + len(data)
-
-    def _data_of(self, message: AgentMessage) -> bytes:
-        """The part of the file: the first one, or one that begins where the last one has ended.
-
-        Raises:
-            OddMessage: it begins elsewhere, or is no base64.
-        """
-        name = message["file"]
-        at = message["at"]
-        end = self._received_bytes.get(name, 0)
-        if at not in (0, end):
-            raise OddMessage(f"byte {at} of {quoted(name)}, of which it sent {end}")
-        try:
-            return base64.b64decode(message["data"], validate=True)
-        except ValueError:
-            raise OddMessage(f"no base64, as a part of {quoted(name)}") from None
+        self._received_bytes[message.name] = message.at + len(message.data)
 
 
 def _file_of(name: PurePosixPath) -> RunFile | None:

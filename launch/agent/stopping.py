@@ -11,7 +11,7 @@ this module allows.
 """
 
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ import psutil
 from launch.agent.processes import process_state, process_tree
 from launch.deadlines import JOB_TIME_TO_SPARE_S
 from launch.nodes.channel import running_s
-from launch.nodes.message_types import Send
+from launch.nodes.messages import Stopping
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 
@@ -31,7 +31,7 @@ class Stoppable:
     `send` tells the leader how long workers may take.
     """
 
-    def __init__(self, folder: Path, grace_s: float, send: Send) -> None:
+    def __init__(self, folder: Path, grace_s: float, send: Callable[[Stopping], None]) -> None:
         self._folder = folder
         self._grace_s = grace_s
         self._send = send
@@ -66,13 +66,13 @@ class Stoppable:
         """
         if self.is_asked:
             return False
-        self._ask(process_tree.children(), all=True)
+        self._ask(process_tree.children(), has_asked_all=True)
         return True
 
-    def _ask(self, pids: Collection[int], **more: bool) -> None:
+    def _ask(self, pids: Collection[int], *, has_asked_all: bool = False) -> None:
         self._until = running_s() + self._grace_s
         process_tree.send_sigterm(pids)
-        self._send(stopping=self._grace_s, **more)
+        self._send(Stopping(self._grace_s, has_asked_all))
 
     def is_last_moment(self, left_s: float | None) -> bool:
         """Whether only the grace of workers that catch SIGTERM is left of a job's time.

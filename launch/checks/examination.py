@@ -8,9 +8,10 @@ from launch.checks import network_checks, node_checks
 from launch.checks.findings import CheckedNode, Findings, PairConnection, Row
 from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
+from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
-from launch.nodes.resources import Cores, node_resources
-from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
+from launch.nodes.resources import node_resources
+from launch.nodes.survey import Answer, Survey, Transport, facts_request
 from launch.spec import NodeFacts, WorkersPython
 from muster.errors import MusterError
 
@@ -78,8 +79,8 @@ def judge_nodes(
             connections={
                 names[other]: connection for other, connection in connections.get(index, {}).items()
             },
-            shared_memory=resources[index].value["shared_memory"] if index in resources else None,
-            cores=Cores(*resources[index].value["cores"]) if index in resources else None,
+            shared_memory=resources[index].value.shared_memory if index in resources else None,
+            cores=resources[index].value.cores if index in resources else None,
             workers=workers_of[planned[index].spec.name] if planned else 0,
         )
         for index, probe in probes.items()
@@ -98,7 +99,7 @@ def _workers_by_machine(planned: Sequence[NodeFacts], probes: Mapping[int, Probe
     counts = Counter[str]()
     for index, probe in probes.items() if planned else ():
         node = planned[index]
-        counts[node.spec.name] += node.nproc.counted(len(probe["gpus"])).number or 0
+        counts[node.spec.name] += node.nproc.counted(len(probe.gpus)).number or 0
     return counts
 
 

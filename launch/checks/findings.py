@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
-from launch.nodes.resources import Cores
-from launch.nodes.survey import Probe
+from launch.nodes.resources import Cores, SharedMemory
 from launch.spec import WorkersPython
 from muster.printable import LISTED, listed
 
@@ -32,15 +32,15 @@ class CheckedNode:
     connections: Mapping[str, PairConnection] = field(
         default_factory=dict
     )  # by the other node's name
-    shared_memory: Mapping[str, int] | None = None  # see `resources`; None: unknown
+    shared_memory: SharedMemory | None = None  # None: unknown
     cores: Cores | None = None  # that the run's workers will have, if there will be `workers`
     workers: int = 0  # that share these; 0: unknown
 
     @property
     def interface(self) -> str:
         """The name of the interface that has the node's address."""
-        names = {interface["address"]: interface["name"] for interface in self.probe["interfaces"]}
-        return str(names.get(self.address, "?"))
+        names = {interface.address: interface.name for interface in self.probe.interfaces}
+        return names.get(self.address or "", "?")
 
 
 @dataclass(frozen=True)

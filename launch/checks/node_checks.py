@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
+from launch.nodes.answers import Versions
+from launch.nodes.node_facts import OF_AGENT
 from launch.nodes.resources import ASK_FOR_MORE, too_little_shared
 from launch.spec import WorkersPython
 from muster import extras
@@ -14,31 +16,33 @@ from muster.printable import listed
 SHARED_MEMORY = "/dev/shm"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
-NAMED_PACKAGES = ("torch", "transformers")
+OF_TRAINER = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "muster run --hosts HOSTS --setup".split()
 
 
 def python(findings: Findings) -> Row:
     """Whether all nodes have Muster's Python and the workers' packages, in the same versions."""
-    missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
+    missing = [node.name for node in findings.nodes if node.probe.versions is None]
     named = findings.workers.python
     make = "make it: make install"
     if findings.launcher == "ssh":
         option = [] if named is None else ["--python", named]
         make = f"make it on all nodes: {shlex.join([*SETUP, *option])}"
     if missing:
-        paths = groups({node.name: node.probe["python"] for node in findings.nodes})
+        paths = groups({node.name: node.probe.python for node in findings.nodes})
         line = f"{listed(missing)}: no environment at {paths[0]}"
         return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
+    if without := tuple(_without_base(findings.nodes)):
+        return Row("python", "FAIL", without, f"{make}, or name another with MUSTER_PYTHON")
     incomplete = [line for node in findings.nodes for line in _lacking(node, findings.workers)]
     if incomplete and named is not None:
         fix = "install there what the run needs, or name another with --python"
         return Row("python", "FAIL", tuple(incomplete), fix)
     if incomplete:
-        sees_all = IS_INSTALLED and all(node.probe["shared"] for node in findings.nodes)
+        sees_all = IS_INSTALLED and all(node.probe.shared for node in findings.nodes)
         if findings.launcher != "ssh" or sees_all:
-            path = findings.nodes[0].probe["python"]
+            path = findings.nodes[0].probe.python
             packages = [*extras.packages(extras.TRAINER)]
             make = f"install: {extras.install_command(extras.TRAINER, packages, path)}"
         return Row("python", "FAIL", tuple(incomplete), f"{make}; or name another with --python")
@@ -52,21 +56,25 @@ def python(findings: Findings) -> Row:
     return Row("python", "ok", versions)
 
 
+def _without_base(nodes: Iterable[CheckedNode]) -> Iterator[str]:
+    """A line for each node whose agent would not start, with the packages that it needs."""
+    for node in nodes:
+        packages = node.probe.versions.packages if node.probe.versions else {}
+        if names := [name for name in OF_AGENT if packages.get(name) is None]:
+            yield f"{node.name}: {node.probe.python} has no {', '.join(names)}"
+
+
 def _lacking(node: CheckedNode, workers: WorkersPython) -> Iterator[str]:
     """A line for each package that the workers' Python lacks on a node."""
-    if workers.is_chosen_here and node.probe["shared"]:
+    if workers.is_chosen_here and node.probe.shared:
         return
-    if workers.python is None:
-        has = "has"
-        versions = node.probe["versions"]
-    else:
-        has = f"{workers.python} has"
-        versions = node.probe["workers"]
+    has = "has" if workers.python is None else f"{workers.python} has"
+    versions = _versions_of(node, workers)
     if versions is None:
         yield f"{node.name}: no Python at {workers.python}"
         return
     for name in workers.packages:
-        if versions.get(name) is None:
+        if versions.packages.get(name) is None:
             yield f"{node.name}: {has} no {name}"
 
 
@@ -74,8 +82,8 @@ def _hidden(findings: Findings) -> Iterator[str]:
     """A line for each plug-in of another package that has the name of one of Muster's own."""
     folders = {group: folder for folder, group in plugins.GROUPS.items()}
     for node in findings.nodes:
-        versions = node.probe["versions" if findings.workers.python is None else "workers"] or {}
-        for entry in versions.get("plugins", ()):
+        versions = _versions_of(node, findings.workers)
+        for entry in versions.plugins if versions else ():
             group, _, name = entry.partition(":")
             if group in folders and name in plugins.own_names(folders[group]):
                 yield f"{node.name}: a package adds {name} to {group}, which Muster has itself"
@@ -83,11 +91,11 @@ def _hidden(findings: Findings) -> Iterator[str]:
 
 def code(findings: Findings) -> Row:
     """Whether every node has this machine's checkout, or gets it before a run."""
-    apart = [node.name for node in findings.nodes if not node.probe["shared"]]
-    occupied = [node for node in findings.nodes if node.probe["foreign"]]
+    apart = [node.name for node in findings.nodes if not node.probe.shared]
+    occupied = [node for node in findings.nodes if node.probe.foreign]
     if occupied and findings.launcher == "ssh":
         refusals = tuple(
-            f"{node.name}: {node.probe['folder']} holds {listed(node.probe['foreign'])}, "
+            f"{node.name}: {node.probe.folder} holds {listed(node.probe.foreign)}, "
             "which Muster did not send there"
             for node in occupied
         )
@@ -102,7 +110,7 @@ def code(findings: Findings) -> Row:
 
 def gpus(findings: Findings) -> Row:
     """Whether all nodes have the same number, model and driver of GPUs."""
-    kinds = groups({node.name: _gpus(node.probe["gpus"]) for node in findings.nodes})
+    kinds = groups({node.name: _gpus(node.probe.gpus) for node in findings.nodes})
     return Row("GPUs", "ok", kinds) if len(kinds) == 1 else Row("GPUs", "warn", kinds, SLOWEST)
 
 
@@ -123,13 +131,13 @@ def disk(findings: Findings) -> Row:
     problems = []
     free = []
     for node in findings.nodes:
-        for use, folder in node.probe["disks"].items():
+        for use, disk in node.probe.disks.items():
             if use != "data":
-                free.append(folder["free_bytes"])
-                if folder["free_bytes"] < DISK_BYTES:
-                    problems.append(f"{node.name}: {use}: {folder['free_bytes'] / GB:.1f} GB")
-            elif not folder["exists"]:
-                problems.append(f"{node.name}: {use}: {folder['folder']} is not there")
+                free.append(disk.free_bytes)
+                if disk.free_bytes < DISK_BYTES:
+                    problems.append(f"{node.name}: {use}: {disk.free_bytes / GB:.1f} GB")
+            elif not disk.exists:
+                problems.append(f"{node.name}: {use}: {disk.folder} is not there")
     if problems:
         fix = "10 GB are to be free; make room, or use another --logs-dir or --data-dir"
         return Row("free disk", "warn", shortened(problems), fix)
@@ -155,11 +163,18 @@ def _span(amounts: Iterable[float]) -> str:
     return f"{' to '.join(bounds)} GB"
 
 
+def _versions_of(node: CheckedNode, workers: WorkersPython) -> Versions | None:
+    """The versions of the Python that the workers have on a node."""
+    return node.probe.versions if workers.python is None else node.probe.workers
+
+
 def _versions(node: CheckedNode, workers: WorkersPython) -> str:
-    versions = node.probe["versions" if workers.python is None else "workers"] or {}
-    return ", ".join(
-        f"{name} {versions[name]}" for name in ("python", *NAMED_PACKAGES) if versions.get(name)
-    )
+    versions = _versions_of(node, workers)
+    if versions is None:
+        return ""
+    packages = versions.packages
+    named = [f"{name} {packages[name]}" for name in OF_TRAINER if packages.get(name)]
+    return ", ".join([f"python {versions.python}", *named])
 
 
 def _gpus(lines: Sequence[str]) -> str:

@@ -12,9 +12,9 @@ from launch.checks.examination import look
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher, with_data
 from launch.nodes import survey
+from launch.nodes.answers import Probe
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Probe
 from launch.nodes.this_machine import free_port, gpu_count, is_free, ports_of
 from launch.programs.command_line import setting_names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
@@ -96,13 +96,10 @@ class Local(Launcher):
             if not spec.quiet:
                 print(f"data: {spec.send.source}; nothing is sent on this machine", file=sys.stderr)
             return spec.send.source
-        from launch.nodes import data_transfer  # imported here, since few runs send data
+        from launch.nodes import sending  # imported here, since few runs send data
 
-        command = [sys.executable, "-c", survey.LOAD]
-        (place,) = data_transfer.have_data(
-            spec.send, ["this machine"], survey.local_transport(1), lambda _: command,
-            quiet=spec.quiet,
-        )  # fmt: skip
+        transport = survey.local_transport(1)
+        (place,) = sending.have_data(spec.send, ["this machine"], transport, None, quiet=spec.quiet)
         return place
 
 

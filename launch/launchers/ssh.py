@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,8 +16,10 @@ from launch.checks.findings import Row, lines
 from launch.checks.node_checks import SHARED_MEMORY
 from launch.launchers.base import Launcher, with_data
 from launch.nodes import network_choice
+from launch.nodes.answers import Probe
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
-from launch.nodes.survey import Probe, Survey, facts_request
+from launch.nodes.node_data import NO_RSYNC
+from launch.nodes.survey import Survey, facts_request
 from launch.programs.command_line import CommandLine, setting_names
 from launch.programs.own_program import is_generated
 from launch.programs.project_snapshot import path_on_nodes
@@ -39,6 +42,8 @@ class Ssh(Launcher):
         if self._config.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
         path = self._ssh.ssh_config
+        if self._config.send is not None and shutil.which("rsync") is None:
+            yield "--send needs rsync, which this machine lacks; run: sudo apt-get install rsync"
         if path is not None and str(path) != "none":  # ssh's own word for no file
             yield from text_problems("--ssh-config", path)
 
@@ -57,8 +62,18 @@ class Ssh(Launcher):
                 for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
                 survey.refuse_broken(probes)
-                transfer.fail([*lines(findings, "FAIL"), *self._without_data(survey, probes)])
+                absent = [*self._without_rsync(nodes, probes), *self._without_data(survey, probes)]
+                transfer.fail([*lines(findings, "FAIL"), *absent])
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
+
+    def _without_rsync(
+        self, nodes: Sequence[NodeFacts], probes: Mapping[int, Probe]
+    ) -> Iterator[str]:
+        """A line for each node without the rsync that is to copy the code or data there."""
+        for node, probe in zip(nodes, probes.values(), strict=True):
+            is_needed = self._config.send is not None or not node.shared
+            if is_needed and not probe.has_rsync:
+                yield f"{node.name}: {NO_RSYNC}"
 
     @property
     def _data_dir(self) -> Path | None:
@@ -76,7 +91,7 @@ class Ssh(Launcher):
             return
         advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "put it there"
         for name, probe in zip(survey.names_of(probes), probes.values(), strict=True):
-            if not probe["disks"]["data"]["exists"]:
+            if not probe.disks["data"].exists:
                 yield f"{name}: --data-dir {folder} is no folder there; {advice}"
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
@@ -286,11 +301,11 @@ def _facts(
     nodes = []
     for (index, probe), name, address in zip(probes.items(), names, addresses, strict=True):
         spec = specs[index]
-        count = spec.nproc.counted(len(probe["gpus"]))
-        python_and_folder = probe["python"], probe["folder"]
-        plugins = tuple((probe["workers"] or probe["versions"] or {}).get("plugins", ()))
+        count = spec.nproc.counted(len(probe.gpus))
+        versions = probe.workers or probe.versions
+        plugins = versions.plugins if versions else ()
         nodes.append(
-            NodeFacts(spec, name, *python_and_folder, count, address, probe["shared"], plugins)
+            NodeFacts(spec, name, probe.python, probe.folder, count, address, probe.shared, plugins)
         )
     return tuple(nodes)
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.nodes.survey import Probe
+from launch.nodes.answers import Probe
 from muster.errors import MusterError
 
 
@@ -77,7 +77,7 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
     """Refuse two names of one machine, which would count as two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
-        every = sorted(interface["address"] for interface in probe["interfaces"])
+        every = sorted(interface.address for interface in probe.interfaces)
         own = tuple(address for address in every if not ipaddress.ip_address(address).is_loopback)
         if own and own in seen:
             raise MusterError(
@@ -95,7 +95,7 @@ def _refuse_absent(
         f"{name} does not have the address {address} that was given for it: "
         f"{_listing([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
-        if address and address not in [interface["address"] for interface in probe["interfaces"]]
+        if address and address not in [interface.address for interface in probe.interfaces]
     ]
     if wrong:
         raise MusterError("\n".join(wrong))
@@ -103,7 +103,7 @@ def _refuse_absent(
 
 def _unique_addresses(probes: Sequence[Probe]) -> list[list[str]]:
     """The addresses of each node that no other node has; container bridges are the same on all."""
-    every = [[interface["address"] for interface in probe["interfaces"]] for probe in probes]
+    every = [[interface.address for interface in probe.interfaces] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
         [
@@ -121,12 +121,10 @@ def _common_networks(
     """Every network that all nodes are on, with each node's first address in it."""
     networks: dict[str, dict[int, str]] = {}
     for index, (probe, usable) in enumerate(zip(probes, candidates, strict=True)):
-        for interface in probe["interfaces"]:
-            if interface["address"] in usable:
-                net = ipaddress.ip_network(
-                    f"{interface['address']}/{interface['netmask']}", strict=False
-                )
-                networks.setdefault(str(net), {}).setdefault(index, interface["address"])
+        for interface in probe.interfaces:
+            if interface.address in usable:
+                net = ipaddress.ip_network(f"{interface.address}/{interface.netmask}", strict=False)
+                networks.setdefault(str(net), {}).setdefault(index, interface.address)
     return {net: [*each.values()] for net, each in networks.items() if len(each) == len(probes)}
 
 
@@ -137,9 +135,9 @@ class _LoginAddresses:
         self.addresses: set[str] = set()
         self.beside: set[str] = set()
         for probe in probes:
-            own = {interface["address"]: interface["name"] for interface in probe["interfaces"]}
-            cards = {own.get(address) for address in probe["came_by"]}
-            self.addresses |= set(probe["came_by"])
+            own = {interface.address: interface.name for interface in probe.interfaces}
+            cards = {own.get(address) for address in probe.came_by}
+            self.addresses |= set(probe.came_by)
             self.beside |= {address for address, name in own.items() if name in cards}
 
 
@@ -154,8 +152,6 @@ def _sort_key(addresses: Sequence[str], logins: _LoginAddresses) -> tuple[bool, 
 def _listing(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
     return "; ".join(
         f"{name} has "
-        + ", ".join(
-            f"{interface['address']} on {interface['name']}" for interface in probe["interfaces"]
-        )
+        + ", ".join(f"{interface.address} on {interface.name}" for interface in probe.interfaces)
         for name, probe in zip(hosts, probes, strict=True)
     )

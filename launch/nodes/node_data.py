@@ -1,224 +1,238 @@
-"""A node's side of --send: it says where data may go there, takes them, and checks them.
+"""A node's side of --send: it chooses the folder for the data there, guards it and completes it.
 
-The text of this file is sent to the node's `python3`, so it needs only the standard library of
-Python 3.8. It comes in two ways: in front of `node_facts.py`, whose survey asks the functions that
-have a `question`; or alone, with `receive`, which takes data from stdin.
+The text of this file is sent to the node's `python3`, in front of `node_facts.py`, whose survey
+calls the functions that have a `question`. So it needs only the standard library of Python 3.8.
 
-Data come into a work folder beside their place. Once they are whole and checked, the folder is
-renamed, so what stands at the place is never half of it. What was brought before a cut stays in the
-work folder, and the next try goes on from there: entries come in an order that depends on their
-names alone, so those that are there are the first ones. A lock on the work folder lets one process
-bring data at a time: others wait, such as nodes that share the disk.
+How it works: rsync copies into a folder beside the place, `.NAME.muster-sending/data`, which is
+renamed once it is complete. After an interruption it stays, and the next transfer continues there.
+If the place has an older version of the data, files that did not change become hard links.
 
-A place is ours if a file in it, DATA_MARK, says what was sent. An agent holds a lock on that file
-while its run uses the place.
+Two locks protect the data. The process that locks `.NAME.muster-sending/lock` is the only one that
+may send to the place: others wait, such as nodes that share the disk. DATA_MARK is a file in each
+place that --send created; it lists what was sent. An agent locks it while its run uses the place.
 
-An entry is [path, kind, size, mode, mtime_ns, link, inode, ctime_ns]; its kind is "folder", "file",
-"link" or "other". The version of a source is made of names, sizes and times, so it is known at
-once, and only the same files have it. The content is made of the files' bytes.
+An entry is [path, size, mtime_ns, target of a symbolic link]. The version of a folder is computed
+from what rsync compares: all paths, sizes, links and times in whole seconds.
 """
 
+import atexit
 import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
-import select
+import shlex
 import shutil
+import signal
 import socket
 import stat
-import sys
+import subprocess
 import tempfile
-import threading
-import time
+import types
 
-DATA_MARK = ".muster-data"  # in a folder that --send has made
-WORK = ".{}.muster-sending"  # beside it, as long as it is not whole
-CHUNK_BYTES = 1 << 20  # read of a file at a time
-SILENT_S = 30.0  # then who sends is gone, and another try must not wait for this one
-WAIT_S = 1.0  # between two looks at a lock
-NAMED = 4  # at most, of files in the way
+DATA_MARK = ".muster-data"
+SENDING = ".{}.muster-sending"
+SILENT_S = 300  # whole seconds: a leader, or an rsync, that is silent for longer is gone
+NO_RSYNC = "rsync is not installed; run there: sudo apt-get install rsync"
+ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
+NAMED = 4  # at most, of files that were changed
+OUTPUT_BYTES = 65_536
 VARIABLE = re.compile(r"\$(?:(\w+)|{(\w+)})")
 
 
-class Refused(Exception):
-    """Data that cannot be used; nothing of them may stay."""
-
-
-def data_entries(root):  # type: ignore[no-untyped-def]
-    """Each folder, file and link below `root`, without our own mark; a folder before its content.
+def entries_of(root):  # type: ignore[no-untyped-def]
+    """All files, links and folders below `root`, but our mark; a folder's path ends in "/".
 
     Raises:
         OSError: a folder cannot be read.
     """
-    folders = [("", root)]
+    folders = [""]
     while folders:
-        below, folder = folders.pop()
-        if below:
-            yield _entry(below[:-1], folder)
-        with os.scandir(folder) as found:
-            names = sorted((item.name for item in found), key=os.fsencode)
-        inner = []
-        for name in names:
-            path = os.path.join(folder, name)
-            if below + name == DATA_MARK:
-                continue
-            if stat.S_ISDIR(os.lstat(path).st_mode):
-                inner.append((f"{below}{name}/", path))
-            else:
-                yield _entry(below + name, path)
-        folders += reversed(inner)
-
-
-def _entry(name, path):  # type: ignore[no-untyped-def]
-    state = os.lstat(path)
-    kinds = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
-    kind = kinds.get(stat.S_IFMT(state.st_mode), "other")
-    size = state.st_size if kind == "file" else 0
-    link = os.readlink(path) if kind == "link" else ""
-    facts = [size, stat.S_IMODE(state.st_mode), state.st_mtime_ns]
-    return [name, kind, *facts, link, state.st_ino, state.st_ctime_ns]
-
-
-def source_entries(source):  # type: ignore[no-untyped-def]
-    """The entries of a folder or of one file, and the folder that they are in."""
-    if os.path.isdir(source):
-        return list(data_entries(source)), source
-    return [_entry(os.path.basename(source), source)], os.path.dirname(source)
+        below = folders.pop()
+        with os.scandir(os.path.join(root, below)) as found:
+            for item in found:
+                path = below + item.name
+                if path == DATA_MARK:
+                    continue
+                if item.is_dir(follow_symlinks=False):
+                    folders.append(path + "/")
+                    yield [path + "/", 0, 0, ""]
+                elif item.is_symlink():
+                    yield [path, 0, 0, os.readlink(item.path)]
+                else:
+                    state = item.stat(follow_symlinks=False)
+                    yield [path, state.st_size, state.st_mtime_ns, ""]
 
 
 def version_of(entries):  # type: ignore[no-untyped-def]
-    digest = hashlib.sha256()
-    for name, kind, size, _, mtime_ns, link, inode, ctime_ns in entries:
-        facts = [size, mtime_ns, inode, ctime_ns] if kind == "file" else []
-        digest.update(json.dumps([name, kind, link, *facts]).encode() + b"\n")
-    return digest.hexdigest()
+    compared = sorted([path, size, ns // 10**9, link] for path, size, ns, link in entries)
+    return hashlib.sha256(json.dumps(compared).encode()).hexdigest()
 
 
-def add_content(content, entry, digest):  # type: ignore[no-untyped-def]
-    """Add an entry to the digest of the content; `digest`: of a file's bytes."""
-    name, kind, size, _, _, link = entry[:6]
-    content.update(json.dumps([name, kind, size, link, digest]).encode() + b"\n")
+# -- one copy by rsync ----------------------------------------------------------------------------
 
 
-def content_of(entries, root):  # type: ignore[no-untyped-def]
-    """The digest of the content of these entries.
+def data_folder(place):  # type: ignore[no-untyped-def]
+    """The folder into which rsync copies the data for this place."""
+    return os.path.join(_sending_folder(place), "data")
 
-    Raises:
-        OSError: a file cannot be read.
+
+def rsync_options(place):  # type: ignore[no-untyped-def]
+    """The options besides --archive with which rsync copies into `data_folder(place)`."""
+    return [
+        *("--no-owner", "--no-group", "--chmod=go-w"),  # all files are this user's own
+        "--chmod=Du+w",  # a read-only folder could neither be completed nor removed
+        *("--delete", f"--exclude=/{DATA_MARK}"),
+        f"--partial-dir={_sending_folder(place)}/partial",
+        f"--link-dest={place}",
+        f"--timeout={SILENT_S}",
+    ]
+
+
+def rsync_error(code, text):  # type: ignore[no-untyped-def]
+    """The line of rsync's stderr that names the cause, which is the first one."""
+    lines = [line.strip() for line in text.splitlines() if "--link-dest arg" not in line]
+    return next(filter(None, lines), f"rsync ended with exit code {code}")
+
+
+# -- questions of a survey, in this order ---------------------------------------------------------
+
+
+# What this process has claimed, and from where the data come.
+sending = types.SimpleNamespace(
+    source={},  # the first question
+    place="",
+    state="",  # "claimed": locked by this process; "complete"
+    lock=-1,  # the descriptor of the locked file
+    copy=None,  # this node's own rsync
+    errors=None,  # its stderr
+)
+
+
+def find_data_place(question):  # type: ignore[no-untyped-def]
+    """The place on this node, and whether all data are there; `failed` is why there is no place.
+
+    In the question, `place` is as the user typed it, and `name` is that of a new folder in it if it
+    is a folder of the user's; "" if only the place itself is meant. `version` and `count` are of
+    the source's entries. `copies`: this node copies the source by itself.
     """
-    content = hashlib.sha256()
-    for entry in entries:
-        add_content(content, entry, _digest_of(root, entry))
-    return content.hexdigest()
-
-
-def _digest_of(root, entry):  # type: ignore[no-untyped-def]
-    """The digest of a file's bytes, in hex; "" of any other entry."""
-    return _digest(os.path.join(root, entry[0])).hexdigest() if entry[1] == "file" else ""
-
-
-def _digest(path):  # type: ignore[no-untyped-def]
-    digest = hashlib.sha256()
-    for chunk in _chunks(path, 0):
-        digest.update(chunk)
-    return digest
-
-
-def _chunks(path, offset):  # type: ignore[no-untyped-def]
-    with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        while True:
-            chunk = file.read(CHUNK_BYTES)
-            if not chunk:
-                return
-            yield chunk
-
-
-# -- questions of a survey ------------------------------------------------------------------------
-
-
-def look_for_data(question):  # type: ignore[no-untyped-def]
-    """The places to choose from, in order, and whether this node sees the source.
-
-    `place`: as it was typed. `name`: of the folder to make where the place is a folder already; ""
-    if only the place itself is meant.
-    """
+    sending.source = question
+    source = question["source"]
     try:
         place = _expanded(question["place"])
-        options = [_option(place)]
-        if question["name"] and options[0]["state"] == "foreign" and os.path.isdir(place):
-            options.append(_option(os.path.join(place, question["name"])))
+        is_users = os.path.isdir(place) and _mark_of(place) is None
+        if question["name"] and is_users and not _is_same(place):
+            place = os.path.join(place, question["name"])
+        sending.place = place
+        if _is_complete(place):
+            sending.state = "complete"
+        elif shutil.which("rsync") is None:
+            return {"failed": NO_RSYNC}
+        elif question["copies"] and not os.path.isdir(source):
+            return {"failed": f"{source} is not visible there; put it on a disk that nodes share"}
     except OSError as error:
         return {"failed": _reason(error)}
-    return {"options": options, "sees": os.path.exists(question["source"])}
+    return {"place": place, "complete": sending.state == "complete"}
 
 
-def compare_data(question):  # type: ignore[no-untyped-def]
-    """Whether a folder has the same data: "same", "differs", or "unknown" without a `content`."""
-    place = question["places"].get(question["node"])
-    if place is None or os.path.islink(place) or not os.path.isdir(place):
-        return "differs"
-    entries = list(data_entries(place))
-    if [len(entries), sum(entry[2] for entry in entries)] != question["size"]:
-        return "differs"
-    if version_of(entries) == question["version"]:
-        return "same"
-    if not question["content"]:
-        return "unknown"
-    return "same" if content_of(entries, place) == question["content"] else "differs"
+def claim_data_place(question):  # type: ignore[no-untyped-def]
+    """Lock the place, and begin to copy if this node copies the source by itself.
 
-
-def fetch_data(question):  # type: ignore[no-untyped-def]
-    """Begin to copy the source, which this node sees, to its place; see `data_progress`."""
-    place = question["places"].get(question["node"])
-    if place is not None:
-        request = dict(question["request"], place=place)
-        _fetched.update(bytes=0, over=False, failed="", content="")
-        threading.Thread(target=_fetch, args=(request, question["source"]), daemon=True).start()
-    return True
-
-
-_fetched = {"bytes": 0, "over": True, "failed": "", "content": ""}
-
-
-def _fetch(request, source):  # type: ignore[no-untyped-def]
-    def feed(index, offset):  # type: ignore[no-untyped-def]
-        entries, root = source_entries(source)
-        _fetched["bytes"] = sum(entry[2] for entry in entries[:index]) + offset
-        for entry in entries[index:]:
-            path = os.path.join(root, entry[0])
-            yield entry, _counted(_chunks(path, offset)) if entry[1] == "file" else ()
-            offset = 0
-
+    `state`: "claimed"; "taken" while another process sends there; or "complete".
+    """
+    if sending.state:
+        return {"state": sending.state}
+    place = sending.place
     try:
-        _fetched["content"] = _bring(request, feed, lambda **message: None)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the leader has to be told
-        _fetched["failed"] = _reason(error)
-    _fetched["over"] = True
+        os.umask(os.umask(0o077) | 0o022)  # no other user may change data
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        _register(place)
+        sending.lock = _locked(_sending_folder(place))
+        if sending.lock < 0:
+            return {"state": "taken"}
+        if _is_complete(place):  # by now
+            _leave("complete", remove=True)
+            return {"state": "complete"}
+        if sending.source["copies"]:
+            sending.errors = tempfile.TemporaryFile()  # noqa: SIM115  # for as long as rsync runs
+            argv = ["rsync", "--archive", *rsync_options(place), "--"]
+            argv += [sending.source["source"] + "/", data_folder(place)]
+            null = subprocess.DEVNULL
+            sending.copy = subprocess.Popen(argv, stdin=null, stdout=null, stderr=sending.errors)
+            atexit.register(sending.copy.terminate)  # when the leader is gone
+    except OSError as error:
+        return {"failed": _reason(error)}
+    sending.state = "claimed"
+    return {"state": "claimed"}
 
 
-def _counted(chunks):  # type: ignore[no-untyped-def]
-    for chunk in chunks:
-        _fetched["bytes"] += len(chunk)  # type: ignore[operator]
-        yield chunk
+def keep_data_place(question):  # type: ignore[no-untyped-def]
+    """Whether this node's own copy is over, and its error.
+
+    Without a copy of its own, unlock the place once the leader has not asked this for long: after a
+    break of the link nobody would end this process.
+    """
+    if sending.copy is None:
+        signal.alarm(SILENT_S)  # it ends this process
+    elif sending.copy.poll() is None:
+        return {"over": False, "error": ""}
+    elif sending.copy.returncode:
+        sending.errors.seek(0)
+        text = sending.errors.read(OUTPUT_BYTES).decode(errors="replace")
+        return {"over": True, "error": _printable(rsync_error(sending.copy.returncode, text))}
+    return {"over": True, "error": ""}
 
 
-def data_progress(question):  # type: ignore[no-untyped-def]
-    return dict(_fetched)
+def clear_full_disk(question):  # type: ignore[no-untyped-def]
+    """After an error of rsync: if this node's disk is `full`, remove what has come of the data.
+
+    rsync exits at once, and its message about the disk is often lost on the way through ssh.
+    `full` in the question: the nodes whose message came.
+    """
+    if sending.state != "claimed":  # srun asks all nodes
+        return {"full": False}
+    is_full = question["node"] in question["full"]
+    try:
+        with open(os.path.join(_sending_folder(sending.place), "probe"), "wb") as probe:
+            probe.write(os.urandom(ROOM_BYTES))
+        os.unlink(probe.name)
+    except OSError as error:
+        is_full = is_full or _is_full(error)
+    if is_full:
+        _leave("", remove=True)
+    return {"full": is_full}
+
+
+def complete_data_place(question):  # type: ignore[no-untyped-def]
+    """Rename the data to their place, with our mark in them, and unlock it."""
+    signal.alarm(0)
+    if sending.state != "claimed":  # srun asks all nodes
+        return {}
+    try:
+        _complete(sending.place)
+    except OSError as error:
+        _leave("", remove=_is_full(error))
+        return {"failed": _reason(error)}
+    _leave("complete", remove=True)
+    return {}
+
+
+# -- questions of `jobs clean` --------------------------------------------------------------------
 
 
 def data_left(question):  # type: ignore[no-untyped-def]
-    """The folders that --send has made on this node, and those that are not whole."""
+    """The folders that --send created on this node, and those of interrupted transfers."""
     left = []
     for link, place in _registered():
-        found = [path for path in (place, _work_of(place)) if _is_ours(path)]
+        found = [path for path in (place, _sending_folder(place)) if _is_ours(path)]
         if not found:
             _unlink(link)
         for path in found:
-            entry = {"path": path, "bytes": _size_of(path)}
+            size_bytes = sum(entry[1] for entry in entries_of(path))
+            entry = {"path": path, "bytes": size_bytes}
             left.append(dict(entry, whole=path == place, used=_is_in_use(path)))
     return left
 
@@ -228,7 +242,7 @@ def remove_data(question):  # type: ignore[no-untyped-def]
     wanted = question["paths"][question["node"]]
     failed = {}
     for _, place in _registered():
-        for path in (place, _work_of(place)):
+        for path in (place, _sending_folder(place)):
             if path not in wanted or not _is_ours(path):
                 continue
             if _is_in_use(path):
@@ -241,14 +255,14 @@ def remove_data(question):  # type: ignore[no-untyped-def]
     return failed
 
 
-# -- places ---------------------------------------------------------------------------------------
+# -- the place ------------------------------------------------------------------------------------
 
 
 def _expanded(text):  # type: ignore[no-untyped-def]
-    """The path that was typed, with this node's variables and home; no shell reads it.
+    """The path that the user typed, with this node's variables and home; no shell reads it.
 
     Raises:
-        OSError: a variable is not set here, or it is no absolute path.
+        OSError: a variable is not set here, or it is not an absolute path.
     """
     env = {"TMPDIR": tempfile.gettempdir(), **os.environ}
 
@@ -260,64 +274,81 @@ def _expanded(text):  # type: ignore[no-untyped-def]
 
     path = os.path.expanduser(VARIABLE.sub(value, text))
     if not os.path.isabs(path):
-        raise OSError(f"--send: {path} is no absolute path there")
+        raise OSError(f"--send: {path} is not an absolute path there")
     return os.path.realpath(path)
 
 
-def _option(place):  # type: ignore[no-untyped-def]
-    """What is at a place: nothing, what --send has brought, or something else."""
-    nearest = place
-    while not os.path.isdir(nearest):
-        nearest = os.path.dirname(nearest)
-    work = _work_of(place)
-    option = {
-        "place": place,
-        "state": "foreign" if os.path.lexists(place) else "absent",
-        "version": "",
-        "content": "",
-        "intact": False,
-        "changed": [],
-        "free_bytes": shutil.disk_usage(nearest).free,
-        "partial_bytes": _size_of(work) if _is_ours(work) else 0,
-    }
-    about = _mark_of(place)
-    if about is not None:
-        intact, changed = _changes(place, about)
-        option.update(state="sent", version=about["version"], content=about["content"])
-        option.update(intact=intact, changed=changed)
-    return option
+def _is_complete(place):  # type: ignore[no-untyped-def]
+    """Whether the data are at the place; false if they are to be sent there.
+
+    Raises:
+        OSError: what is there must not be replaced.
+    """
+    if not os.path.lexists(place):
+        return False
+    mark = _mark_of(place)
+    source = sending.source["source"]
+    other = f"choose another place: --send {shlex.quote(f'{source}:{place}-sent')}"
+    if mark is None:
+        if _is_same(place):
+            return True
+        raise OSError(f"{place} exists there, differs from {source} and was not sent; {other}")
+    version, sent = mark
+    present = {tuple(entry) for entry in entries_of(place)}
+    if version == sending.source["version"] and sent <= present:
+        return True
+    if present - sent:
+        names = ", ".join(_printable(entry[0]) for entry in sorted(present - sent)[:NAMED])
+        raise OSError(
+            f"{place} is not up to date, and to send it again would delete what was added or "
+            f"changed there: {names}; move that away, or {other}"
+        )
+    if _is_in_use(place):
+        raise OSError(f"{place} is not up to date, and a run is using it; wait for it, or {other}")
+    return False
 
 
-def _size_of(folder):  # type: ignore[no-untyped-def]
-    return sum(entry[2] for entry in data_entries(folder))
+def _is_same(place):  # type: ignore[no-untyped-def]
+    """Whether a folder of the user's is the same as the source, as far as rsync compares them."""
+    with contextlib.suppress(OSError):  # it cannot be read, or is a file
+        found = [*itertools.islice(entries_of(place), sending.source["count"] + 1)]
+        return version_of(found) == sending.source["version"]
+    return False
 
 
 def _mark_of(place):  # type: ignore[no-untyped-def]
-    """What was sent to a folder of ours; None for any other folder, also of another user."""
+    """The version and the entries that were sent to a folder of ours; None for any other folder."""
     if not _is_own_folder(place):
         return None
     try:
         with open(os.path.join(place, DATA_MARK), encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None
-            about = json.load(file)
-        return about if {"version", "content", "entries"} <= about.keys() else None
-    except (OSError, ValueError, AttributeError):
+            version, entries = json.load(file)
+        return version, {tuple(entry) for entry in entries}
+    except (OSError, ValueError, TypeError):
         return None
 
 
-def _changes(place, about):  # type: ignore[no-untyped-def]
-    """Whether all that was sent is there unchanged, and the names of what would be lost."""
-    sent = {name: facts for name, *facts in about["entries"]}
-    found = {entry[0]: [entry[2], _time_of(entry)] for entry in data_entries(place)}
-    changed = [name for name in found if found[name] != sent.get(name)]
-    names = [name if name.isprintable() else ascii(name) for name in changed[:NAMED]]
-    return all(found.get(name) == sent[name] for name in sent), names
+def _complete(place):  # type: ignore[no-untyped-def]
+    folder = data_folder(place)
+    mark = [sending.source["version"], [*entries_of(folder)]]
+    with open(os.path.join(folder, DATA_MARK), "w", encoding="utf-8") as file:
+        json.dump(mark, file)
+    if os.path.lexists(place):
+        if _is_complete(place):  # another user of the disk has put them there
+            return
+        old = os.path.join(_sending_folder(place), "old")
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(place, old)
+    os.rename(folder, place)
 
 
-def _time_of(entry):  # type: ignore[no-untyped-def]
-    """When a file was changed; other entries change with what is in them."""
-    return entry[4] if entry[1] == "file" else 0
+def _sending_folder(place):  # type: ignore[no-untyped-def]
+    folder, name = os.path.split(place)
+    return os.path.join(folder, SENDING.format(name))
+
+
+def _is_sending_folder(path):  # type: ignore[no-untyped-def]
+    return path.endswith(SENDING.rpartition("}")[2])
 
 
 def _is_own_folder(path):  # type: ignore[no-untyped-def]
@@ -329,22 +360,51 @@ def _is_own_folder(path):  # type: ignore[no-untyped-def]
 
 
 def _is_ours(path):  # type: ignore[no-untyped-def]
-    """Whether --send has made this folder: a place, or a work folder."""
-    return _is_own_folder(path) and (_is_work(path) or _mark_of(path) is not None)
+    """Whether --send created this folder."""
+    return _is_own_folder(path) and (_is_sending_folder(path) or _mark_of(path) is not None)
 
 
-def _is_work(path):  # type: ignore[no-untyped-def]
-    return os.path.basename(path).endswith(WORK.rpartition("}")[2])
+# -- locks ----------------------------------------------------------------------------------------
 
 
-def _work_of(place):  # type: ignore[no-untyped-def]
-    folder, name = os.path.split(place)
-    return os.path.join(folder, WORK.format(name))
+def _locked(folder):  # type: ignore[no-untyped-def]
+    """The descriptor of the locked file in the sending folder; -1 while another process has it.
+
+    Raises:
+        OSError: the folder is another user's, or its disk has no locks.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if not _is_own_folder(folder):
+        raise OSError(errno.EEXIST, "it is not a folder of yours", folder)
+    path = os.path.join(folder, "lock")
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):  # or removed by the process that had it
+        pass
+    except OSError as error:
+        raise OSError(error.errno, "files cannot be locked on this disk", folder) from None
+    os.close(descriptor)
+    return -1
+
+
+def _leave(state, remove):  # type: ignore[no-untyped-def]
+    """Unlock the place, and stop copying; `remove`: nothing is to stay beside it."""
+    if sending.copy is not None:
+        sending.copy.terminate()
+        sending.copy.wait()
+    if remove:
+        shutil.rmtree(_sending_folder(sending.place), ignore_errors=True)
+    os.close(sending.lock)
+    sending.state = state
 
 
 def _is_in_use(path):  # type: ignore[no-untyped-def]
-    """Whether a run uses a place, or data just come into a work folder."""
-    name = "lock" if _is_work(path) else DATA_MARK
+    """Whether a run uses a place, or data are being sent into a sending folder."""
+    name = "lock" if _is_sending_folder(path) else DATA_MARK
     try:
         with open(os.path.join(path, name), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,6 +413,9 @@ def _is_in_use(path):  # type: ignore[no-untyped-def]
     except OSError:  # there is none, or the disk has no locks
         return False
     return False
+
+
+# -- the list of places for `jobs clean` ----------------------------------------------------------
 
 
 def _register_folder():  # type: ignore[no-untyped-def]
@@ -382,310 +445,18 @@ def _unlink(path):  # type: ignore[no-untyped-def]
         os.unlink(path)
 
 
-# -- data come ------------------------------------------------------------------------------------
-
-
-def receive():  # type: ignore[no-untyped-def]
-    """Take data from stdin: a line with the request, then frames; answers go to stdout."""
-
-    def report(**message):  # type: ignore[no-untyped-def]
-        os.write(1, b"\nmuster:" + json.dumps(message).encode() + b"\n")
-
-    # nothing follows this line until it is answered, so nothing is left in Python's buffer
-    request = json.loads(sys.stdin.buffer.readline())
-    stream = Stream(0)
-
-    def feed(index, offset):  # type: ignore[no-untyped-def]
-        report(at=[index, offset])
-        while True:
-            line = stream.line()
-            if not line.strip():  # a sign of life
-                continue
-            frame = json.loads(line)
-            if isinstance(frame, str):
-                request["content"] = frame
-                return
-            yield frame, stream.chunks(frame[2] - offset)
-            offset = 0
-
-    try:
-        report(content=_bring(request, feed, report))
-    except EOFError:  # who sends is gone; what came stays for the next try
-        sys.exit(1)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the leader has to be told
-        report(failed=_reason(error))
-        sys.exit(1)
+def _is_full(error):  # type: ignore[no-untyped-def]
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _reason(error):  # type: ignore[no-untyped-def]
     """One line that can be printed."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
+    text = str(error)
+    if error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return _printable(text)
+
+
+def _printable(text):  # type: ignore[no-untyped-def]
     text = " ".join(text.split())
     return text if text.isprintable() else ascii(text)
-
-
-class Stream:
-    """Lines and bytes that come through a pipe."""
-
-    def __init__(self, descriptor):  # type: ignore[no-untyped-def]
-        self._descriptor = descriptor
-        self._buffer = memoryview(bytearray(CHUNK_BYTES))  # new memory for each part takes longer
-        self._left = self._buffer[:0]  # received, and not taken yet
-
-    def _receive(self):  # type: ignore[no-untyped-def]
-        if not select.select([self._descriptor], [], [], SILENT_S)[0]:
-            raise EOFError
-        count = os.readv(self._descriptor, [self._buffer])
-        if not count:
-            raise EOFError
-        return self._buffer[:count]
-
-    def line(self):  # type: ignore[no-untyped-def]
-        """The next line.
-
-        Raises:
-            EOFError: the other side is gone.
-        """
-        text = bytes(self._left)
-        while b"\n" not in text:
-            text += bytes(self._receive())
-        line, _, rest = text.partition(b"\n")
-        self._left = memoryview(rest)
-        return line
-
-    def chunks(self, size):  # type: ignore[no-untyped-def]
-        """The next bytes, `size` of them in all; each part is to be used before the next one."""
-        while size > 0:
-            if not self._left:
-                self._left = self._receive()
-            chunk = self._left[:size]
-            self._left = self._left[size:]
-            size -= len(chunk)
-            yield chunk
-
-
-def _bring(request, feed, report):  # type: ignore[no-untyped-def]
-    """Have the data at their place; return the digest of their content.
-
-    `feed(index, offset)` yields each entry from that one on, with its bytes from there on.
-
-    Raises:
-        Refused: they are not what was sent, or an archive's member would leave the place.
-        OSError: the disk refuses.
-        EOFError: the other side is gone.
-    """
-    place = request["place"]
-    os.umask(os.umask(0o077) | 0o022)  # nobody else may change data
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    _register(place)
-    work = _work_of(place)
-    lock = _locked(work, report)
-    try:
-        about = _mark_of(place)
-        # another run, or another node with this disk, may have brought them meanwhile
-        if about and about["version"] == request["version"] and _changes(place, about)[0]:
-            content = about["content"]
-        else:
-            content = _take(request, feed, work)
-            _finish(request, work, content)
-    except (OSError, Refused) as error:
-        if isinstance(error, Refused) or error.errno in (errno.ENOSPC, errno.EDQUOT):
-            shutil.rmtree(work, ignore_errors=True)
-        raise
-    else:
-        shutil.rmtree(work, ignore_errors=True)
-        return content
-    finally:
-        os.close(lock)
-
-
-def _locked(work, report):  # type: ignore[no-untyped-def]
-    """Have the work folder for this process alone; returns the file that holds the lock."""
-    while True:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(work, 0o700)
-        if not _is_own_folder(work):
-            raise OSError(errno.EEXIST, "it is not a folder of yours", work)
-        lock = os.path.join(work, "lock")
-        try:
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:  # who had it has just removed it
-            continue
-        while not _has_lock(descriptor):
-            report(waits=True)
-            time.sleep(WAIT_S)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(lock), os.fstat(descriptor)):
-                return descriptor
-        os.close(descriptor)  # of a folder that was removed by who had it
-
-
-def _has_lock(descriptor):  # type: ignore[no-untyped-def]
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a disk without locks
-        return True
-    return True
-
-
-def _take(request, feed, work):  # type: ignore[no-untyped-def]
-    """Bring what is not there yet into the work folder; return the digest of the content."""
-    sent = os.path.join(work, "sent")
-    version = os.path.join(work, "version")
-    if _read_text(version) != request["version"]:
-        shutil.rmtree(sent, ignore_errors=True)
-    os.makedirs(sent, exist_ok=True)
-    with open(version, "w", encoding="utf-8") as file:
-        file.write(request["version"])
-    content = hashlib.sha256()
-    digest = hashlib.sha256()  # of the next file
-    offset = 0  # in it
-    present = list(data_entries(sent))
-    if present and present[-1][1] == "file":  # it may not be whole
-        last = present.pop()
-        digest = _digest(os.path.join(sent, last[0]))
-        offset = last[2]
-    for entry in present:
-        add_content(content, entry, _digest_of(sent, entry))
-    for entry, chunks in feed(len(present), offset):
-        path = os.path.join(sent, entry[0])
-        if entry[1] == "folder":
-            os.mkdir(path, entry[3] & 0o755 | 0o700)
-        elif entry[1] == "link":
-            os.symlink(entry[5], path)
-        else:
-            _write(path, entry, offset, chunks, digest)
-        add_content(content, entry, digest.hexdigest() if entry[1] == "file" else "")
-        digest = hashlib.sha256()
-        offset = 0
-    if request.get("content", content.hexdigest()) != content.hexdigest():
-        raise Refused("what came is not what was sent; was it changed meanwhile?")
-    return content.hexdigest()
-
-
-def _write(path, entry, offset, chunks, digest):  # type: ignore[no-untyped-def]
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        for chunk in chunks:
-            digest.update(chunk)
-            left = memoryview(chunk)
-            while left:
-                left = left[os.write(descriptor, left) :]
-        os.fchmod(descriptor, entry[3] & 0o755 | 0o600)
-        os.utime(descriptor, ns=(entry[4], entry[4]))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
-    finally:
-        os.close(descriptor)
-
-
-def _finish(request, work, content):  # type: ignore[no-untyped-def]
-    """Rename what has come to its place, with our mark in it."""
-    place = request["place"]
-    root = os.path.join(work, "sent")
-    if request["archive"]:
-        (archive,) = os.listdir(root)
-        unpacked = os.path.join(work, "unpacked")
-        shutil.rmtree(unpacked, ignore_errors=True)
-        os.mkdir(unpacked)
-        _unpack(request["archive"], os.path.join(root, archive), unpacked)
-        root = unpacked
-    entries = [[entry[0], entry[2], _time_of(entry)] for entry in data_entries(root)]
-    about = {"version": request["version"], "content": content, "entries": entries}
-    with open(os.path.join(root, DATA_MARK), "w", encoding="utf-8") as file:
-        json.dump(about, file)
-    os.chmod(root, request["mode"] & 0o755 | 0o700)
-    if os.path.lexists(place):
-        before = _mark_of(place)
-        if before is None or _changes(place, before)[1]:
-            raise OSError(errno.EEXIST, "something else has come there meanwhile", place)
-        if _is_in_use(place):
-            raise OSError(errno.EBUSY, "a run uses other data there, which stay", place)
-        old = os.path.join(work, "old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(place, old)
-    os.rename(root, place)
-
-
-def _unpack(kind, path, into):  # type: ignore[no-untyped-def]
-    """Unpack an archive; no member may leave the folder.
-
-    Raises:
-        Refused: one would, or the archive is damaged.
-    """
-    import tarfile  # here, since this file is loaded for every survey
-    import zipfile
-
-    name = os.path.basename(path)
-    try:
-        if kind == "zip":
-            with zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
-                    if ".." in member.filename.split("/"):
-                        raise Refused(f"{name}: {member.filename!r} would be outside the place")
-                    if stat.S_ISLNK(member.external_attr >> 16):
-                        raise Refused(f"{name}: {member.filename!r} is a link, which is not made")
-                archive.extractall(into)
-            return
-        with tarfile.open(path) as archive:
-            # Python's own checks, too, where it has them: Debian 12's does not
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(into, members=_checked(archive, name))
-            while archive.fileobj.read(CHUNK_BYTES):  # the check sum of a compressed file is last
-                pass
-    except Refused:
-        raise
-    except Exception as error:  # each form of a damaged archive has an error of its own
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise Refused(f"{name}: {error}") from None
-
-
-def _checked(archive, name):  # type: ignore[no-untyped-def]
-    """The members of a tar file, as this user's own files.
-
-    No member is outside the place, or goes through a link. A link climbs only at its beginning, so
-    where it leads does not depend on other links. Our own mark is left out.
-
-    Raises:
-        Refused: a member would be outside, or is no file, folder or link.
-    """
-    links = set()
-    for member in archive:
-        path = os.path.normpath(member.name)
-        parts = path.split("/")
-        if os.path.isabs(path) or parts[0] == "..":
-            raise Refused(f"{name}: {member.name!r} would be outside the place")
-        if path == DATA_MARK:  # as a link, it would have our own mark change another file
-            continue
-        if any("/".join(parts[: end + 1]) in links for end in range(len(parts))):
-            raise Refused(f"{name}: {member.name!r} goes through a link of the archive")
-        if member.issym() or member.islnk():
-            to = member.linkname
-            begin = os.path.dirname(path) if member.issym() else ""
-            target = os.path.normpath(os.path.join(begin, to))
-            climbs = ".." in to.lstrip("./").split("/")
-            if os.path.isabs(target) or target.split("/")[0] == ".." or climbs:
-                raise Refused(f"{name}: {member.name!r} is a link to {to!r}, outside the place")
-            if member.issym():
-                links.add(path)
-        elif not (member.isreg() or member.isdir()):
-            raise Refused(f"{name}: {member.name!r} is no file, folder or link")
-        member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-        member.uid = os.geteuid()
-        member.gid = os.getegid()
-        member.uname = member.gname = ""
-        yield member
-
-
-def _read_text(path):  # type: ignore[no-untyped-def]
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -50,6 +50,8 @@ TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # at most in one answer
 # A run that has not recorded its end is active if any of its files has changed within this time.
 ACTIVE_S = 7 * 24 * 3600.0
+OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent needs
+NAMED_PACKAGES = (*OF_AGENT, "torch", "transformers")  # whose versions a node is asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -64,7 +66,7 @@ for package in m.distributions():
     except Exception:
         pass  # the file of another package may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
-                  **{name: version(name) for name in ("torch", "transformers")},
+                  "packages": {name: version(name) for name in sys.argv[1:]},
                   "plugins": sorted({entry.group + ":" + entry.name for entry in entries
                                      if entry.group.startswith("muster.")})}))
 """
@@ -86,7 +88,9 @@ def reply(question):  # type: ignore[no-untyped-def]
     try:
         return {"value": globals()[question["function"]](question)}
     except Exception as error:  # noqa: BLE001  # the survey reports any error
-        return {"failed": str(error) or type(error).__name__}
+        text = str(error) or type(error).__name__
+        # the name of a file may have half a character, which JSON must not have
+        return {"failed": text.encode(errors="backslashreplace").decode()}
 
 
 def send(node, answer):  # type: ignore[no-untyped-def]
@@ -119,6 +123,7 @@ def describe(question):  # type: ignore[no-untyped-def]
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
         "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
+        "has_rsync": shutil.which("rsync") is not None,
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
     }
@@ -311,7 +316,7 @@ def plugins(python):  # type: ignore[no-untyped-def]
 
 def _versions(python):  # type: ignore[no-untyped-def]
     try:
-        lines = _output([python, "-c", VERSIONS], timeout_s=60)
+        lines = _output([python, "-c", VERSIONS, *NAMED_PACKAGES], timeout_s=60)
         return json.loads(lines[-1][lines[-1].index("{") :]) if lines else None
     except ValueError:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +57,13 @@ class Cores(NamedTuple):
         return number if self.limit is None else max(1, min(number, int(self.limit)))
 
 
+class SharedMemory(NamedTuple):
+    """The size of /dev/shm, and what is free of it."""
+
+    bytes: int
+    free_bytes: int
+
+
 def node_resources(question: object) -> dict[str, object]:
     """What the workers of a node have together, for the doctor."""
     return {"shared_memory": shared_memory(), "cores": usable_cores()}
@@ -90,21 +97,21 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def shared_memory() -> dict[str, int] | None:
-    """The size of /dev/shm, and what is free of it; None where there is none, as on macOS."""
+def shared_memory() -> SharedMemory | None:
+    """This machine's shared memory; None where there is none, as on macOS."""
     try:
         disk = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return {"bytes": disk.f_blocks * disk.f_frsize, "free_bytes": disk.f_bavail * disk.f_frsize}
+    return SharedMemory(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
-def too_little_shared(memory: Mapping[str, int] | None, workers: int) -> str:
+def too_little_shared(memory: SharedMemory | None, workers: int) -> str:
     """One line if a node's `shared_memory` is too small for so many workers; else ""."""
-    if memory is None or memory["free_bytes"] >= workers * SHARED_BYTES_OF_WORKER:
+    if memory is None or memory.free_bytes >= workers * SHARED_BYTES_OF_WORKER:
         return ""
     return (
-        f"/dev/shm has {memory['free_bytes'] / MB:.0f} of {memory['bytes'] / MB:.0f} MB free, and "
+        f"/dev/shm has {memory.free_bytes / MB:.0f} of {memory.bytes / MB:.0f} MB free, and "
         "a data loader that fills it ends with a bus error; start the container with --shm-size "
         "8g, or remove old files from /dev/shm"
     )

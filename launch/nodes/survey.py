@@ -30,14 +30,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
+from msgspec.json import Decoder
+
+from launch.deadlines import BEAT_EVERY_S, NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S
 from launch.nodes import node_facts, resources
-from launch.nodes.answer_forms import FORMS
-from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
+from launch.nodes.answers import Part, Probe, Reply, answer_to, reply_in
+from launch.nodes.channel import MARK, Channel, running_s, start_with_pipes, wait_for_news
+from launch.nodes.messages import OddMessage, quoted
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.errors import MusterError
 from muster.printable import printable
-from muster.records import anything, fits
 from muster.run_files import own_logs
 
 # The first line is the size of the text that follows; the rest is for the probe.
@@ -63,8 +65,6 @@ LOOK = "look at python3 there, and its login shell"
 
 # In the line about such a node, by which `refuse_broken` finds it.
 CONNECTION_BROKE = "the connection to it broke"
-
-Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 
 
 class ConnectionBroken(MusterError):
@@ -125,7 +125,9 @@ class Survey:
         try:
             for command in self._transport.commands:
                 errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
-                process, channel = start_with_pipes(command, errors, env=self._transport.env)
+                process, channel = start_with_pipes(
+                    command, errors, Decoder(Part).decode, env=self._transport.env
+                )
                 self._starts.append((process, channel, errors))
                 channel.write(b"%d\n%s" % (len(source), source))
         except BaseException:  # a probe could not start: those before it end
@@ -165,28 +167,31 @@ class Survey:
         wanted = set(range(len(self._transport.names)) if of is None else of)
         asked_unix_s = time.time()
         deadline = running_s() + timeout_s
-        for _, channel, _ in self._starts:
-            channel.send(number=self._number, function=function.__name__, **arguments)
+        question = {"number": self._number, "function": function.__name__, **arguments}
+        channels = [channel for _, channel, _ in self._starts]
+        for channel in channels:
+            channel.write(MARK + json.dumps(question).encode() + b"\n")
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._started_for(index)[1].ended for index in left)
-            is_over = all_ended or running_s() >= deadline
+            left_s = deadline - running_s()
+            is_over = all_ended or left_s <= 0
+            if not is_over:  # never for long, since `running_s` relies on regular looks
+                wait_for_news(channels, min(left_s, BEAT_EVERY_S))
             for node, part in self._received():
                 try:
-                    reply = self._complete_answer(node, part)
-                    if reply is None or reply["to"] != self._number:
+                    reply = self._complete_reply(node, part)
+                    if reply is None or reply.to != self._number:
                         continue
-                    if "failed" in reply:
-                        self._failed[node] = reply["failed"]
-                    elif not fits(reply["value"], FORMS[function]):
-                        raise ValueError(quoted(reply["value"]))
+                    if reply.failed:
+                        self._failed[node] = reply.failed
                     else:
-                        answers[node] = Answer(reply["value"], asked_unix_s, time.time())
-                except ValueError as error:
+                        value = answer_to(function, reply.value)
+                        answers[node] = Answer(value, asked_unix_s, time.time())
+                except OddMessage as error:
                     self._ignore(node, str(error))
             if is_over:
                 break
-            time.sleep(SURVEY_TICK_S)
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
@@ -196,7 +201,7 @@ class Survey:
         all nodes count as nodes with their own disks.
         """
         answers = self.ask(node_facts.describe, request=request)
-        if IS_INSTALLED and len({bool(answer.value["shared"]) for answer in answers.values()}) > 1:
+        if IS_INSTALLED and len({answer.value.shared for answer in answers.values()}) > 1:
             answers = self.ask(node_facts.describe, request={**request, "proof": ""})
         probes = {index: answers[index].value for index in sorted(answers)}
         return probes, self.silent(answers)
@@ -219,7 +224,7 @@ class Survey:
 
     def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
         """The names of the nodes that answered."""
-        names = [str(probe["host"]).partition(".")[0] for probe in probes.values()]
+        names = [probe.host.partition(".")[0] for probe in probes.values()]
         if self._transport.renames and len(set(names)) == len(names):
             return names
         return [self._transport.names[index] for index in probes]
@@ -247,8 +252,8 @@ class Survey:
             "the start-up file of its login shell, such as ~/.bashrc, wait for input?"
         )
 
-    def _received(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The new parts of answers, each with its node."""
+    def _received(self) -> Iterator[tuple[int, Part | OddMessage]]:
+        """The new parts of replies, each with its node."""
         for index, (_, channel, _) in enumerate(self._starts):
             for part in channel.receive():
                 node = index if self._is_alone(index) else self._node_named_in(part)
@@ -259,34 +264,27 @@ class Survey:
         """Whether a node has a connection of its own."""
         return index < len(self._starts) - 1 or len(self._starts) == len(self._transport.names)
 
-    def _node_named_in(self, part: Mapping[str, Any]) -> int | None:
-        """The node that an answer names; None if there is none of that number."""
+    def _node_named_in(self, part: Part | OddMessage) -> int | None:
+        """The node that a part names; None if there is none of that number."""
         numbers = {str(index): index for index in range(len(self._transport.names))}
-        node = part.get("node")
-        return numbers.get(node) if isinstance(node, str) else None
+        return numbers.get(part.node) if isinstance(part, Part) else None
 
-    def _complete_answer(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The complete answer, if this is its last part.
+    def _complete_reply(self, node: int, part: Part | OddMessage) -> Reply | None:
+        """The complete reply, if this is its last part.
 
         Raises:
-            ValueError: it has none of our forms; the text is an excerpt of it.
+            OddMessage: it is none.
         """
-        if not isinstance(new := part.get("part"), str) or type(part.get("more")) is not bool:
-            raise ValueError(quoted(part))
-        text = self._parts.get(node, "") + new
+        if isinstance(part, OddMessage):
+            raise part
+        text = self._parts.get(node, "") + part.part
         if len(text) > ANSWER_CHARACTERS:
-            raise ValueError(f"it has no end: {quoted(text)}")
-        if part["more"]:
+            raise OddMessage(f"it has no end: {quoted(text)}")
+        if part.more:
             self._parts[node] = text
             return None
         self._parts.pop(node, None)
-        try:
-            reply = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ValueError(quoted(text)) from None
-        if not fits(reply, ({"to": int, "value": anything}, {"to": int, "failed": _any_text})):
-            raise ValueError(quoted(text))
-        return dict(reply)
+        return reply_in(text)
 
     def _ignore(self, node: int, reply: str) -> None:
         """Take nothing more from a node: `reply` is why."""
@@ -294,10 +292,6 @@ class Survey:
         self._parts.pop(node, None)
         if self._is_alone(node):
             self._starts[node][1].close()  # then its probe ends
-
-
-def _any_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= ERROR_BYTES
 
 
 def _begin_and_end_of(errors: IO[bytes]) -> str:

@@ -133,9 +133,9 @@ class CommandLine(Settings):
         """
         lines = [*self._absent_python(cwd)] if launcher == "local" else []
         if self.launch.send is not None:
-            from launch.nodes import data_source  # imported here, since few runs send data
+            from launch.nodes import sending  # imported here, since few runs send data
 
-            lines += data_source.problems(self.launch.send, cwd)
+            lines += sending.problems(self.launch.send, cwd)
         if self.train is None or self.words:
             return [*lines, *self._wrong_variables(), *missing_script(self.words, cwd)]
         reads = self.launch.program == LaunchConfig.program and not self.launch.dry_run

@@ -12,8 +12,8 @@ from muster.checkout import CHECKOUT
 
 # Without these packages no worker starts. Others are for some tasks and metrics only, whose errors
 # name them.
-ALWAYS = frozenset("torch numpy safetensors tqdm psutil PyYAML rich".split())
-OF_BASE = ("psutil", "PyYAML", "rich")  # packages of the base that workers need
+ALWAYS = frozenset("torch numpy safetensors tqdm msgspec psutil PyYAML rich".split())
+OF_BASE = ("msgspec", "psutil", "PyYAML", "rich")  # packages of the base that workers need
 # Prints whether the Python is new enough, and which of the modules it lacks.
 ASK = """
 import sys

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from msgspec.structs import replace as with_fields
 
 from launch.ends import (
     DISK_FULL,
@@ -27,7 +29,7 @@ from launch.ends import (
     cause_of,
     named,
 )
-from launch.nodes.message_types import Frame
+from launch.nodes.messages import Frame
 from launch.runs import last_output
 from launch.runs.end_facts import EndFacts, ends_on_disk, stacks_seen
 from launch.runs.run_record import end_record, first_job, output_lines
@@ -128,7 +130,7 @@ def end_record_of(failure: Failure) -> dict[str, Any]:
         failure.rank,
         failure.cause,
         failure.output,
-        None if end is None else replace(end, traceback="").to_json(),
+        None if end is None else with_fields(end, traceback="").to_json(),
     )
 
 
@@ -146,7 +148,7 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
     if cause.kind is Kind.NOT_STARTED:  # the record of such an end has no reason
         reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.OTHER)]
-        cause = replace(cause, message=", ".join(reasons[-1:]) or cause.message)
+        cause = with_fields(cause, message=", ".join(reasons[-1:]) or cause.message)
     return cause
 
 
@@ -392,10 +394,13 @@ def _waits(facts: EndFacts) -> str:
     places: dict[str, list[int]] = {}
     for rank, end in sorted(facts.exits.items()):
         lines = end["traceback"].partition("\n\n")[0]  # of a chain the first error is of torch
-        frames = [cast(Frame, match.groupdict()) for match in TRACED.finditer(lines)]
+        frames = [
+            Frame(match["file"], int(match["line"]), match["function"])
+            for match in TRACED.finditer(lines)
+        ]
         place = last_output.own_place(frames, facts.muster_of.get(rank, ""))
         if end["cause"] == "lost_peer" and place is not None and any(map(_is_of_torch, frames)):
-            inside = (frame["function"] for frame in frames if frame["file"].endswith(C10D))
+            inside = (frame.function for frame in frames if frame.file.endswith(C10D))
             places.setdefault(f"{next(inside, 'a collective')}, {place}", []).append(rank)
     each = (
         f"{named(ranks)} {'wait' if ranks[1:] else 'waits'} in {place}"
@@ -405,7 +410,7 @@ def _waits(facts: EndFacts) -> str:
 
 
 def _is_of_torch(frame: Frame) -> bool:
-    return "/torch/" in frame["file"]
+    return "/torch/" in frame.file
 
 
 def _lost_peer(facts: EndFacts, cause: End) -> Failure:

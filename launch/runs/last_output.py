@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.nodes.message_types import Frame
+from launch.nodes.messages import Frame
 from launch.starters.torchrun import workers_lines
 from muster.printable import printable
 from muster.run_files import ERRORS, OUTPUT
@@ -37,22 +37,6 @@ FOLDERS = ("configs", "launch", "muster", "train")  # of Muster's checkout, with
 PACKAGES = ("/site-packages/", "/dist-packages/")
 GENERATED = ("<frozen", "<string>", "<eval_with_key>", "/torchinductor_")
 LIBRARIES = (*PACKAGES, "/lib/python3", "/lib64/python3", *GENERATED)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line that a thread is in, and for how long at least it has been there."""
-
-    file: str
-    line: int | None
-    function: str
-    text: str = ""
-    for_s: float | None = None
-
-    def __str__(self) -> str:
-        function = self.function.rpartition("<locals>.")[2]
-        inside = "" if function == "<module>" else f"{function}, "
-        return f"{inside}{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -148,20 +132,19 @@ def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     return None
 
 
-def own_place(frames: Sequence[Frame], muster: str) -> Place | None:
+def own_place(frames: Sequence[Frame], muster: str) -> Frame | None:
     """The innermost line of the user's program, outside Muster, torch and the standard library.
 
     A program without such a line is a package's, or Muster's own: then it is a line of that.
     `muster` is the folder of Muster's checkout on that node.
     """
-    frames = [frame for frame in frames if not str(frame["file"]).endswith((*AROUND, BESIDE))]
-    chosen = min(reversed(frames), key=lambda frame: distance(frame, muster), default=None)
-    return None if chosen is None else Place(**chosen)
+    frames = [frame for frame in frames if not frame.file.endswith((*AROUND, BESIDE))]
+    return min(reversed(frames), key=lambda frame: distance(frame, muster), default=None)
 
 
 def distance(frame: Frame, muster: str) -> int:
     """How far a line is from the user's program: 0 if it is a part of that."""
-    file = str(frame["file"])
+    file = frame.file
     if is_of_muster(file, muster):
         return 2
     if not any(part in file for part in LIBRARIES):

@@ -9,16 +9,16 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.filesize import decimal
 
 from launch.deadlines import LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S
 from launch.nodes import node_data
+from launch.nodes.answers import LeftData
 from launch.nodes.node_facts import SENT
 from launch.runs import run_record, run_state
 from muster import writing
@@ -138,14 +138,14 @@ def _temporary() -> Iterator[Leftover]:
 def _data() -> Iterator[Leftover]:
     """Data that a local run has put at a place of their own."""
     for entry in node_data.data_left({}):
-        yield data_leftover(entry)
+        yield data_leftover(LeftData(**entry))
 
 
-def data_leftover(entry: Mapping[str, Any], node: str | None = None) -> Leftover:
-    """The leftover in an entry of `node_data.data_left`."""
-    kind = "data of --send" if entry["whole"] else "a part of the data of --send"
-    stays = "a run uses them, or they are being sent" if entry["used"] else ""
-    return Leftover(entry["path"], kind, entry["bytes"], node, stays)
+def data_leftover(entry: LeftData, node: str | None = None) -> Leftover:
+    """The leftover for a folder with data."""
+    kind = "data of --send" if entry.whole else "a part of the data of --send"
+    stays = "a run uses them, or they are being sent" if entry.used else ""
+    return Leftover(entry.path, kind, entry.bytes, node, stays)
 
 
 def _at_login() -> Iterator[Leftover]:

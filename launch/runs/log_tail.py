@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from launch.deadlines import BAR_PRINTED_EVERY_S, NEW_LOGS_LISTED_EVERY_S, REQUESTS_READ_EVERY_S
-from launch.nodes.channel import is_request_id
+from launch.nodes.messages import REFUSED, QuestionId
 from launch.runs.run_record import changed_at_ns
 from muster import json_output, records
 from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
-from muster.records import json_objects
 from muster.run_files import ANSWER, ERRORS, OUTPUT, RANK_END, REQUESTS, RunFile
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
@@ -195,6 +196,13 @@ class Follower:
                 yield line
 
 
+class Request(msgspec.Struct, frozen=True):
+    """A question about a run; its id also names the file for the answer."""
+
+    id: QuestionId
+    ask: str = ""
+
+
 class RequestFile:
     """The requests to a run's present leader; those to an earlier leader do not count."""
 
@@ -207,7 +215,7 @@ class RequestFile:
             self._file.path.touch()
             self._file.offset = self._file.path.stat().st_size
 
-    def new(self) -> list[dict[str, Any]]:
+    def new(self) -> list[Request]:
         """The requests since the last call."""
         now = time.monotonic()
         if now - self._read_at < REQUESTS_READ_EVERY_S:
@@ -216,8 +224,11 @@ class RequestFile:
         whole, end, self._file.unfinished = (self._file.unfinished + _read(self._file)).rpartition(
             b"\n"
         )
-        requests = json_objects(whole) if end else ()
-        return [request for request in requests if is_request_id(request.get("id"))]
+        requests = []
+        for line in whole.splitlines() if end else ():
+            with suppress(*REFUSED):
+                requests.append(msgspec.json.decode(line, type=Request))
+        return requests
 
     def answer(self, request: str, **message: Any) -> None:
         """Append a line to the answer; the asking process may have gone."""

@@ -18,7 +18,7 @@ from typing import Any
 from launch.deadlines import NODE_FAILURES_COUNT_FOR_S
 from launch.runs import run_record
 from launch.spec import NodeFacts
-from muster.records import MORE, anything, fits, is_time
+from muster.records import fits, is_time
 from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 
@@ -27,7 +27,6 @@ OFTEN = 2
 FAILURE: dict[Any, Any] = {
     "time_unix_s": is_time,
     **dict.fromkeys(("cluster", "node", "run_id", "message"), str),
-    MORE: anything,
 }
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 

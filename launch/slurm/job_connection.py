@@ -2,14 +2,14 @@
 
 Both sides prove that they know the secret of the job step:
 
-    agent -> leader    nonce
-    leader -> agent    nonce, proof: of the secret over both nonces and the leader's port
-    agent -> leader    task: its index, name, workers and address; proof: over this, too
-    leader -> agent    welcome
+    agent -> leader    Nonce
+    leader -> agent    Nonce, with a proof: of the secret over both nonces and the leader's port
+    agent -> leader    Introduction: a `SlurmTask`, with a proof over this, too
+    leader -> agent    Welcome
 
 A proof is useless on another connection, or through another port. Until the other side has proved
-itself, nothing that it sends ends more than its own connection. After its proof a message of a
-wrong form is a failure of that agent.
+itself, nothing that it sends ends more than its own connection. After its proof an odd message is
+a failure of that agent.
 
 The assignment of an agent has a proof of its own. The user's secrets are not in it: they are in a
 file that only the user may read.
@@ -20,9 +20,12 @@ import ipaddress
 import json
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from launch.deadlines import (
     AGENT_PROVES_ITSELF_S,
@@ -30,14 +33,26 @@ from launch.deadlines import (
     LEADER_PROVES_ITSELF_S,
 )
 from launch.nodes.channel import Channel, running_s
+from launch.nodes.messages import (
+    REFUSED,
+    Assign,
+    Decode,
+    HostName,
+    Introduction,
+    Nonce,
+    Value,
+    Welcome,
+    from_agent,
+    from_leader,
+    from_stranger,
+    quoted,
+)
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
 PROOF_BYTES = 4_096  # so much a connection may send until it is proven
-MAX_NAME_CHARACTERS = 255
-MAX_WORKERS = 4_096  # of one node
 MOST_UNPROVEN = 128  # connections without proof at a time, since each is an open file
 ACCEPTED_AT_ONCE = 256  # connections
 
@@ -51,45 +66,29 @@ class JobConnection:
         self.own_address: str = connection.getsockname()[0]
         self.began_s = running_s()
         descriptor = connection.detach()
-        self.channel = Channel(descriptor, descriptor)
+        self.channel = Channel(descriptor, descriptor, from_stranger)
         self.channel.allowance_bytes = PROOF_BYTES
         self.own_nonce = secrets.token_hex(16)
         self.peer_nonce: str | None = None  # set when it is received
 
-    def mark_proven(self) -> None:
+    def mark_proven(self, decode: Decode) -> None:
         """Call this when the other side has proved that it knows the secret."""
         self.channel.allowance_bytes = None
+        self.channel.decode = decode
 
 
-@dataclass(frozen=True)
-class SlurmTask:
+class SlurmTask(Value, frozen=True):
     """A task of the step of srun: an agent, as it describes itself."""
 
-    index: int
-    name: str
-    workers: int
-    address: str = ""  # where the other agents connect to it
+    index: Annotated[int, Meta(ge=0, lt=1 << 20)]
+    name: HostName
+    workers: Annotated[int, Meta(ge=0, le=4_096)]
+    address: Annotated[str, Meta(max_length=64)] = ""  # where the other agents connect to it
 
-    @classmethod
-    def from_text(cls, text: str) -> "SlurmTask":
-        """The task in an agent's description of itself.
-
-        Raises:
-            ValueError: `text` is not such a description.
-        """
-        try:
-            task = cls(**json.loads(text))
-            if [type(value) for value in asdict(task).values()] != [int, str, int, str]:
-                raise TypeError
-            if not (task.name.isprintable() and 0 < len(task.name) <= MAX_NAME_CHARACTERS):
-                raise ValueError
-            if task.index < 0 or not 0 <= task.workers <= MAX_WORKERS:
-                raise ValueError
-            if task.address:
-                ipaddress.ip_address(task.address)
-        except (RecursionError, TypeError, ValueError):
-            raise ValueError(f"it says {text[:200]!a} of itself") from None
-        return task
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.address:
+            ipaddress.ip_address(self.address)
 
 
 class AgentListener:
@@ -123,13 +122,16 @@ class AgentListener:
             if description is None:
                 continue
             self.unproven.remove(connection)
-            connection.mark_proven()
+            connection.mark_proven(from_agent)
             try:
-                task = SlurmTask.from_text(description)
-            except ValueError as error:
+                task = msgspec.json.decode(description, type=SlurmTask)
+            except REFUSED:
                 connection.channel.close()
-                raise MusterError(f"odd agent at {connection.peer_address}: {error}") from None
-            connection.channel.send(welcome=True)
+                told = quoted(description.decode(errors="replace"))
+                raise MusterError(
+                    f"odd agent at {connection.peer_address}: it says {told} of itself"
+                ) from None
+            connection.channel.send(Welcome())
             yield connection, task
 
     def close(self) -> None:
@@ -158,7 +160,7 @@ class AgentListener:
         self._drop(oldest)
         return True
 
-    def _proven_description(self, connection: JobConnection) -> str | None:
+    def _proven_description(self, connection: JobConnection) -> bytes | None:
         """An agent's description of itself; None until it has proved that it knows the secret.
 
         Raises:
@@ -167,15 +169,17 @@ class AgentListener:
         channel = connection.channel
         for message in channel.receive():
             if connection.peer_nonce is None:
-                connection.peer_nonce = _text_in(message, "nonce")
-                values = self.port, connection.peer_nonce, connection.own_nonce
+                connection.peer_nonce = message.nonce
+                values = self.port, message.nonce, connection.own_nonce
                 own = proof(self._token, "leader", *values)
-                channel.send(nonce=connection.own_nonce, proof=own)
+                channel.send(Nonce(connection.own_nonce, own))
                 continue
-            description = _text_in(message, "task")
+            description: bytes = message.task
             values = self.port, connection.peer_nonce, connection.own_nonce
             # if this process was blocked, the agent may have given up and connected again
-            if channel.ended or not has_proof(message, self._token, "agent", *values, description):
+            if channel.ended or not is_proof(
+                message.proof, self._token, "agent", *values, description
+            ):
                 self._drop(connection)
                 return None
             return description
@@ -221,67 +225,52 @@ def connect(
         reason = (error.strerror or str(error)).lower()
         raise MusterError(f"{place} ({reason}); is a firewall between?") from None
     channel = connection.channel
-    channel.send(nonce=connection.own_nonce)
+    channel.send(Nonce(connection.own_nonce))
     patience_s = LEADER_PROVES_ITSELF_S
-    answer = channel.first("nonce", patience_s=patience_s, within_s=patience_s) or {}
-    values = leader[1], connection.own_nonce, _text_in(answer, "nonce")
-    if not has_proof(answer, token, "leader", *values):
+    answer = channel.first(Nonce, patience_s=patience_s, within_s=patience_s) or Nonce("")
+    values = leader[1], connection.own_nonce, answer.nonce
+    if not is_proof(answer.proof, token, "leader", *values):
         channel.close()
         raise MusterError(
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
-    connection.mark_proven()
-    description = json.dumps(asdict(task))
-    channel.send(task=description, proof=proof(token, "agent", *values, description))
-    if channel.first("welcome") is None:
+    connection.mark_proven(from_leader)
+    description = msgspec.json.encode(task)
+    channel.send(Introduction(description, proof(token, "agent", *values, description)))
+    if channel.first(Welcome) is None:
         channel.close()
         raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
     return connection
 
 
-def proof(token: str, role: str, *values: str | int) -> str:
+def proof(token: str, role: str, *values: str | int | bytes) -> str:
     """The proof that who sends `values`, a nonce of each side among them, knows the secret."""
-    text = json.dumps([role, *values])
-    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
+    text = msgspec.json.encode([role, *values])
+    return hmac.new(token.encode(), text, "sha256").hexdigest()
 
 
-def has_proof(message: Mapping[str, Any], token: str, role: str, *values: str | int) -> bool:
-    """Whether a message has the proof of `values`."""
-    given = _text_in(message, "proof")
+def is_proof(given: str, token: str, role: str, *values: str | int | bytes) -> bool:
+    """Whether `given` is the proof of `values`."""
     return given.isascii() and hmac.compare_digest(given, proof(token, role, *values))
 
 
-def _text_in(message: Mapping[str, Any], name: str) -> str:
-    """The text with this name in a message; empty if there is none, or another type."""
-    value = message.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def signed(assignment: Assignment, token: str, task: int) -> dict[str, Any]:
+def signed(assignment: Assignment, token: str, task: int) -> Assign:
     """The message with the assignment of this task's agent, and a proof that the leader sent it."""
     plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
-    return {"assignment": plain, "proof": proof(token, "assignment", task, _json_text(plain))}
+    data = json.dumps(plain).encode()
+    return Assign(data, proof(token, "assignment", task, data))
 
 
-def verified(message: Mapping[str, Any], token: str, task: int) -> Assignment:
+def verified(message: Assign, token: str, task: int) -> Assignment:
     """The assignment in a message, for the agent of this task.
 
     Raises:
         MusterError: its sender does not know the secret, or the assignment is for another agent.
     """
-    plain = message["assignment"]
-    try:
-        is_genuine = has_proof(message, token, "assignment", task, _json_text(plain))
-    except RecursionError:  # no assignment is nested so deeply
-        is_genuine = False
-    if not is_genuine:
+    if not is_proof(message.proof, token, "assignment", task, message.assignment):
         raise MusterError(
             "the assignment of this agent is not from its leader; start the run again"
         )
-    assignment = Assignment.from_json(plain)
+    assignment = Assignment.from_json(json.loads(message.assignment))
     user_secrets = read_json(SECRETS.path(assignment.spec.run_dir))
     return replace(assignment, spec=replace(assignment.spec, secrets=user_secrets or {}))
-
-
-def _json_text(plain: Mapping[str, Any]) -> str:
-    return json.dumps(plain, sort_keys=True)

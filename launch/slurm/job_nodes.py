@@ -156,12 +156,10 @@ class JobNodes:
     def _have_data(self, spec: LaunchSpec, hosts: Sequence[str]) -> None:
         """Have each of these nodes copy the data of --send, from a disk that all of them see.
 
-        sbcast would write an archive to each node's disk before it is unpacked from there.
-
         Raises:
             MusterError: a line for each node that cannot have them.
         """
-        from launch.nodes import data_transfer  # imported here, since few runs send data
+        from launch.nodes import sending  # imported here, since few runs send data
 
         assert spec.send is not None
         argv = [*self._step(hosts), self.python, "-c", LOAD, TASK_VARIABLE]
@@ -170,7 +168,7 @@ class JobNodes:
             return f"{hosts[index]}: the step for --send failed: {last_line(error_text)}"
 
         transport = Transport(hosts, [argv], explain, self.env)
-        places = data_transfer.have_data(spec.send, hosts, transport, None, quiet=spec.quiet)
+        places = sending.have_data(spec.send, hosts, transport, None, quiet=spec.quiet)
         self._data |= dict(zip(hosts, places, strict=True))
 
     def _start_agents(

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from configs.settings.remote import SlurmConfig
 from launch.deadlines import SLURM_GIVES_DOCTOR_NODES_S
 from launch.nodes import network_choice
+from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import LOAD, Probe, Transport
+from launch.nodes.survey import LOAD, Transport
 from launch.slurm import batch_script
 from launch.slurm.controller import scrubbed
 
@@ -41,6 +42,6 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
 def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
     """The network for gradients: `network`, or else the one by which each node reaches srun."""
     answers = list(probes.values())
-    hosts = [str(probe["host"]).partition(".")[0] for probe in answers]
-    towards_srun = [probe["towards_srun"] for probe in answers]
+    hosts = [probe.host.partition(".")[0] for probe in answers]
+    towards_srun = [probe.towards_srun for probe in answers]
     return network_choice.choose(answers, hosts, towards_srun, network)

@@ -12,6 +12,7 @@ from typing import Any
 
 from launch.deadlines import NODE_LISTS_FILES_S
 from launch.nodes import node_data, node_facts
+from launch.nodes.answers import LeftFolder
 from launch.nodes.survey import Survey, Transport, facts_request
 from launch.runs.leftovers import FAILED, Leftover, data_leftover
 
@@ -43,12 +44,10 @@ def on_nodes(
         others = {
             index: names[index]
             for index, probe in probes.items()
-            if not (probe["shared"] and probe["host"] == own)
+            if not (probe.shared and probe.host == own)
         }
         data, failed_data = _data(survey, others, remove=remove)
-        folders = {
-            str(index): probe["folder"] for index, probe in probes.items() if not probe["shared"]
-        }
+        folders = {str(index): probe.folder for index, probe in probes.items() if not probe.shared}
         if not folders:
             return data, [*silent.values(), *failed_data]
         apart = [*map(int, folders)]
@@ -98,17 +97,17 @@ def _data(
 
 
 def _leftover(
-    entry: Mapping[str, Any], node: str, named: Collection[str], running: Collection[str]
+    entry: LeftFolder, node: str, named: Collection[str], running: Collection[str]
 ) -> Leftover:
     """The leftover in a node's entry about one path."""
-    run = entry["run"]
-    path = PurePosixPath(entry["path"])
+    run = entry.run
+    path = PurePosixPath(entry.path)
     stays = ""
     if run in running:
         stays = "its run is not over"
-    elif entry["used"]:
+    elif entry.used:
         stays = "its run has recorded no end, and changed a file in the last seven days"
-    elif entry["checkpoints"] and run not in named:
+    elif entry.checkpoints and run not in named:
         stays = f"it has checkpoints; to remove them, name the run: {run}"
     if not run:
         kind = "temporary files of a process that was killed"
@@ -116,7 +115,7 @@ def _leftover(
         kind = "the run's files on this node"
     else:
         kind = f"what {run} was sent"
-    return Leftover(str(path), kind, entry["bytes"], node, stays)
+    return Leftover(str(path), kind, entry.bytes, node, stays)
 
 
 def _removable(leftovers: Collection[Leftover]) -> list[str]:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from configs.settings.remote import SshConfig
+from launch.nodes.node_data import NO_RSYNC
 from launch.nodes.survey import (
     CONNECTION_BROKE,
     LOAD,
@@ -71,7 +72,7 @@ CHANGED_KEY = (
     "key with ssh-keygen -R {host}, else beware"
 )
 # The messages of bash, zsh, fish and tcsh.
-NO_RSYNC = re.compile(
+RSYNC_NOT_FOUND = re.compile(
     r"rsync: (?:command )?not found|command not found: rsync|Unknown command:? '?rsync",
     re.IGNORECASE,
 )
@@ -191,8 +192,8 @@ def explain(node: NodeSpec, error_text: str) -> str:
 
 def rsync_problem(error_text: str) -> str | None:
     """Why rsync on another machine did not answer, and what to do; None for any other failure."""
-    if NO_RSYNC.search(error_text):
-        return "has no rsync; run there: sudo apt-get install rsync"
+    if RSYNC_NOT_FOUND.search(error_text):
+        return NO_RSYNC
     if "is your shell clean?" in error_text:
         return f"{START_UP} prints something, which rsync takes for its answer; {ONLY_BY_HAND}"
     return None

@@ -13,17 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from configs.settings.launch import Sending
 from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
 from launch.deadlines import SSH_SETUP_S, SSH_TRANSFER_S, SSH_TRANSFER_TICK_S
-from launch.nodes import node_facts
-from launch.nodes.survey import LOAD, Survey, last_line
+from launch.nodes import node_data, node_facts
+from launch.nodes.answers import Claim
+from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import openssh
 from muster.checkout import CHECKOUT, IS_INSTALLED
@@ -56,17 +57,31 @@ def send_checkout(
     apart = [node for node in nodes if not node.shared]
     if not apart:
         return []
-    before = process_tree.children()
     transport = openssh.transport([node.spec for node in apart], config)
-    with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE, SENDING) as pool:
+    with Survey(transport) as survey:
         firsts = _claimed(apart, survey)
+        calls = [partial(_send, apart[index], config, extra or {}) for index in firsts]
+        fail([error for error in _at_once(calls) if error])
+    return [apart[index] for index in firsts]
+
+
+def _at_once(
+    copies: Sequence[Callable[[], str | None]], meanwhile: Callable[[], None] = lambda: None
+) -> list[str | None]:
+    """Carry out all copies at the same time; return the error of each, or None.
+
+    `meanwhile` is called until all are over. If it raises an exception, or at a signal, the
+    programs of all copies are ended.
+    """
+    before = process_tree.children()
+    with ThreadPoolExecutor(openssh.AT_ONCE, SENDING) as pool:
         try:
-            sent = [pool.submit(_send, apart[index], config, extra or {}) for index in firsts]
+            sent = [pool.submit(copy) for copy in copies]
             # Python handles a signal once the main thread runs, and one that comes as it begins to
             # wait does not wake it. So it never waits for long.
             while wait(sent, SSH_TRANSFER_TICK_S).not_done:
-                pass
-        except BaseException:  # a signal; otherwise the pool would wait until everything is sent
+                meanwhile()
+        except BaseException:  # otherwise the pool would wait until everything is sent
             kwargs = {"cancel_futures": True}
             threading.Thread(target=pool.shutdown, kwargs=kwargs, name=SENDING).start()
             # a thread whose start the signal interrupted is not known to the pool
@@ -74,8 +89,11 @@ def send_checkout(
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
-        fail([error for one in sent if (error := one.result())])
-    return [apart[index] for index in firsts]
+    return [one.result() for one in sent]
+
+
+class _CopyFailed(Exception):
+    """The data cannot be sent to a node; other copies end."""
 
 
 def send_data(
@@ -86,17 +104,43 @@ def send_data(
     Raises:
         MusterError: a line for every node that cannot have them.
     """
-    from launch.nodes import data_transfer  # imported here, since few runs send data
+    from launch.nodes import sending as data_sending  # imported here, since few runs send data
 
-    specs = [node.spec for node in nodes]
-    transport = openssh.transport(specs, config)
+    def copy(places: Mapping[int, str], keep: Callable[[], None]) -> Mapping[int, str]:
+        errors: dict[int, str] = {}
 
-    def command(index: int) -> Sequence[str]:
-        return openssh.command(specs[index], config, ["python3", "-c", LOAD], index)
+        def send(index: int) -> str | None:
+            error = _send_data(sending.source, nodes[index], places[index], config)
+            if error:
+                errors[index] = error
+            return error
+
+        def meanwhile() -> None:
+            if errors:
+                raise _CopyFailed(dict(errors))
+            keep()
+
+        try:
+            _at_once([partial(send, index) for index in places], meanwhile)
+        except _CopyFailed as failed:
+            return dict(failed.args[0])  # without those of the copies that were ended
+        return errors
 
     names = [node.name for node in nodes]
-    places = data_transfer.have_data(sending, names, transport, command, quiet=quiet)
-    return dict(zip(specs, places, strict=True))
+    transport = openssh.transport([node.spec for node in nodes], config)
+    places = data_sending.have_data(sending, names, transport, copy, quiet=quiet)
+    return {node.spec: place for node, place in zip(nodes, places, strict=True)}
+
+
+def _send_data(source: str, node: NodeFacts, place: str, config: SshConfig) -> str | None:
+    """Copy the data beside their place on a node; return the error, or None."""
+    client = openssh.client(node.spec, config)
+    target = f"{_rsync_host(node.spec)}:{node_data.data_folder(place)}/"
+    options = ["--no-compress", *node_data.rsync_options(place)]
+    done = openssh.rsync(client, options, f"{source}/", target)
+    if not done.returncode:
+        return None
+    return openssh.rsync_problem(done.stderr) or node_data.rsync_error(done.returncode, done.stderr)
 
 
 def make_environments(
@@ -165,7 +209,7 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     problems |= {
         index: _objection(nodes[index], answer.value)
         for index, answer in answers.items()
-        if answer.value
+        if answer.value.failed or answer.value.foreign
     }
     fail([problems[index] for index in sorted(problems)])
     claims = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
@@ -176,12 +220,12 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     ]
 
 
-def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
+def _objection(node: NodeFacts, claim: Claim) -> str:
     """Why the code is not sent into a node's folder, and what to do."""
     folder = node.repository
-    if "failed" in reply:
-        return f"{node.name}: cannot write into {folder}: {reply['failed']}"
-    names = reply["foreign"]
+    if claim.failed:
+        return f"{node.name}: cannot write into {folder}: {claim.failed}"
+    names = claim.foreign
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
     return (
@@ -194,8 +238,7 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
 
 def _send(node: NodeFacts, config: SshConfig, extra: Mapping[Path, str]) -> str | None:
     """Copy the files; return the error, or None."""
-    host = node.spec.host
-    place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
+    place = f"{_rsync_host(node.spec)}:{node.repository}"
     copies: list[tuple[Sequence[str], Path, str]] = [(RULES, CHECKOUT, place)]
     copies += [([], folder, f"{place}/{below}") for folder, below in extra.items()]
     client = openssh.client(node.spec, config)
@@ -213,6 +256,10 @@ def _send(node: NodeFacts, config: SshConfig, extra: Mapping[Path, str]) -> str 
             first = error_text.strip().partition("\n")[0]
             return f"{node.name}: sending the code failed: {first or 'no message'}"
     return None
+
+
+def _rsync_host(node: NodeSpec) -> str:
+    return f"[{node.host}]" if ":" in node.host else node.host
 
 
 def fail(problems: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from muster import json_output, records, run_files
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS, without_advice
-from muster.records import MORE, anything, fits
+from muster.records import fits
 from muster.worker.process import end_with_parent
 from muster.writing import read_json, tail, write_text
 
@@ -37,7 +37,6 @@ CELL = {
     "id": str,
     "seconds?": records.is_number,
     "place?": (str, None),
-    MORE: anything,
 }
 # Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)

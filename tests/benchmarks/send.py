@@ -27,7 +27,7 @@ from tests.cluster.testbeds import Cluster, bring_up, take_down
 from train.report.pages.page import markdown_table
 
 NODES = 4
-MOST = 1.2
+MOST = 1.1
 PLACE = "sent-by-benchmark"  # below each node's home
 
 

@@ -77,7 +77,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
             "large",
         ]
     code, _, err = send(apart, project, f"{data}:~/set")
-    assert code == 0 and "nothing is sent: they are there already" in err, err
+    assert code == 0 and f"data: {place}; it is complete already, nothing is sent" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
     shown = ways.jobs(apart, "clean", *flags)
     assert shown.count("data of --send") == 2 and f"node1: {place}" in shown, shown
@@ -93,7 +93,9 @@ def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data
     assert outputs(project).count(f"{data} ['a.txt', 'deep/b.txt']\n") == 2
     on_node(apart, "node1", f"rm {data}/.muster-data; echo other > {data}/a.txt")
     code, _, err = send(apart, project, str(data))
-    line = f"node1: {data} exists there, and Muster did not make it; choose another place: "
+    line = (
+        f"node1: {data} exists there, differs from {data} and was not sent; choose another place: "
+    )
     assert code == 1 and f"{line}--send {data}:{data}-sent" in err, err
     assert on_node(apart, "node1", f"cat {data}/a.txt") == "other\n"
     command = err.partition("--send ")[2].splitlines()[0]
@@ -104,7 +106,6 @@ def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data
 
 @pytest.mark.slow
 def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
-    """It says that it has room, and many small files take more than they hold."""
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
     on_node(apart, "node1", "mkdir -p ~/full && mount -n -t tmpfs -o size=2m tmpfs ~/full")
     try:
@@ -112,7 +113,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
         assert code == 1
         assert "No space left on device" in cause_in(err) and "node1: " in cause_in(err)
         assert on_node(apart, "node1", "ls -A ~/full") == ""
-        assert on_node(apart, "node0", "ls -A ~/full") in ("", "set\n", ".set.muster-sending\n")
+        assert on_node(apart, "node0", "ls -A ~/full") in ("", ".set.muster-sending\n")
     finally:
         on_node(apart, "node1", "umount ~/full")
         for node in ("node0", "node1"):
@@ -128,11 +129,12 @@ def test_interrupted_send_names_node_and_is_continued_by_next_run(
         *("--nodes", "2", "--private-home", "--rate", "20mbit"), MUSTER_BED_VENV=sys.prefix
     )
     large = write(tmp_path / "large", {"a.txt": "x", "b": os.urandom(40_000_000)})
-    part = f"{home()}/.set.muster-sending/sent/b"
+    folder = f"{home()}/.set.muster-sending"
     own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual", "--send", f"{large}:~/set"]
     process = ways.start(cluster, ways.ssh(cluster, 2, *own, "--", "reads.py"), cwd=project)
 
-    size = f"$(stat -c %s {part} 2>/dev/null || echo 0)"
+    # rsync's temporary file while it is sent, then that of --partial-dir
+    size = f"$(cat {folder}/data/.b.* {folder}/partial/b 2>/dev/null | wc -c)"
     try:
         # in one session, since to start others may take longer than the data
         more = f"until [ {size} -gt 5000000 ]; do sleep 0.1; done"
@@ -142,7 +144,7 @@ def test_interrupted_send_names_node_and_is_continued_by_next_run(
     finally:
         cluster.run("ip", "link", "set", "muster-exp1", "up")
     assert code == 1
-    assert "node1" in cause_in(err) and "the same command goes on from what came" in err, err
+    assert "node1" in cause_in(err) and "the same command continues from what was sent" in err, err
     assert int(on_node(cluster, "node1", f"echo {size}")) > 5_000_000
     assert on_node(cluster, "node1", "ls -d ~/set || true") == ""
     code, _, err = send(cluster, project, f"{large}:~/set")
@@ -154,14 +156,13 @@ def test_interrupted_send_names_node_and_is_continued_by_next_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["slurm", "sbatch"])
-def test_send_in_job_unpacks_archive_on_each_nodes_own_disk(cluster, project, data, tmp_path, way):
+def test_nodes_of_a_job_copy_data_to_their_own_disks(cluster, project, data, tmp_path, way):
     """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
-    archive = shutil.make_archive(str(tmp_path / "set"), "tar", data)
     place = f"{tmp_path}/$SLURMD_NODENAME"
     runs = tmp_path / "runs"
     runs.mkdir()  # sbatch does not make it
     flags = ["--logs-dir", str(runs), "--workers", "manual"]
-    flags += ["--send", f"{archive}:{place}", "--", str(project / "reads.py")]
+    flags += ["--send", f"{data}:{place}", "--", str(project / "reads.py")]
     code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *flags), cwd=project)
     assert code == 0, (out, err, [path.read_text() for path in runs.glob("job.out")])
     for node in ("node0", "node1"):
@@ -173,8 +174,42 @@ def test_send_in_job_unpacks_archive_on_each_nodes_own_disk(cluster, project, da
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("way", "host"), [("ssh", "$HOSTNAME"), ("slurm", "$SLURMD_NODENAME")])
+def test_refused_archive_is_unpacked_by_the_prologue_of_its_message(
+    cluster, project, data, tmp_path, way, host
+):
+    archive = shutil.make_archive(str(tmp_path / "set"), "gztar", data)
+    own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual"]
+    sending = ["--send", f"{archive}:{tmp_path}/of/{host}"]
+    program = ["--", "reads.py"]
+    argv = ways.WAYS[way](cluster, 2, *own, *sending, *program)
+    code, out, err = ways.call(cluster, argv, cwd=project)
+    assert code == 2 and "set.tar.gz is an archive, and only folders are sent" in out + err
+    line = (out + err).partition("in FILE: ")[2].splitlines()[0]
+    (tmp_path / "unpack.sh").write_text(line)
+    own += ["--prologue", str(tmp_path / "unpack.sh")]
+    code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *own, *program), cwd=project)
+    assert code == 0, out + err
+    assert sorted(outputs(project).splitlines()) == [
+        f"{tmp_path}/of/{node} ['a.txt', 'deep/b.txt']" for node in ("node0", "node1")
+    ]
+
+
+@pytest.mark.slow
+def test_node_without_rsync_is_named_before_anything_starts(apart, project, data, tmp_path):
+    cover = "mount -n --bind /dev/null"
+    on_node(apart, "node1", f"for rsync in $(echo /usr/bin/rsync); do {cover} $rsync; done")
+    try:
+        code, _, err = send(apart, project, f"{data}:~/set")
+    finally:
+        on_node(apart, "node1", "umount /usr/bin/rsync")
+    line = "error: node1: rsync is not installed; run there: sudo apt-get install rsync"
+    assert code == 2 and err.splitlines()[-1] == line, err
+    assert not [*(tmp_path / "runs").glob("*")]
+
+
+@pytest.mark.slow
 def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, project, tmp_path):
-    """As over ssh: it says that it has room, and many small files take more than they hold."""
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
     full = tmp_path / "node1"
     full.mkdir()

@@ -24,7 +24,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 
 PAGE = CHECKOUT / "logs" / "gpu-check.md"
-NEEDED = ("torch", "transformers", "numpy", "psutil", "PyYAML", "rich")  # by every row
+NEEDED = ("torch", "transformers", "numpy", "msgspec", "psutil", "PyYAML", "rich")  # by every row
 
 
 def main(argv: Sequence[str] | None = None) -> int:

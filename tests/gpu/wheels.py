@@ -21,8 +21,8 @@ from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
 # What Muster asks for, and a machine with torch, transformers and accelerate does not have.
-PACKAGES = ("submitit", "ClusterShell", "python-dotenv", "evaluate", "datasets", "dill")
-PACKAGES += ("multiprocess", "seqeval")
+PACKAGES = ("submitit", "ClusterShell", "msgspec", "python-dotenv", "evaluate", "datasets")
+PACKAGES += ("dill", "multiprocess", "seqeval")
 MOST_BYTES = 20_000_000
 
 

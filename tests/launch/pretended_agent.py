@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from launch.ends import End, Kind
-from launch.nodes.channel import Channel
+from launch.nodes.channel import MARK, Channel
+from launch.nodes.messages import Assign, Beat, Ended, Failed, Stop, WorkerEnded, from_leader
 from muster.errors import explained
 
 PRINTED_BYTES = 400_000
@@ -25,14 +26,12 @@ DELAY_S = 2.0
 
 
 def main() -> int:
-    launcher = Channel(os.dup(0), os.dup(1))
-    assignment = None
-    while assignment is None:
-        for message in launcher.receive():
-            assignment = message.get("assignment", assignment)
-        time.sleep(0.01)
+    launcher = Channel(os.dup(0), os.dup(1), from_leader)
+    assigned = launcher.first(Assign)
+    assert assigned is not None
+    assignment = json.loads(assigned.assignment)
     if sys.argv[1] in ("is_odd", "outlives"):
-        launcher.send(here={"node": "node0", "host": "\x1b[2J"})
+        launcher.write(MARK + b'{"kind": "here", "node": "node0", "host": "\\u001b[2J"}\n')
         while sys.argv[1] == "outlives":
             time.sleep(1)
         while not launcher.ended:
@@ -47,8 +46,8 @@ def main() -> int:
         if sys.argv[1] == "is_full":
             message = explained(OSError(errno.ENOSPC, "", "agents/node_00000.json"))
         end = End(Kind.REFUSED, "node0", time.time(), message=message)
-        launcher.send(failed=end.to_json())
-    launcher.send(ended={"code": code, "message": f"it ended with {code}"})
+        launcher.send(Failed(end))
+    launcher.send(Ended(code))
     return code
 
 
@@ -56,16 +55,20 @@ def _end_one_after_the_other(launcher: Channel, index: int) -> int:
     now = time.time()
     if index == 0:
         end = End(Kind.LOST_PEER, "node0", now, 0, message="lost another worker")
-        launcher.send(listening=1)
+        launcher.write(MARK + b'{"kind": "listening", "at": 1}\n')
     else:
         end = End(Kind.KILLED, "node1", now - 1.0, 1, signal=9)
         _stay(launcher, DELAY_S)
-    launcher.send(worker_end=end.to_json())
-    while not any("stop" in message for message in launcher.receive()) and not launcher.ended:
+    launcher.send(WorkerEnded(end))
+    while not any(map(_is_stop, launcher.receive())) and not launcher.ended:
         launcher.beat()
         time.sleep(0.05)
-    launcher.send(ended={"code": 1})
+    launcher.send(Ended(1))
     return 1
+
+
+def _is_stop(message: object) -> bool:
+    return isinstance(message, Stop)
 
 
 def _stay(launcher: Channel, seconds: float) -> None:
@@ -81,8 +84,8 @@ def _listen(launcher: Channel, run_dir: Path) -> int:
     (run_dir / "workers" / "rank_00000.out").write_bytes(b"x" * (PRINTED_BYTES - 1) + b"\n")
     end = time.monotonic() + LISTENS_S
     while time.monotonic() < end:
-        launcher.send(beat=True)
-        is_asked = any("stop" in message for message in launcher.receive())
+        launcher.send(Beat(time.time()))
+        is_asked = any(map(_is_stop, launcher.receive()))
         if is_asked or launcher.ended or launcher.silent_s > SILENT_S:
             return 1
         time.sleep(0.05)

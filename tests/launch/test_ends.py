@@ -2,10 +2,10 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launch.ends import (
     ENDED_WELL,

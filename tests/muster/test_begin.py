@@ -38,7 +38,7 @@ def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
 
 @pytest.mark.parametrize("words", [["run", "--dry-run", "-q", "--launcher=local"], ["config"]])
 def test_pythonpath_hides_no_module_of_muster(words, tmp_path):
-    hiding = ("yaml", "rich", "launch", "configs", "train", "statistics")
+    hiding = ("yaml", "rich", "msgspec", "launch", "configs", "train", "statistics")
     text = "raise RuntimeError(__file__)\n"
     write(tmp_path, {f"{name}.py": text for name in hiding})
     command = [sys.executable, CHECKOUT / "muster" / "command.py", *words]

@@ -39,6 +39,7 @@ LIBRARIES = (
     "evaluate",
     "h5py",
     "jinja2",
+    "msgspec",
     "rich.table",
     "safetensors.torch",
     "submitit",

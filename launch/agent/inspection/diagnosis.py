@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from launch.agent.inspection.rank_view import Collective, Group, InitCall, RankView
+from launch.agent.inspection.rank_view import RankView
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
+from launch.nodes.messages import Collective, Group, InitCall
 from muster.printable import duration, listed
 
 # Collectives whose shape is the same on every rank.

@@ -19,7 +19,9 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
@@ -28,10 +30,17 @@ from launch.deadlines import (
     WORKER_DUMPS_STACK_S,
     WORKER_DUMPS_STACK_TICK_S,
 )
-from launch.nodes.channel import CHUNK_BYTES, form_of_worker, running_s
-from launch.nodes.message_types import ChildReport, Report, Thread
+from launch.nodes.channel import CHUNK_BYTES, running_s
+from launch.nodes.messages import (
+    ChildReport,
+    Frame,
+    ProcessReport,
+    Report,
+    Thread,
+    WorkerAnswer,
+)
 from muster.checkout import CHECKOUT
-from muster.records import fits, is_count
+from muster.records import is_count
 from muster.worker.inspection import DUMP_SIGNAL, FRAMES, THREADS
 from muster.writing import parsed, read_json
 
@@ -58,27 +67,25 @@ def ask(
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     reports: dict[int, Report] = {}
     for rank, reply in zip(ranks, replies, strict=True):
-        report: Report = {"rank": rank, "pid": pids.get(rank), "time_unix_s": time.time()}
-        if reply is not None:
-            report = reply
-        elif (left := _left_answer(folder, rank)) is not None:
-            report = left  # its interpreter ends, which can take a second, or has ended
-            report["pid"] = pids.get(rank)
-        report["answers"] = reply is not None
-        report["muster"] = str(CHECKOUT)
-        reports[rank] = report
-    if request.get("ask") == "stacks":
-        below = frozenset(process.pid for process in process_tree.descendants())
+        # an interpreter that ends, which can take a second, has left its answer
+        answer = reply or _left_answer(folder, rank)
+        if answer is None:
+            answer = WorkerAnswer(rank=rank, time_unix_s=time.time())
+        if reply is None:
+            answer = replace(answer, pid=pids.get(rank))
+        reports[rank] = Report(**asdict(answer), answers=reply is not None, muster=str(CHECKOUT))
+    if request.get("ask") != "stacks":
+        return reports
+    below = frozenset(process.pid for process in process_tree.descendants())
 
-        def add_process(report: Report) -> None:
-            # only the worker itself can listen at its socket
-            is_own = report["answers"] or report["pid"] in below
-            with _dumping.setdefault(folder / str(report["rank"]), threading.Lock()):
-                _add_process(report, folder, report["pid"] if is_own else None)
+    def with_process(report: Report) -> Report:
+        # only the worker itself can listen at its socket
+        is_own = report.answers or report.pid in below
+        with _dumping.setdefault(folder / str(report.rank), threading.Lock()):
+            return _with_process(report, folder, report.pid if is_own else None)
 
-        with ThreadPoolExecutor(len(ranks)) as pool:
-            list(pool.map(add_process, reports.values()))
-    return reports
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return dict(zip(reports, pool.map(with_process, reports.values()), strict=True))
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
@@ -99,25 +106,34 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
 
 def _reply(
     folder: Path, rank: int, request: Mapping[str, object], patience_s: float
-) -> Report | None:
+) -> WorkerAnswer | None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(patience_s)
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer: Report = parsed(_line(connection, patience_s))
-            if not fits(answer, form_of_worker(rank)):
-                return None
-            answer["pid"] = _peer(connection) or answer["pid"]
+            answer = _answer_in(parsed(_line(connection, patience_s)), rank)
+            pid = _peer(connection)
     except (OSError, ValueError):
         return None
-    return answer
+    return replace(answer, pid=pid) if answer is not None and pid else answer
 
 
-def _left_answer(folder: Path, rank: int) -> Report | None:
+def _left_answer(folder: Path, rank: int) -> WorkerAnswer | None:
     """What a worker leaves when it ends because of another rank; None if it has left nothing."""
-    answer = read_json(folder / f"rank_{rank:05d}.answer")
-    return cast(Report, answer) if fits(answer, form_of_worker(rank)) else None
+    return _answer_in(read_json(folder / f"rank_{rank:05d}.answer"), rank)
+
+
+def _answer_in(value: object, rank: int) -> WorkerAnswer | None:
+    """The answer of this rank's worker; None if `value` is none.
+
+    It is decoded by Python, which takes half a character, as in some names of files.
+    """
+    try:
+        answer = msgspec.convert(value, WorkerAnswer)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None
+    return answer if answer.rank == rank else None
 
 
 def _line(connection: socket.socket, patience_s: float) -> bytes:
@@ -147,18 +163,17 @@ def _peer(connection: socket.socket) -> int:
     return int(struct.unpack("3i", raw)[0])
 
 
-def _add_process(report: Report, folder: Path, pid: int | None) -> None:
+def _with_process(report: Report, folder: Path, pid: int | None) -> Report:
+    """The report with what can be seen of the worker's process, and of those that it started."""
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
-        report["process"] = {"status": "dead", "words": "has ended"}
-        return
-    report["process"] = {"status": state.status, "words": state.words}
-    if not report["answers"] and not state.is_held and not report.get("threads"):
-        report["threads"] = _dumped(folder / f"rank_{report['rank']:05d}.threads", pid)
-        report["is_command"] = not report["threads"]
-    helpers = helpers_of(pid, is_program=not report.get("is_command"))
-    children = (_child(helper) for helper in helpers[:MOST_CHILDREN])
-    report["process"]["children"] = [child for child in children if child is not None]
+        return replace(report, process=ProcessReport("dead", "has ended"))
+    if not report.answers and not state.is_held and not report.threads:
+        threads = _dumped(folder / f"rank_{report.rank:05d}.threads", pid)
+        report = replace(report, threads=threads, is_command=not threads)
+    helpers = helpers_of(pid, is_program=not report.is_command)[:MOST_CHILDREN]
+    children = tuple(child for child in map(_child, helpers) if child is not None)
+    return replace(report, process=ProcessReport(state.status, state.words, children))
 
 
 def _child(pid: int) -> ChildReport | None:
@@ -166,13 +181,13 @@ def _child(pid: int) -> ChildReport | None:
     state = state_of(pid)
     if state is None or state.status == "zombie":
         return None
-    return {"pid": pid, "words": state.words}
+    return ChildReport(pid, state.words)
 
 
-def _dumped(path: Path, pid: int) -> list[Thread]:
+def _dumped(path: Path, pid: int) -> tuple[Thread, ...]:
     """The stacks that faulthandler writes into this file; none if that is impossible."""
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL, now=True):
-        return []
+        return ()
     try:
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
@@ -188,33 +203,26 @@ def _dumped(path: Path, pid: int) -> list[Thread]:
             file.seek(before)
             return threads_of(file.read(ANSWER_BYTES).decode(errors="replace"))
     except OSError:
-        return []
+        return ()
 
 
-def threads_of(text: str) -> list[Thread]:
+def threads_of(text: str) -> tuple[Thread, ...]:
     """The threads in a dump, in inspection.py's form; the thread that took the signal comes first.
 
     A process takes a signal in its main thread, if that thread can run.
     """
-    threads: list[Thread] = []
+    found: list[tuple[str, bool, list[Frame]]] = []
     for line in text.splitlines():
         if match := THREAD.match(line):
             is_current = match[1] == "Current thread"
-            name = "main" if is_current else match["name"] or match[2]
-            threads.append({"name": name, "main": is_current, "frames": []})
-        elif threads and (match := FRAME.match(line)):
+            found.append(("main" if is_current else match["name"] or match[2], is_current, []))
+        elif found and (match := FRAME.match(line)):
+            file = match["file"][-NAME_CHARACTERS:]
             number = int(match["line"]) if match["line"].isdigit() else 0
-            threads[-1]["frames"].insert(
-                0,  # the dump has the innermost first
-                {
-                    "file": match["file"][-NAME_CHARACTERS:],
-                    "line": number,
-                    "function": match["function"][-NAME_CHARACTERS:],
-                    "text": linecache.getline(match["file"], number).strip()[:200],
-                },
-            )
-    for thread in threads:
-        del thread["frames"][:-FRAMES]
-    if threads and not any(thread["main"] for thread in threads):
-        threads[-1]["main"] = True  # the oldest thread is the last in a dump
-    return sorted(threads, key=lambda thread: not thread["main"])[:THREADS]
+            source = linecache.getline(match["file"], number).strip()[:200]
+            frame = Frame(file, number, match["function"][-NAME_CHARACTERS:], source)
+            found[-1][2].insert(0, frame)  # the dump has the innermost first
+    if found and not any(is_current for _, is_current, _ in found):
+        found[-1] = (found[-1][0], True, found[-1][2])  # the oldest thread is the last in a dump
+    threads = [Thread(name, is_main, tuple(frames[-FRAMES:])) for name, is_main, frames in found]
+    return tuple(sorted(threads, key=lambda thread: not thread.main)[:THREADS])

@@ -14,14 +14,6 @@ Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looke
 thread of its own. The thread puts its result into `_answers`, a queue, and the next `tick` sends
 it. At most one thread samples at a time; it alone changes `_activity`, except for the number of
 questions, which has a lock.
-
-Messages, to and from the leader:
-
-    {"ask": "stacks", "id": "7"}   ->  {"id": "7", "report": {...}}, one a worker,
-                                       then {"id": "7", "complete": true}
-    {"ask": "resume"}              ->  nothing; workers that waited after a timeout continue
-    without a question             ->  {"id": "still", "still": {"s": 31.5, "pause_s": 4.0}}
-                                       {"id": "timeout", "look": true}: a collective timed out
 """
 
 import queue
@@ -30,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import cpu_demand_s, helpers_of, state_of, tree_of
@@ -40,7 +34,15 @@ from launch.deadlines import (
     WORKER_EXAMINES_ITSELF_S,
 )
 from launch.nodes.channel import Channel, running_s
-from launch.nodes.message_types import Inspected, Question, Report, Still
+from launch.nodes.messages import (
+    Inspect,
+    Inspected,
+    InspectedAll,
+    Message,
+    Report,
+    Still,
+    WaitedInVain,
+)
 from launch.spec import Assignment
 
 BUSY = 0.05  # share of a core; a worker that uses less waits
@@ -58,7 +60,7 @@ class NodeInspection:
         self._folder = folder
         self._ranks = assignment.ranks
         self._leader = leader
-        self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._activity = Activity()
         self._sampled_s = since_s
         self._every_s = assignment.spec.progress_every_s
@@ -71,12 +73,12 @@ class NodeInspection:
         """Whether any worker has not ended yet."""
         return bool(local_workers.pids_of(self._folder, self._ranks))
 
-    def hear(self, request: Question) -> None:
+    def hear(self, request: Inspect) -> None:
         """Begin to answer a request; the answer is sent by a later tick."""
-        match request["ask"]:
+        match request.ask:
             case "stacks":
                 with suppress(RuntimeError):  # at a limit of threads: no answer
-                    threading.Thread(target=self._ask, args=(request,), daemon=True).start()
+                    threading.Thread(target=self._ask, args=(request.id,), daemon=True).start()
             case "resume":
                 for path in self._folder.glob("*.gave_up"):
                     path.unlink(missing_ok=True)
@@ -89,7 +91,7 @@ class NodeInspection:
             self._looked_s = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
-                self._leader.send(inspected={"id": "timeout", "look": True})
+                self._leader.send(WaitedInVain())
         is_due = now - self._sampled_s > self._every_s
         if is_due and not self._sampler.is_alive():
             self._sampled_s = now
@@ -98,32 +100,30 @@ class NodeInspection:
                 sampler.start()
                 self._sampler = sampler
         while not self._answers.empty():
-            self._leader.send(inspected=self._answers.get())
+            self._leader.send(self._answers.get())
 
     def last_look(self) -> None:
         """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
-            self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
+            self._ask("end", WORKER_ANSWERS_LAST_LOOK_S)
             self.tick()
 
-    def _ask(self, request: Question, patience_s: float = WORKER_ANSWERS_S) -> None:
+    def _ask(self, question_id: str, patience_s: float = WORKER_ANSWERS_S) -> None:
         with self._activity.disturbed():
-            reports = self._ask_workers(patience_s, ask=request["ask"])
+            reports = self._ask_workers(patience_s, ask="stacks")
         for report in reports.values():
-            report["clock_offset_s"] = self._leader.clock_offset_s
-            self._answers.put({"id": request["id"], "report": report})
-        self._answers.put({"id": request["id"], "complete": True})
+            report = replace(report, clock_offset_s=self._leader.clock_offset_s)
+            self._answers.put(Inspected(question_id, report))
+        self._answers.put(InspectedAll(question_id))
 
     def _sample(self) -> None:
         """Report for how long no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
-        pids = {rank: pid for rank, report in progress.items() if (pid := report["pid"])}
+        pids = {rank: pid for rank, report in progress.items() if (pid := report.pid)}
         self._activity.look(pids, progress)
-        pause_s = self._activity.longest_pause_s
-        still: Still = {"s": self._activity.still_s, "pause_s": pause_s}
-        self._answers.put({"id": "still", "still": still})
+        self._answers.put(Still(self._activity.still_s, self._activity.longest_pause_s))
 
     def _ask_workers(self, patience_s: float, **request: object) -> dict[int, Report]:
         return local_workers.ask(self._folder, self._ranks, patience_s, **request)
@@ -202,20 +202,19 @@ class Activity:
         """Examine each rank's process; `progress`: by rank, its collectives and positions."""
         now = running_s()
         before_s = self.still_s
-        nothing: Report = {}
         with self._lock:  # a question that begins after this also affects the next look
             was_disturbed = self._is_disturbed
             self._is_disturbed = self._questions > 0
         for rank, pid in pids.items():
-            begun = progress.get(rank, nothing)
+            report = progress[rank]
             old = self._samples.get(rank)
             # without an answer it begins nothing
             last_number = old.number if old is not None else -1
-            is_program = bool(begun.get("answers", True))
-            new = _Sample.of(pid, begun.get("begun", last_number), is_program=is_program)
+            number = last_number if report.begun is None else report.begun
+            new = _Sample.of(pid, number, is_program=report.answers)
             if old is not None:
-                places = old.places | {*begun.get("places", ())}
-                is_no_sign = was_disturbed or self._is_disturbed or begun.get("meeting") is not None
+                places = old.places | {*report.places}
+                is_no_sign = was_disturbed or self._is_disturbed or report.meeting is not None
                 counts = new.number != old.number  # no question changes this number
                 if not counts and (is_no_sign or not _is_active(old, new, len(places))):
                     new.active_at = old.active_at

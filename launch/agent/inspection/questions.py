@@ -5,12 +5,13 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+
+import msgspec
 
 from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.run_inspection import Findings, sentences_of, views_of
 from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
-from launch.nodes.message_types import Report
+from launch.nodes.messages import Report
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
@@ -25,7 +26,7 @@ REASONS = {
 }
 
 
-def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
+def ask(run_dir: Path, timeout_s: float, **request: object) -> dict[str, object] | None:
     """The answer of a run; None if none comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
@@ -42,7 +43,7 @@ def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
         while time.monotonic() < deadline:
             line, end, _ = path.read_bytes().partition(b"\n")
             if end:
-                return cast("Findings", dict(parsed(line)))
+                return dict(parsed(line))
             time.sleep(INSPECTION_TICK_S)
         return None
     except OSError as error:
@@ -60,34 +61,37 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     Raises:
         MusterError: nobody answers.
     """
-    findings: Findings
-    if run_state.state_of(run_dir).over:
-        findings, why = _recorded(run_dir)
-        at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
-        print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
+    is_over = run_state.state_of(run_dir).over
+    if is_over:
+        record, why = _recorded(run_dir)
     else:
-        findings = ask(run_dir, LEADER_ANSWERS_INSPECTION_S, ask="stacks") or {}
+        record = ask(run_dir, LEADER_ANSWERS_INSPECTION_S, ask="stacks") or {}
         why = "now"
-    if "reports" not in findings:
+    if "reports" not in record:
         raise MusterError(
             f"{run_dir.name} did not answer for {LEADER_ANSWERS_INSPECTION_S:.0f} s: the process "
             f"that leads it is held up, or sees another folder than this one: {run_dir}"
         )
     try:
+        findings = msgspec.convert(record, Findings)
         views = views_of(findings).values()
         lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
-    except (AttributeError, KeyError, TypeError, ValueError):  # as from another version
+    except (KeyError, ValueError, msgspec.ValidationError):  # as from another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     if "sentences" not in findings:
         findings["sentences"] = sentences_of(findings)
-    json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
+    if is_over:
+        at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
+        print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
+    record["sentences"] = findings["sentences"]
+    json_output.emit("stacks", run_id=run_dir.name, seen=why, **record)
     for line in (*findings["sentences"], *lines):
         print(on_one_line(line))
     for report in findings["reports"] if full else ():
         _show_threads(report)
 
 
-def _recorded(run_dir: Path) -> tuple[Findings, str]:
+def _recorded(run_dir: Path) -> tuple[dict[str, object], str]:
     """The inspection recorded of a run that is over, and why it was made; the most useful one.
 
     Raises:
@@ -95,18 +99,18 @@ def _recorded(run_dir: Path) -> tuple[Findings, str]:
     """
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
-            return cast("Findings", seen), why
+            return seen, why
     raise MusterError(f"{run_dir.name} is over, and no hang was recorded")
 
 
 def _show_threads(report: Report) -> None:
-    """Print every thread of a rank, its innermost line last, and every child process."""
-    print(f"\nrank {report['rank']} (process {report.get('pid')})")
-    for thread in report.get("threads", ()):
-        print(on_one_line(f"  thread {thread['name']}"))
-        for frame in thread["frames"]:
-            print(on_one_line(f"    {frame['file']}:{frame['line']} in {frame['function']}"))
-            if frame.get("text"):
-                print(on_one_line(f"      {frame['text']}"))
-    for child in report.get("process", {}).get("children", ()):
-        print(on_one_line(f"  child process {child['pid']}, which {child['words']}"))
+    """Print every thread of a rank, its innermost line last; and its child processes."""
+    print(f"\nrank {report.rank} (process {report.pid})")
+    for thread in report.threads:
+        print(on_one_line(f"  thread {thread.name}"))
+        for frame in thread.frames:
+            print(on_one_line(f"    {frame.file}:{frame.line} in {frame.function}"))
+            if frame.text:
+                print(on_one_line(f"      {frame.text}"))
+    for child in report.process.children if report.process else ():
+        print(on_one_line(f"  child process {child.pid}, which {child.words}"))

@@ -1,25 +1,29 @@
-"""The leader passes requests from the run folder to all agents, and joins their answers.
-
-The messages, in JSON through the channels between leader and agents:
-
-    leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
-    agent -> leader     inspected: {"id", "report"}, one for each rank, then one with "complete"
-"""
+"""The leader passes requests from the run folder to all agents, and joins their answers."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypedDict
+
+import msgspec
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankEnd, RankView, view_of
 from launch.deadlines import AGENTS_ANSWER_INSPECTION_S, HANG_AT_LEAST_S
 from launch.ends import End
 from launch.nodes.channel import running_s
-from launch.nodes.message_types import Inspected, Report, Send
+from launch.nodes.messages import (
+    Inspect,
+    Inspected,
+    InspectedAll,
+    Message,
+    Report,
+    Still,
+    WaitedInVain,
+)
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
-from launch.runs.log_tail import RequestFile
+from launch.runs.log_tail import Request, RequestFile
 from launch.spec import LaunchSpec
 from muster.printable import duration
 from muster.run_files import STACKS
@@ -63,7 +67,7 @@ class RunInspection:
         spec: LaunchSpec,  # has the limit for a hang, and what to do then
         nodes: Sequence[str],
         requests: RequestFile,  # each request in it is for `begin`
-        send: Send,
+        send: Callable[[Message], None],
         print_line: Callable[[str], None],
     ) -> None:
         self._spec = spec
@@ -73,10 +77,12 @@ class RunInspection:
         self._send = send
         self._print_line = print_line
         # by agent: for how long no worker has made progress, and when the agent reported that
-        self._still: dict[int, dict[str, float]] = {}
+        self._still: dict[int, tuple[Still, float]] = {}
         self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
         self.hang: End | None = None  # a hang because of which the run must end
-        self._timeout: Findings = {}  # of ranks that have waited in a collective in vain
+        self._timeout: dict[
+            str, object
+        ] = {}  # the record of ranks that have waited in a collective in vain
         self._gatherings: dict[str, Gathering] = {}
         self.findings_of: dict[str, list[str]] = {}  # the sentences, by reason
         self._is_pause_too_long = False
@@ -93,48 +99,51 @@ class RunInspection:
             if name != "end" and (late or len(gathering.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
-    def begin(self, request: Mapping[str, object]) -> None:
+    def begin(self, request: Request) -> None:
         """Pass a request on to the agents."""
-        if request.get("ask") == "stacks":
-            self._ask(str(request["id"]))
+        if request.ask == "stacks":
+            self._ask(request.id)
 
-    def note_wait(self, index: int, what: str | None) -> None:
-        """Note what an agent waits for, so that it sees no progress of workers; None: nothing."""
-        if what is None:
+    def note_wait(self, index: int, what: str) -> None:
+        """Note what an agent waits for, so that it sees no progress of workers; "": nothing."""
+        if not what:
             self._waits.pop(index, None)
             return
         self._waits[index] = what
         if index in self._still:
-            self._still[index]["at"] = running_s()
+            self._still[index] = (self._still[index][0], running_s())
 
-    def take(self, index: int, message: Inspected) -> None:
+    def take(self, index: int, message: Still | WaitedInVain | Inspected | InspectedAll) -> None:
         """Take an agent's answer."""
-        name = str(message["id"])
-        if "still" in message:
-            still = message["still"]
-            self._still[index] = {"s": still["s"], "pause_s": still["pause_s"], "at": running_s()}
+        match message:
+            case Still():
+                self._still[index] = (message, running_s())
+            case WaitedInVain():
+                self._look("timeout")
+            case Inspected(name, report):
+                if (gathering := self._gathering(name)) is not None:
+                    gathering.reports[report.rank] = report
+                    gathering.node_of[report.rank] = self._nodes[index]
+            case InspectedAll(name):
+                if (gathering := self._gathering(name)) is not None:
+                    gathering.complete.add(index)
+
+    def _gathering(self, name: str) -> Gathering | None:
+        """The answers to a question; nobody asks for those of the end."""
         if name == "end":
-            self._gatherings.setdefault(name, Gathering(name))
-        if "look" in message:
-            self._look(name)
-        elif (gathering := self._gatherings.get(name)) is not None:
-            if "report" in message:
-                rank = message["report"]["rank"]
-                gathering.reports[rank] = message["report"]
-                gathering.node_of[rank] = self._nodes[index]
-            if message.get("complete"):
-                gathering.complete.add(index)
+            return self._gatherings.setdefault(name, Gathering(name))
+        return self._gatherings.get(name)
 
     def _look(self, why: str) -> None:
         """Ask all agents for one of `OWN_REASONS`; if that was done, let waiting workers go on."""
         if why in self.findings_of:
-            self._send(inspect={"id": why, "ask": "resume"})
+            self._send(Inspect(why, "resume"))
         elif why not in self._gatherings:
             self._ask(why)
 
     def _ask(self, name: str) -> None:
         self._gatherings[name] = Gathering(name)
-        self._send(inspect={"id": name, "ask": "stacks"})
+        self._send(Inspect(name, "stacks"))
 
     def _look_for_hang(self) -> None:
         """Ask all agents what their workers do, once in each pause that is too long."""
@@ -143,7 +152,7 @@ class RunInspection:
         if self.hang is not None:  # the run is being ended because of a hang: workers change
             return
         still_s = self._still_s()
-        pause_s = max(still["pause_s"] for still in self._still.values())
+        pause_s = max(still.longest_pause_s for still, _ in self._still.values())
         limit_s = self._spec.hang_after_s or max(HANG_AT_LEAST_S, PAUSES * pause_s)
         if still_s > limit_s and not self._is_pause_too_long:
             self._is_pause_too_long = True
@@ -157,7 +166,7 @@ class RunInspection:
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
         now = running_s()
-        return min(still["s"] + now - still["at"] for still in self._still.values())
+        return min(still.still_s + now - at_s for still, at_s in self._still.values())
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
@@ -182,7 +191,7 @@ class RunInspection:
     def _conclude(self, gathering: Gathering) -> None:
         findings = self._findings(gathering)
         if gathering.name not in OWN_REASONS:
-            self._requests.answer(gathering.name, **findings)
+            self._requests.answer(gathering.name, **msgspec.to_builtins(findings))
             return
         if gathering.name == "hang" and not self._is_pause_too_long:
             return  # workers made progress during the inspection
@@ -190,9 +199,9 @@ class RunInspection:
         if gathering.name == "hang":
             self._announce(findings)
         else:
-            self._timeout = findings
+            self._timeout = msgspec.to_builtins(findings)
         self._write(gathering.name, findings)
-        self._send(inspect={"id": gathering.name, "ask": "resume"})
+        self._send(Inspect(gathering.name, "resume"))
 
     def _findings(self, gathering: Gathering) -> Findings:
         """The answers and what they mean, so that one file has all of it."""
@@ -238,7 +247,7 @@ class RunInspection:
 
     def _write(self, name: str, findings: Findings) -> None:
         with suppress(CannotWrite):  # no reason to end a run
-            write_json(STACKS.path(self._run_dir, name=name), findings)
+            write_json(STACKS.path(self._run_dir, name=name), msgspec.to_builtins(findings))
 
 
 def sentences_of(findings: Findings) -> list[str]:
@@ -253,16 +262,16 @@ def views_of(findings: Findings) -> dict[int, RankView]:
     """What each rank does, from a recorded inspection."""
     ends = findings["ends"]
     views = {
-        int(report["rank"]): view_of(
-            report, findings["node_of"][str(report["rank"])], ends.get(str(report["rank"]))
+        report.rank: view_of(
+            report, findings["node_of"][str(report.rank)], ends.get(str(report.rank))
         )
         for report in findings["reports"]
     }
     groups = [group for view in views.values() for group in view.groups.values()]
     for rank in {rank for group in groups for rank in group.ranks} - set(views):
         if str(rank) not in ends:  # nothing is known about this rank
-            views[rank] = view_of({"rank": rank}, "a node that does not answer")
+            views[rank] = view_of(Report(rank=rank), "a node that does not answer")
     for name, end in ends.items():
         if int(name) not in views:
-            views[int(name)] = view_of({"rank": int(name)}, str(end["node"]), end)
+            views[int(name)] = view_of(Report(rank=int(name)), end["node"], end)
     return dict(sorted(views.items()))

@@ -10,10 +10,17 @@ from typing import Any
 import yaml
 
 from muster import records, run_files
-from muster.records import STEP, fits
+from muster.records import fits
 
 WINDOW = 20  # steps for the rate
 NEVER = "never"
+# What is read of the record of a step; another version's may lack it.
+STEP = {
+    "step": records.is_count,
+    "epoch": records.is_whole,
+    "loss": (None, records.is_number_or_nan),  # one that is not finite is written as null
+    "step_s": records.is_number,
+}
 
 
 def step_progress(run_dir: Path) -> dict[str, Any] | None:
@@ -26,7 +33,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     path = run_files.METRICS.path(run_dir, rank=0)
     steps = [
         record
-        for record in records.last_objects(path)  # another version's may lack fields
+        for record in records.last_objects(path)
         if record.get("kind") == "step" and fits(record, STEP)
     ]
     if not steps:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from launch.agent.agent import NodeAttempt, Outcome, PartState, Signals
@@ -17,9 +18,21 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import STOPPABLE
 from launch.nodes.channel import MARK, Channel
+from launch.nodes.messages import (
+    Assign,
+    Ended,
+    InspectedAll,
+    OddMessage,
+    Released,
+    Stop,
+    WorkerEnded,
+    from_agent,
+    from_leader,
+)
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
+from muster.run_files import AGENT_END
 from tests.commands import call, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import run_well, start, submit
@@ -118,19 +131,46 @@ def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
     """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
     monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
     own, others = socket.socketpair()
-    leader = Channel(own.fileno(), own.detach())
-    received = Channel(others.fileno(), others.detach())
+    leader = Channel(own.fileno(), own.detach(), from_leader)
+    received = Channel(others.fileno(), others.detach(), from_agent)
     part = replace(assignment(tmp_path), counts=(1, 1))
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
     agent._workload = Workload(part, [])
     agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
     with ThreadPoolExecutor() as pool:
         end = pool.submit(agent._end)
-        assert received.first("ended") is not None
-        agent._inspect()._answers.put({"id": "7", "complete": True})
-        received.send(go=True)
+        assert received.first(Ended) is not None
+        agent._inspect()._answers.put(InspectedAll("7"))
+        received.send(Released())
         assert end.result() == 1
     assert received.receive() == []
+    for channel in (leader, received):
+        channel.close()
+
+
+def test_big_tracebacks_of_many_ranks_fit_through_the_channel(tmp_path, monkeypatch):
+    """The records of ranks stay in their own files: that of the agent has none of them."""
+    monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
+    ranks = tuple(range(24))
+    record = {"host": "here", "pid": 7, "time_unix_s": 8.0, "code": 1, "cause": "crash"}
+    record |= {"message": "ValueError: 7", "traceback": "x" * 600_000}
+    write(tmp_path, {f"exits/rank_{rank:05d}.json": {**record, "rank": rank} for rank in ranks})
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach(), from_leader)
+    received = Channel(others.fileno(), others.detach(), from_agent)
+    part = replace(assignment(tmp_path), ranks=ranks)
+    agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
+    agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(agent._end)
+        told = []
+        while not told or told[-1] != Ended(1):
+            message = received.first(WorkerEnded, Ended, OddMessage)
+            assert isinstance(message, WorkerEnded | Ended), message
+            told.append(message)
+        assert end.result() == 1
+    assert [message.end.rank for message in told[:-1]] == list(ranks)
+    assert AGENT_END.path(tmp_path, node=0).stat().st_size < 10_000
     for channel in (leader, received):
         channel.close()
 
@@ -158,11 +198,11 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
 def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
     """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""
     sleeps = NodeCommand("node0", 0, ("sleep", "300", str(tmp_path)), {}, str(tmp_path))
-    assigned = {"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}
-    stop = {"stop": 128 + signal.SIGINT, "signal": "SIGINT"}
-    messages = [assigned, stop] if is_assigned else [stop]
+    assigned = json.dumps(replace(assignment(tmp_path), commands=(sleeps,)).to_json()).encode()
+    stop = Stop(128 + signal.SIGINT, "told to stop", "SIGINT")
+    messages = [Assign(assigned), stop] if is_assigned else [stop]
     reads, writes = os.pipe()
-    os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
+    os.write(writes, b"".join(MARK + msgspec.json.encode(one) + b"\n" for one in messages))
     command = [sys.executable, "-m", "launch.agent"]
     with os.fdopen(reads, "rb") as stdin:
         agent = subprocess.Popen(command, cwd=CHECKOUT, stdin=stdin, stdout=subprocess.PIPE)
@@ -170,7 +210,7 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
         assert agent.stdout is not None
         with os.fdopen(writes, "wb"):  # open until its part has ended
             for line in agent.stdout:
-                if b'"ended"' in line:
+                if b'"kind":"ended"' in line:
                     break
         assert agent.wait(timeout=300) == 128 + signal.SIGINT
 
@@ -178,12 +218,12 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
 def test_worker_that_can_stop_gets_the_leaders_reason(tmp_path):
     """It prints the reason in its last line: `stopped cleanly after step 7 (SIGINT)`."""
     own, others = socket.socketpair()
-    leader = Channel(own.fileno(), own.detach())
+    leader = Channel(own.fileno(), own.detach(), from_leader)
     to_agent = Channel(others.fileno(), others.detach())
     agent = NodeAttempt(assignment(tmp_path), leader, Signals(), tmp_path, WarmInterpreter())
     with closing(leader), closing(to_agent), ended(subprocess.Popen(["sleep", "300"])) as worker:
         reason = write(tmp_path / STOPPABLE, {str(worker.pid): ""}) / str(worker.pid)
-        to_agent.send(stop=130, why="told to stop (SIGINT)", signal="SIGINT", hurry=False)
+        to_agent.send(Stop(130, "told to stop (SIGINT)", "SIGINT"))
         agent._hear()
         agent._stop()
         assert reason.read_text() == "SIGINT"

@@ -11,7 +11,22 @@ import pytest
 
 from configs.settings.launch import PortRange
 from launch.agent import connections
-from launch.agent.connections import Connections, Connector, Listener, Meeting, ends_in
+from launch.agent.connections import Connections, Connector, Listener, Meeting
+from launch.nodes.messages import (
+    Accepted,
+    Broken,
+    ChoosePort,
+    ChosenPort,
+    Connect,
+    Connected,
+    ConnectionEnds,
+    Endpoint,
+    Keep,
+    Listening,
+    Message,
+    Start,
+    Unreached,
+)
 from muster.errors import MusterError
 from tests.launch import pretended
 from tests.launch.submit import wait_until
@@ -39,9 +54,9 @@ def connect():
         yield make
 
 
-def until(agents, is_enough: Callable[[list], bool]) -> list[list[dict]]:
+def until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
     """What each of them reports, until that is enough of it."""
-    reports: list[list[dict]] = [[] for _ in agents]
+    reports: list[list[Message]] = [[] for _ in agents]
 
     def look() -> bool:
         for agent, messages in zip(agents, reports, strict=True):
@@ -52,24 +67,24 @@ def until(agents, is_enough: Callable[[list], bool]) -> list[list[dict]]:
     return reports
 
 
-def all_of(reports: list[list[dict]]) -> bool:
+def all_of(reports: list[list[Message]]) -> bool:
     return all(reports)
 
 
-def names(messages: list[dict]) -> list[str]:
-    return [next(iter(message)) for message in messages]
+def kinds(messages: list[Message]) -> list[type[Message]]:
+    return [type(message) for message in messages]
 
 
-def mirrored(report: dict) -> dict:
-    return {"own": report["peer"], "peer": report["own"]}
+def mirrored(ends: ConnectionEnds) -> ConnectionEnds:
+    return ConnectionEnds(ends.peer, ends.own)
 
 
 def test_both_ends_report_the_same_connection(node_0, connect):
     """The other node comes from its own address on the network, though the way has another."""
     node = connect(node_0.port, own="127.0.0.7")
     (accepted,), (connected,) = until([node_0, node], all_of)
-    assert mirrored(accepted["accepted"]) == connected["connected"]
-    assert connected["connected"]["peer"] == [HERE, node_0.port]
+    assert mirrored(accepted.ends) == connected.ends
+    assert connected.ends.peer == Endpoint(HERE, node_0.port)
     assert (node_0.own_address, node.own_address) == (HERE, "127.0.0.7")
 
 
@@ -77,21 +92,21 @@ def test_both_ends_report_the_same_connection(node_0, connect):
 def test_an_end_that_closes_is_reported_by_the_other_at_once(node_0, connect, who):
     node = connect(node_0.port)
     (accepted,), (connected,) = until([node_0, node], all_of)
-    node_0.keep(ends_in(accepted["accepted"]))
-    gone, left, own = node, node_0, accepted["accepted"]
+    node_0.keep(accepted.ends)
+    gone, left, own = node, node_0, accepted.ends
     if who == "node 0":
-        gone, left, own = node_0, node, connected["connected"]
+        gone, left, own = node_0, node, connected.ends
     gone.close()
     ((broken, *_),) = until([left], all_of)
-    assert broken == {"broken": {**own, "how": "closed"}}
+    assert broken == Broken(own, "closed")
 
 
 def test_a_node_whose_connection_ends_connects_again(node_0, connect):
     node = connect(node_0.port)
     until([node_0, node], all_of)
     node_0._forget(next(iter(node_0._open.values())))
-    _, own = until([node_0, node], lambda reports: "connected" in names(reports[1]))
-    assert names(own) == ["broken", "connected"] and not node.is_cut_off
+    _, own = until([node_0, node], lambda reports: Connected in kinds(reports[1]))
+    assert kinds(own) == [Broken, Connected] and not node.is_cut_off
 
 
 def test_node_that_lost_node_0_counts_as_cut_off(node_0, connect):
@@ -110,13 +125,13 @@ def test_node_retries_until_node_0_listens_and_reports_refusal(connect):
         port = taken.getsockname()[1]
     node = connect(port)
     ((refused,),) = until([node], all_of)
-    assert refused == {"unreached": "connection refused"}
+    assert refused == Unreached("connection refused")
     assert node.tick() == []  # not again
     node_0 = Listener("node0", HERE, [port])
     with ExitStack() as stack:
         stack.callback(node_0.close)
         _, own = until([node_0, node], all_of)
-    assert names(own) == ["connected"]
+    assert kinds(own) == [Connected]
 
 
 @pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
@@ -124,27 +139,27 @@ def test_node_0_may_have_a_name_as_address(node_0, connect, name):
     """A launcher of another package may know no more."""
     ((report, *_),) = until([connect(node_0.port, address=name)], all_of)
     if name == "localhost":
-        assert report["connected"]["peer"] == [HERE, node_0.port]
+        assert report.ends.peer == Endpoint(HERE, node_0.port)
     else:
-        assert report["unreached"]
+        assert isinstance(report, Unreached) and report.reason
 
 
 def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect):
     ((report,),) = until([connect(node_0.port, own="192.0.2.1")], all_of)
-    assert "address" in report["unreached"]
+    assert "address" in report.reason
 
 
 def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
     """Nobody reads it, and the end that comes after it is seen all the same."""
     with socket.create_connection((HERE, node_0.port)) as other:
         ((accepted,),) = until([node_0], all_of)
-        node_0.keep(ends_in(accepted["accepted"]))
+        node_0.keep(accepted.ends)
         other.sendall(b"muster:{\n")
         for _ in range(10):
             assert node_0.tick() == []
         other.shutdown(socket.SHUT_WR)
         ((broken,),) = until([node_0], all_of)
-    assert broken == {"broken": {**accepted["accepted"], "how": "closed"}}
+    assert broken == Broken(accepted.ends, "closed")
 
 
 @pytest.mark.slow
@@ -164,10 +179,10 @@ def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
         thread.start()
     try:
         (others,) = until([node_0], lambda reports: len(reports[0]) == len(sent))
-        assert names(others) == ["accepted"] * len(sent)
+        assert kinds(others) == [Accepted] * len(sent)
         node = connect(node_0.port)
         (accepted,), (connected,) = until([node_0, node], all_of)
-        assert mirrored(accepted["accepted"]) == connected["connected"]
+        assert mirrored(accepted.ends) == connected.ends
     finally:
         over.set()
         for thread in threads:
@@ -180,7 +195,7 @@ def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypa
     monkeypatch.setattr(connections, "NODE_0_CLOSES_UNKNOWN_AFTER_S", 0.1)
     known = connect(node_0.port)
     (accepted,), _ = until([node_0, known], all_of)
-    node_0.keep(ends_in(accepted["accepted"]))
+    node_0.keep(accepted.ends)
     with ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection((HERE, node_0.port)))
@@ -188,18 +203,16 @@ def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypa
         assert len(node_0._open) == 6
         node = connect(node_0.port)
         (own,) = until([node], all_of)
-        wanted = {"accepted": mirrored(own[0]["connected"])}
+        wanted = Accepted(mirrored(own[0].ends))
         (reports,) = until([node_0], lambda reports: wanted in reports[0])
         assert len(node_0._open) <= 6
-        assert known.tick() == [] and {"broken": {**accepted["accepted"], "how": "closed"}} not in (
-            reports
-        )
+        assert known.tick() == [] and Broken(accepted.ends, "closed") not in reports
 
 
 def test_no_stranger_comes_in_after_the_start(node_0, connect):
     node = connect(node_0.port)
     (accepted,), _ = until([node_0, node], all_of)
-    node_0.keep(ends_in(accepted["accepted"]))
+    node_0.keep(accepted.ends)
     with socket.create_connection((HERE, node_0.port)) as stranger:
         until([node_0], all_of)
         node_0.stop_accepting()
@@ -208,7 +221,7 @@ def test_no_stranger_comes_in_after_the_start(node_0, connect):
     assert node.tick() == node_0.tick() == []
     late = connect(node_0.port)
     ((refused,),) = until([late], all_of)
-    assert refused == {"unreached": "connection refused"}
+    assert refused == Unreached("connection refused")
 
 
 def test_connections_have_keepalive_and_fifteen_second_timeout_at_both_ends(node_0, connect):
@@ -254,9 +267,8 @@ def agents():
         def make(count: int, **more) -> list:
             made = []
             for index in range(count):
-                reports: list[dict] = []
-                report = lambda reports=reports, **message: reports.append(message)  # noqa: E731
-                own = Connections(assignment(index, count, **more), report)
+                reports: list[Message] = []
+                own = Connections(assignment(index, count, **more), reports.append)
                 stack.callback(own.close)
                 made.append((own, reports))
             return made
@@ -270,30 +282,32 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
     with socket.create_server((HERE, 0)) as other:
         first = other.getsockname()[1]
         ((node_0, reports), (node_1, own)) = agents(2, ports=PortRange(first, first + 20))
-        where = reports.pop()["listening"]
-        node_1.hear({"connect": where})
+        where = reports.pop().at
+        node_1.hear(Connect(where.address, where.port))
         assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
-        node_0.hear({"keep": reports.pop()["accepted"]})
-        node_0.hear({"choose_port": True})
+        node_0.hear(Keep(reports.pop().ends))
+        node_0.hear(ChoosePort())
         node_0.tick()
-        port = reports.pop()["master_port"]
-        assert len({where["port"], port}) == 2
-        assert {where["port"], port} <= {*range(first + 1, first + 21)}
+        chosen = reports.pop()
+        assert isinstance(chosen, ChosenPort)
+        port = chosen.port
+        assert len({where.port, port}) == 2
+        assert {where.port, port} <= {*range(first + 1, first + 21)}
         for one in (node_0, node_1):
             assert one.master_port is None
-            one.hear({"start": port})
+            one.hear(Start(port))
             assert one.master_port == port and one.own_address == HERE
 
 
-def reported(meeting: Meeting, index: int, reports: list[dict]) -> None:
+def reported(meeting: Meeting, index: int, reports: list[Message]) -> None:
     """The leader takes what this node reports."""
     for report in reports:
         match report:
-            case {"listening": where}:
-                meeting.listens(where)
-            case {"accepted": ends}:
+            case Listening(at):
+                meeting.listens(at)
+            case Accepted(ends):
                 meeting.accepted(ends)
-            case {"connected": ends}:
+            case Connected(ends):
                 meeting.connected(index, ends)
 
 
@@ -301,7 +315,7 @@ def test_a_program_that_accepts_everything_is_no_node_0(agents):
     """As where an address of node 0 is one of this node, too; node 0 waits elsewhere."""
     ((_, own), (node_1, reports)) = agents(2)
     with socket.create_server((HERE, 0)) as other:
-        node_1.hear({"connect": {"address": HERE, "port": other.getsockname()[1]}})
+        node_1.hear(Connect(HERE, other.getsockname()[1]))
         assert wait_until(lambda: node_1.tick() or reports)
         caught, _ = other.accept()
         caught.close()
@@ -319,9 +333,9 @@ def test_runs_sharing_a_port_range_connect_only_own_nodes(agents):
         runs = [agents(2, ports=PortRange(first, first + 20)) for _ in range(2)]
         ports = []
         for (node_0, own), (node_1, reports) in runs:
-            where = own[0]["listening"]
-            ports.append(where["port"])
-            node_1.hear({"connect": where})
+            where = own[0].at
+            ports.append(where.port)
+            node_1.hear(Connect(where.address, where.port))
             pair = (node_0, node_1)
             assert wait_until(lambda: [one.tick() for one in pair] and own[1:] and reports)  # noqa: B023
         assert len({*ports, first}) == 3
@@ -337,6 +351,6 @@ def test_a_port_for_torch_that_is_in_use_is_refused(agents):
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         ((node_0, _),) = agents(1, master_port=port)
-        node_0.hear({"choose_port": True})
+        node_0.hear(ChoosePort())
         with pytest.raises(MusterError, match=f"--master-port {port} is in use on node0"):
             node_0.tick()

@@ -12,6 +12,15 @@ from launch.agent.led_run import AgentConnection, Attempt, LedRun
 from launch.ends import End, Kind
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
+from launch.nodes.messages import (
+    Beat,
+    ChosenPort,
+    Done,
+    Ended,
+    Note,
+    from_agent,
+    from_leader,
+)
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import commands_of
 from muster import run_files
@@ -45,8 +54,8 @@ def test_agent_that_dies_while_starting_is_not_started_twice(tmp_path, monkeypat
 def connected():
     """An agent's channel, and what it writes to."""
     to_leader, to_agent = os.pipe(), os.pipe()
-    own = AgentConnection(AgentProcess(Channel(to_leader[0], to_agent[1]), None))
-    other = Channel(to_agent[0], to_leader[1])
+    own = AgentConnection(AgentProcess(Channel(to_leader[0], to_agent[1], from_agent), None))
+    other = Channel(to_agent[0], to_leader[1], from_leader)
     yield own, other
     for one in (own.channel, other):
         one.close()
@@ -61,11 +70,11 @@ def agent():
 def test_agent_that_ended_during_wait_for_nodes_is_not_alive(agent):
     """Nobody looks at its channel then; what it has sent before is for the next attempt."""
     own, other = agent
-    other.send(beat=1.0)
+    other.send(Beat(1.0))
     assert own.lives()
     other.close()
     assert not own.lives()
-    assert own.channel.receive() == [{"beat": 1.0}]
+    assert own.channel.receive() == [Beat(1.0)]
 
 
 def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
@@ -73,7 +82,7 @@ def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
     now_s = channel.running_s()
     monkeypatch.setattr(channel, "running_s", lambda: now_s + 60.0)
     assert not own.lives()
-    other.send(beat=1.0)
+    other.send(Beat(1.0))
     assert own.lives()
 
 
@@ -111,7 +120,7 @@ def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_pat
         return own.loss()
 
     assert loss_after(20) is None
-    other.send(beat=1.0)
+    other.send(Beat(1.0))
     assert loss_after(10) is None
     assert loss_after(10).kind == Kind.SILENT
 
@@ -119,8 +128,8 @@ def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_pat
 def test_agent_that_waits_for_a_disk_is_named_once_with_its_file(agent, tmp_path):
     own, _ = agent
     own.begin(assignment(tmp_path), tmp_path)
-    stands = [{"stands_s": 1.0}, *({"stands_s": s, "waits_for": "/disk/x"} for s in (31.0, 61.0))]
-    assert [own.stall_line(one) for one in (*stands, {}, {})] == [
+    stands = [Beat(5.0, seconds, "/disk/x") for seconds in (1.0, 31.0, 61.0, 0.0, 0.0)]
+    assert [own.stall_line(one) for one in stands] == [
         None,
         "node0 has done nothing for 31 s: it waits for /disk/x; is its disk full or slow?",
         None,
@@ -140,9 +149,9 @@ def test_heartbeats_of_agents_cause_no_extra_read_of_run_files(agent, tmp_path, 
     looks = []
     monkeypatch.setattr(attempt._follower, "poll", lambda last=False: looks.append(now_s[0]))
     for _ in range(20):
-        other.send(beat=1.0)
+        other.send(Beat(1.0))
         attempt._tick()
-    other.send(done=True)
+    other.send(Done())
     attempt._tick()
     assert own.is_done and len(looks) == 1
     now_s[0] += 1.0
@@ -161,8 +170,9 @@ def test_equal_notes_of_nodes_are_joined_and_hidden_by_quiet(agent, tmp_path, ca
         with connected() as (own, other):
             attempt = Attempt(spec, [agent[0], own], [], lambda: False, prefixes=True)
             attempt.start([first, second])
-            agent[1].send(notes=["few files"])
-            other.send(notes=["few files", "old"])
+            agent[1].send(Note("few files"))
+            other.send(Note("few files"))
+            other.send(Note("old"))
             attempt._tick()
         assert capsys.readouterr().err == printed
 
@@ -185,8 +195,8 @@ def test_recovery_of_attempt_that_ends_at_once_is_reported(
     spec = replace(LaunchSpec("run", tmp_path, Program(())), attempt=1)
     attempt = Attempt(spec, [own], [], lambda: False, prefixes=False)
     attempt.start([assignment(tmp_path)])
-    other.send(master_port=20_000)
-    other.send(done=True)
-    other.send(ended={"code": 0})
+    other.send(ChosenPort(20_000))
+    other.send(Done())
+    other.send(Ended(0))
     assert attempt.wait() == 0
     assert f"attempt 2: {words}" in capfd.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 
 from launch.agent.connections import MOST_ACCEPTED, Loss, Meeting
 from launch.deadlines import BOTH_ENDS_REPORT_BREAK_S
+from launch.nodes.messages import Broken, ConnectionEnds, Endpoint
 
 NODE_0 = ["10.10.1.1", 20_000]
 
@@ -14,13 +15,13 @@ def node(index: int, port: int = 40_000) -> list:
     return [f"10.10.1.{index + 1}", port]
 
 
-def ends(own: list, peer: list, **more) -> dict:
-    return {"own": own, "peer": peer, **more}
+def ends(own: list, peer: list) -> ConnectionEnds:
+    return ConnectionEnds(Endpoint(*own), Endpoint(*peer))
 
 
 def meeting(count: int, join_s: float = 300.0) -> Meeting:
     made = Meeting([f"host{index}" for index in range(count)], join_s, now_s=100.0)
-    made.listens({"address": NODE_0[0], "port": NODE_0[1]})
+    made.listens(Endpoint(*NODE_0))
     return made
 
 
@@ -45,7 +46,8 @@ def test_a_node_counts_when_both_ends_report_the_same_connection():
     made.accepted(ends(NODE_0, node(2)))
     assert made.missing == []
     met = made.newly_met()
-    assert sorted(one["peer"] for one in met) == [node(1), node(2)] and made.newly_met() == []
+    assert {one.peer for one in met} == {Endpoint(*node(1)), Endpoint(*node(2))}
+    assert made.newly_met() == []
 
 
 @pytest.mark.parametrize("accepted", [
@@ -118,9 +120,9 @@ def test_a_connection_that_breaks_before_the_start_is_no_loss():
         made.accepted(ends(NODE_0, node(1, port)))
         made.connected(1, ends(node(1, port), NODE_0))
         assert made.missing == [] and len(made.newly_met()) == 1
-        made.broken(0, ends(NODE_0, node(1, port), how="closed"), 101.0)
+        made.broken(0, Broken(ends(NODE_0, node(1, port)), "closed"), 101.0)
         assert made.missing == [1]
-        made.broken(1, ends(node(1, port), NODE_0, how="closed"), 101.0)
+        made.broken(1, Broken(ends(node(1, port), NODE_0), "closed"), 101.0)
     assert made.loss(1_000.0) is None
 
 
@@ -131,9 +133,9 @@ def test_strangers_that_end_are_forgotten_and_lose_nobody():
         made.accepted(ends(NODE_0, ["10.9.9.9", port]))
     assert len(made._accepted) <= MOST_ACCEPTED + 1
     made = begun(3)
-    made.broken(0, ends(NODE_0, ["10.9.9.9", 7], how="closed"), 101.0)
-    made.broken(1, ends(["10.9.9.9", 7], NODE_0, how="closed"), 101.0)
-    made.broken(2, ends(node(1), NODE_0, how="closed"), 101.0)  # that is not its own
+    made.broken(0, Broken(ends(NODE_0, ["10.9.9.9", 7]), "closed"), 101.0)
+    made.broken(1, Broken(ends(["10.9.9.9", 7], NODE_0), "closed"), 101.0)
+    made.broken(2, Broken(ends(node(1), NODE_0), "closed"), 101.0)  # that is not its own
     assert made.loss(200.0) is None
 
 
@@ -155,7 +157,7 @@ def test_lost_node_does_not_depend_on_order_of_reports(reports, lost):
         made = begun(4)
         for by, of in order:
             both = (NODE_0, node(of)) if by == 0 else (node(of), NODE_0)
-            made.broken(by, ends(*both, how="silent"), 200.0)
+            made.broken(by, Broken(ends(*both), "silent"), 200.0)
         assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S / 2) is None  # others may still report
         at = 200.0 + BOTH_ENDS_REPORT_BREAK_S
         assert made.loss(at) == Loss(lost, "silent", BOTH_ENDS_REPORT_BREAK_S)

@@ -14,6 +14,8 @@ from launch.agent.processes.workers import (
 )
 from launch.ends import End, Kind, StarterEnd, WorkerEnd, cause_of
 from launch.runs.end_facts import EndFacts, ends_on_disk
+from muster.run_files import AGENT_END
+from muster.writing import read_json
 from tests.launch.pretended import assignment
 from tests.written import write
 
@@ -79,7 +81,8 @@ def test_records_of_a_node_have_the_agents_values(node, tmp_path):
     """What a worker has recorded itself is not written twice."""
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
-    record = write_exit(node, Outcome(1, "command", "", ends=tuple(ends)), 100.0, [], 0)
+    assert write_exit(node, Outcome(1, "command", "", ends=tuple(ends)), 100.0, [], 0) == ""
+    record = read_json(AGENT_END.path(tmp_path, node=0))
     assert [End.from_json(value) for value in record["ends"]] == ends[1:]
     assert set(ends_on_disk(EndFacts(tmp_path, 2))) == set(ends)
 
@@ -127,8 +130,9 @@ def test_worker_aborted_by_nccl_for_lost_peer_is_no_cause(aborted, why, kind):
     assert (end.kind, end.exit_code) == (kind, 134)
     if kind is not Kind.KILLED:
         assert end.message.endswith(why)
-        elsewhere = End(Kind.ENDED, "node1", 20.0, 1, message="hung")
-        rank_1 = elsewhere if why == LATE else replace(elsewhere, kind=Kind.KILLED, signal=9)
+        rank_1 = End(Kind.KILLED, "node1", 20.0, 1, signal=9)
+        if why == LATE:
+            rank_1 = End(Kind.ENDED, "node1", 20.0, 1, message="hung")
         assert cause_of([end, rank_1]) is rank_1
 
 

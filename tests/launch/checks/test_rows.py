@@ -5,18 +5,27 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from msgspec import convert
 
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
+from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
-from launch.nodes.resources import Cores
+from launch.nodes.node_facts import OF_AGENT
+from launch.nodes.resources import Cores, SharedMemory
 from launch.spec import WorkersPython
 
-VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
+PACKAGES = {**dict.fromkeys(OF_AGENT, "7.0"), "torch": "2.13.0", "transformers": "5.23.0"}
+
+
+def versions(*plugins, **packages):
+    return {"python": "3.11.7", "packages": {**PACKAGES, **packages}, "plugins": [*plugins]}
+
+
 NET = "10.10.1.0/24"
-ENOUGH = {"bytes": 8 << 30, "free_bytes": 8 << 30}
-DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
+ENOUGH = SharedMemory(8 << 30, 8 << 30)
+DISK = {"folder": "/logs", "exists": True, "free_bytes": 50_000_000_000}
 FOUR_CORES = Cores([[0], [1], [2], [3]], None)
 
 
@@ -28,10 +37,10 @@ def probe(index, **spoilt):
     disks = {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK}
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
-    healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
-    assert spoilt.keys() <= healthy.keys()
-    return {**healthy, **spoilt}
+    healthy |= {"shared": True, "versions": versions(), "foreign": [], "disks": disks, "gpus": []}
+    healthy |= {"interfaces": [interface], "came_by": [], "towards_srun": None, "workers": None}
+    healthy |= {"has_rsync": True}
+    return convert({**healthy, **spoilt}, Probe)
 
 
 def findings(
@@ -63,17 +72,17 @@ def test_a_healthy_cluster_is_all_ok(launcher):
 
 
 FOREIGN = {"shared": False, "foreign": ["data", "train"]}
-SMALL = {"bytes": 64 << 20, "free_bytes": 60_000_000}
-OF_TWO = {**ENOUGH, "free_bytes": 300 << 20}
-FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
+SMALL = SharedMemory(64 << 20, 60_000_000)
+OF_TWO = ENOUGH._replace(free_bytes=300 << 20)
+FULL = {"run folder": {**DISK, "free_bytes": 3_000_000_000}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
 
 SPOILT = [
     ("python", "FAIL", {"versions": None}, "node1: no environment at /home"),
-    ("python", "FAIL", {"versions": {**VERSIONS, "torch": None}}, "has no torch"),
-    ("python", "FAIL", {"versions": {**VERSIONS, "torch": "2.1"}}, "node1: python 3.11.7, tor"),
-    ("python", "warn", {"versions": {**VERSIONS, "plugins": ["muster.tasks:rte"]}}, "adds rte to"),
+    ("python", "FAIL", {"versions": versions(torch=None)}, "has no torch"),
+    ("python", "FAIL", {"versions": versions(torch="2.1")}, "node1: python 3.11.7, torch 2.1"),
+    ("python", "warn", {"versions": versions("muster.tasks:rte")}, "adds rte to"),
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
     ("/dev/shm", "warn", {"shared_memory": SMALL}, "node1: /dev/shm has 60 of 67 MB free"),
@@ -162,8 +171,8 @@ def test_clocks_that_are_all_off_are_perhaps_this_machines():
     assert row.fix.startswith("run there: ")
 
 
-BARE = {"python": "3.11.7", "torch": None, "transformers": None}
-THEIRS = {**BARE, "torch": "2.9.0"}
+BARE = versions(torch=None, transformers=None)
+THEIRS = versions(torch="2.9.0", transformers=None)
 NAMED = WorkersPython(("torch",), "/opt/python")
 CHOSEN = WorkersPython(("torch",), is_chosen_here=True)
 
@@ -195,7 +204,19 @@ def test_a_node_without_musters_environment_gets_one_that_fits_the_run():
     )
 
 
+def test_packages_that_a_nodes_agent_lacks_are_named_with_setup():
+    """As an environment lacks them that an earlier version has made."""
+    lacking = versions(msgspec=None, psutil=None)
+    row = node_checks.python(findings(nodes={1: {"versions": lacking}}, workers=NAMED))
+    (line,) = row.found
+    assert row.verdict == "FAIL"
+    assert line == "node1: /home/me/muster/.venv/bin/python has no msgspec, psutil"
+    assert row.fix.startswith(
+        "make it on all nodes: muster run --hosts HOSTS --setup --python /opt/python"
+    )
+
+
 def test_missing_packages_of_the_trainer_are_named_with_what_installs_them():
-    spoilt = {0: {"versions": {**VERSIONS, "torch": None}, "python": sys.executable}}
+    spoilt = {0: {"versions": versions(torch=None), "python": sys.executable}}
     row = node_checks.python(findings(launcher="local", nodes=spoilt))
     assert row.fix.startswith("install: ") and "or name another with --python" in row.fix

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.settings.launch import ONE_PER_GPU, LaunchConfig
+from configs.settings.launch import ONE_PER_GPU, LaunchConfig, Sending
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 from muster.errors import MusterError
@@ -27,3 +27,12 @@ def test_a_user_without_a_name_has_hosts(tmp_path):
     launch = LaunchConfig(launcher="ssh", hosts=str(hosts))
     launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig()))
     assert [spec.name for spec in launcher.specs()] == ["node0", "node1"]
+
+
+def test_rsync_that_this_machine_lacks_is_named_with_other_problems(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launch = LaunchConfig(launcher="ssh", send=Sending("data"))
+    problems = [*Ssh(Settings(launch, SshConfig(), SlurmConfig())).problems()]
+    assert len(problems) == 2 and problems[1] == (
+        "--send needs rsync, which this machine lacks; run: sudo apt-get install rsync"
+    )

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +18,21 @@ from launch.agent import log_sync
 from launch.agent.log_sync import LogSync, ReceivedFiles
 from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
 from launch.nodes.channel import MARK, Channel, RunningClock, wait_for_news, waiting_for
+from launch.nodes.messages import (
+    Beat,
+    File,
+    Note,
+    OddMessage,
+    Released,
+    from_agent,
+    from_leader,
+)
 from muster import run_files
 from muster.errors import MusterError
 from tests.written import write
+
+BEAT = MARK + b'{"kind": "beat", "sent_unix_s": 1.0}\n'
+RELEASED = MARK + b'{"kind": "released"}\n'
 
 
 def assignment(run_dir: Path, node: int) -> SimpleNamespace:
@@ -32,10 +45,17 @@ def source_of(run_dir: Path, node: int) -> LogSync:
     return LogSync(assignment(run_dir, node))
 
 
-def take(run_dir: Path, message, node: int = 0, host: str | None = None) -> None:
+def take(run_dir: Path, message: File, node: int = 0, host: str | None = None) -> None:
     """What this node has sent arrives; it is on this host, or the given one."""
-    part = {"at": 0, "last": True, **message}
-    receiver(run_dir, node).take(part, host or socket.gethostname())
+    receiver(run_dir, node).take(message, host or socket.gethostname())
+
+
+def whole(name: str, data: bytes = b"") -> File:
+    return File(os.fsencode(name), 0, data, True)
+
+
+def names_in(sent) -> list[str]:
+    return [os.fsdecode(message.name) for message in sent]
 
 
 @cache
@@ -55,7 +75,8 @@ def pair():
 def pipe():
     """The two ends of a pipe, each as a channel."""
     reads, writes = os.pipe()
-    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
+    sender = Channel(os.open(os.devnull, os.O_RDONLY), writes)
+    receiver = Channel(reads, os.dup(1), from_agent)
     with closing(sender), closing(receiver):
         yield sender, receiver
 
@@ -70,7 +91,6 @@ def test_noise_before_a_message_is_kept_apart(channel_and_other):
     channel, other = channel_and_other
     other.sendall(b"Welcome to node3!\n" + MARK + b'{"beat": true}\n' + MARK + b"{half")
     assert channel.receive() == [{"beat": True}] and channel.noise == ["Welcome to node3!"]
-    other.sendall(b"\n")
     other.close()
     assert channel.receive() == [] and channel.ended
 
@@ -100,7 +120,7 @@ def test_messages_arrive_as_they_were_sent_in_whatever_pieces(messages):
 def test_a_full_pipe_blocks_nobody(channel_and_other):
     channel, other = channel_and_other
     for _ in range(100):
-        channel.send(data="x" * 50_000)
+        channel.send(Note("x" * 50_000))
     assert channel.waiting_bytes > 1_000_000
     other.close()
     channel.flush()
@@ -118,13 +138,24 @@ def test_message_on_one_channel_ends_the_wait_for_all(ends):
         assert wait_for_news([quiet, channel, over], 0.0) == set()
 
 
+def test_wait_for_news_ends_when_unsent_data_can_be_sent(channel_and_other):
+    channel, other = channel_and_other
+    channel.write(b"x" * 10_000_000)
+    assert channel.waiting_bytes and wait_for_news([channel], 0.0) == set()
+    while channel.waiting_bytes:
+        other.recv(1 << 20)
+        if wait_for_news([channel], 0.0):
+            channel.receive()
+    assert wait_for_news([channel], 0.0) == set()
+
+
 def test_message_that_came_during_a_stall_counts_as_sign_of_life(channel_and_other, monkeypatch):
     """By a slow disk, say: the other side was not silent."""
     now_s = [0.0]
     monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
     channel, other = channel_and_other
     channel.receive()
-    other.sendall(MARK + b'{"beat": 1.0}\n')
+    other.sendall(BEAT)
     now_s[0] = 20.0
     assert channel.silent_s < 1.0
     channel.receive()
@@ -142,7 +173,7 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
         now_s[0] += 1.0
         while left and left[0] <= now_s[0]:
             left.pop(0)
-            other.sendall(MARK + b'{"beat": 1.0}\n')
+            other.sendall(BEAT)
 
     monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
     monkeypatch.setattr("time.sleep", pass_a_second)
@@ -153,51 +184,67 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
 def test_messages_wait_for_a_reader_that_stands_still_for_a_minute(channel_and_other, monkeypatch):
     """It lives, and waits for its disk; an agent that had gone meanwhile would be lost."""
     channel, other = channel_and_other
+    channel.decode = from_leader
     now_s = held_up(channel, other, monkeypatch, *range(60))
-    channel.send(ended={"code": 0}, data="x" * 1_000_000)
-    other.sendall(MARK + b'{"go": true}\n')
+    channel.send(Note("x" * 1_000_000))
+    other.sendall(RELEASED)
     channel.drain(10.0)
     assert 60.0 < now_s[0] < 75.0 and channel.waiting_bytes
-    assert {"go": True} in channel.receive()
+    assert Released() in channel.receive()
 
 
 def test_files_wait_for_a_reader_that_stands_still_for_a_minute(
     channel_and_other, tmp_path, monkeypatch
 ):
     channel, other = channel_and_other
+    channel.decode = from_leader
     now_s = held_up(channel, other, monkeypatch, *range(60))
     for file in (run_files.METRICS, run_files.OUTPUT):
         write(tmp_path, {str(file.path(tmp_path, rank=0)): b"x" * 1_500_000})
-    other.sendall(MARK + b'{"go": true}\n')
+    other.sendall(RELEASED)
     source_of(tmp_path, 0).send_rest(channel, 10.0)
     assert 60.0 < now_s[0] < 75.0
-    assert {"go": True} in channel.receive()
+    assert Released() in channel.receive()
 
 
-def beat_of(channel, other) -> dict:
+def beat_of(channel, other) -> Beat:
     """What a beat says, from a thread as the heartbeat's."""
     thread = threading.Thread(target=channel.beat)
     thread.start()
     thread.join()
-    return json.loads(other.recv(10_000).removeprefix(MARK))
+    return from_leader(other.recv(10_000).removeprefix(MARK))
 
 
 def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypatch):
     channel, other = channel_and_other
     now_s = held_up(channel, other, monkeypatch)
     now_s[0] = 2.0
-    assert beat_of(channel, other).keys() == {"beat"}  # it comes round
+    assert not beat_of(channel, other).stands_s  # it comes round
     with waiting_for("/disk/record.json"):
         now_s[0] = 40.0
         beat = beat_of(channel, other)
-    assert (beat["stands_s"], beat["waits_for"]) == (38.0, "/disk/record.json")
+    assert (beat.stands_s, beat.waits_for) == (38.0, "/disk/record.json")
     beat = beat_of(channel, other)
-    assert beat["stands_s"] == 40.0
-    assert beat["waits_for"].startswith("beat_of (tests/launch/nodes/")
+    assert beat.stands_s == 40.0
+    assert beat.waits_for.startswith("beat_of (tests/launch/nodes/")
     with waiting_for("its --prologue"):
         now_s[0] = 80.0
         channel.receive()  # its loop goes on
-        assert beat_of(channel, other)["waits_for"] == "its --prologue"
+        assert beat_of(channel, other).waits_for == "its --prologue"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"kind": "beat"}', b'{"kind": "bea', b'{"\xff": 1}', b'{"a": ' + b"[" * 99_999]
+    + [b'{"kind": "beat", "sent_unix_s": 1e999}', b'{"kind": "beat", "sent_unix_s": true}'],
+)  # fmt: skip
+def test_refused_message_stands_as_odd_between_the_others(channel_and_other, line):
+    channel, other = channel_and_other
+    channel.decode = from_leader
+    other.sendall(BEAT + MARK + line + b"\n" + RELEASED)
+    first, odd, last = channel.receive()
+    assert (first, last) == (Beat(1.0), Released()) and channel.has_message
+    assert isinstance(odd, OddMessage) and str(odd).isprintable() and len(str(odd)) < 500
 
 
 def test_a_line_without_end_is_no_message(channel_and_other, monkeypatch):
@@ -232,7 +279,7 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
     with pytest.raises(MusterError, match="a file that is not its own to write"):
-        take(tmp_path, {"file": name, "at": 0, "data": ""})
+        take(tmp_path, whole(name))
 
 
 @pytest.mark.parametrize(
@@ -242,16 +289,15 @@ def test_a_node_writes_its_own_files_only(name, tmp_path):
 )
 def test_a_node_writes_no_file_of_another(name, tmp_path):
     with pytest.raises(MusterError, match="a file that is not its own to write"):
-        take(tmp_path, {"file": name, "at": 0, "data": "", "last": True}, node=1, host="mine")
+        take(tmp_path, whole(name), node=1, host="mine")
     for own in ("exits/rank_00001.json", "agents/node_00001.json", "environment/mine.json"):
-        take(tmp_path, {"file": own, "at": 0, "data": "", "last": True}, node=1, host="mine")
+        take(tmp_path, whole(own), node=1, host="mine")
         assert (tmp_path / own).exists()
 
 
 def test_node_of_unknown_host_writes_no_environment_file(tmp_path):
     """It was refused at once, and sends what an earlier run has left there."""
-    message = {"file": "environment/node0.json", "at": 0, "data": "", "last": True}
-    receiver(tmp_path, 0).take(message, None)
+    receiver(tmp_path, 0).take(whole("environment/node0.json"), None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -270,7 +316,7 @@ def test_fifo_in_run_folder_is_named_and_not_sent(tmp_path, capsys):
     for name in ("workers/rank_00000.out", "exits/rank_00000.json"):
         os.mkfifo(there / name)
     source = source_of(there, 0)
-    sent = [message["file"] for _ in range(2) for message in sent_by(source)]
+    sent = [name for _ in range(2) for name in names_in(sent_by(source))]
     assert sent == ["workers/rank_00000.err"]
     printed = capsys.readouterr().err.splitlines()
     assert sorted(printed) == [
@@ -309,10 +355,10 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     everything(there, (0,))
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
     messages = sent_by(source_of(there, 0))
-    assert {run_files.matching(message["file"]).pattern for message in messages} == home
-    (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
-    parts = [one for one in messages if one["file"] == model]
-    assert len(parts) > 1 and [one["last"] for one in parts] == [False] * (len(parts) - 1) + [True]
+    assert {run_files.matching(name).pattern for name in names_in(messages)} == home
+    (model,) = {name for name in names_in(messages) if name.startswith("model/")}
+    parts = [one for one in messages if one.name == model.encode()]
+    assert len(parts) > 1 and [one.last for one in parts] == [False] * (len(parts) - 1) + [True]
     for message in messages:
         assert message is not parts[-1] or not (here / model).exists()
         take(here, message)
@@ -326,7 +372,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
 
 def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
-    names = [{one["file"] for one in sent_by(source_of(tmp_path, node))} for node in (0, 1)]
+    names = [{*names_in(sent_by(source_of(tmp_path, node)))} for node in (0, 1)]
     host = socket.gethostname()
     assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
     assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
@@ -355,9 +401,9 @@ class Narrow:
     def __init__(self):
         self.sent, self.waiting_bytes = [], 0
 
-    def send(self, **message):
+    def send(self, message):
         self.sent.append(message)
-        self.waiting_bytes += len(str(message))
+        self.waiting_bytes += len(msgspec.json.encode(message))
 
 
 def test_fast_growing_file_does_not_delay_other_files(tmp_path, monkeypatch):
@@ -371,7 +417,7 @@ def test_fast_growing_file_does_not_delay_other_files(tmp_path, monkeypatch):
             more.write(b"x" * 1_000)
         channel = Narrow()
         assert source._send(channel)
-        names += [message["file"] for message in channel.sent]
+        names += names_in(channel.sent)
     assert names.count(metrics) == 1 and names.count(output) > 5
 
 
@@ -381,14 +427,14 @@ def test_file_that_appears_during_a_turn_is_sent(tmp_path, monkeypatch):
     source = source_of(tmp_path, 0)
     assert source._send(Narrow())  # its turn is not over
     write(tmp_path, {"agents/node_00000.json": "{}"})
-    sent = {message["file"] for message in sent_by(source)}
+    sent = names_in(sent_by(source))
     assert "agents/node_00000.json" in sent
 
 
 def test_a_full_disk_at_home_is_one_line(tmp_path):
     (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
     with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
-        take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True})
+        take(tmp_path, whole("summary.json", b"x"))
 
 
 @pytest.mark.parametrize("stopped_s", [40.0, 100_000.0])

@@ -1,17 +1,19 @@
 """Gradients take the network that all nodes have in common, and not the one for logging in."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from msgspec.structs import replace
+
+from launch.nodes.answers import Interface
 from launch.nodes.network_choice import Choice, choose
 from muster.errors import MusterError
 
 
 def probe(*addresses, came_by=()):
-    interfaces = [
-        {"name": f"eth{i}", "address": address, "netmask": netmask}
-        for i, (address, netmask) in enumerate(addresses)
-    ]
-    return {"interfaces": interfaces, "came_by": list(came_by)}
+    """Of a node with these addresses, each on a card of its own."""
+    interfaces = [Interface(f"eth{index}", *address) for index, address in enumerate(addresses)]
+    return SimpleNamespace(interfaces=interfaces, came_by=came_by)
 
 
 LOOP = ("127.0.0.1", "255.0.0.0")
@@ -78,7 +80,10 @@ def test_ipv6_is_used_if_asked_for_or_alone():
     assert choose(probes, NAMES, NONE, None) == expected
     assert choose(probes, ["fd00::1", "fd00::2"], NONE, None) == expected
     pairs = zip(probes, PROBES, strict=True)
-    both = [{**four, "interfaces": six["interfaces"] + four["interfaces"]} for six, four in pairs]
+    both = [
+        SimpleNamespace(interfaces=six.interfaces + four.interfaces, came_by=four.came_by)
+        for six, four in pairs
+    ]
     assert choose(both, NAMES, NONE, None).network == "10.10.1.0/24"
 
 
@@ -89,7 +94,7 @@ def test_ipv4_comes_first_on_the_interface_of_ssh():
 
     def node(i, *more):
         both = probe(four[i], slaac[i], *more, came_by=[four[i][0]])
-        both["interfaces"][1]["name"] = both["interfaces"][0]["name"]
+        both.interfaces[1] = replace(both.interfaces[1], name="eth0")
         return both
 
     assert choose([node(0), node(1)], NAMES, NONE, None).network == "128.110.0.0/22"

@@ -1,115 +1,97 @@
-"""Archives are checked as they are unpacked, and what came first is known by its names."""
+"""What a node compares, and that its Python may be old."""
 
-import io
 import os
-import stat
-import tarfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import vermin
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launch.nodes import node_data
+from launch.nodes.survey import Survey, local_transport
+from tests.launch.submit import alive, wait_until
+from tests.written import executable, write
 
 
-def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, to
-    return member
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    """The list of places is the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def device(name: str) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type = tarfile.CHRTYPE
-    return member
+def version(folder: Path) -> str:
+    return node_data.version_of(node_data.entries_of(str(folder)))
 
 
-@pytest.mark.parametrize("has_filter", [True, False])
-@pytest.mark.parametrize(
-    "members",
-    [
-        [link("out", "deep"), tarfile.TarInfo("out/x")],
-        [link("out", "deep"), tarfile.TarInfo("out")],
-        [link("d/e/s", "../.."), link("t", "d/e/s/..")],
-        [link("hard", "../../x", tarfile.LNKTYPE)],
-        [link("up", "a/../../x")],
-        [tarfile.TarInfo("/etc/evil")],
-        [device("null")],
-    ],
-)
-def test_a_tar_file_is_checked_also_where_python_has_no_checks(
-    tmp_path, members, has_filter, monkeypatch
-):
-    if not has_filter:
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    path = tmp_path / "set.tar"
-    with tarfile.open(path, "w") as made:
-        for member in members:
-            made.addfile(member, io.BytesIO())
-    (tmp_path / "into").mkdir()
-    with pytest.raises(node_data.Refused, match=r"^set\.tar: "):
-        node_data._unpack("tar", str(path), str(tmp_path / "into"))
+def test_version_changes_with_all_that_rsync_compares_and_no_more(tmp_path):
+    folder = write(tmp_path / "data", {"a": "first", "deep/b": "x"})
+    (folder / "link").symlink_to("a")
+    seen = [version(folder)]
+    second = int((folder / "a").stat().st_mtime)
+    os.utime(folder / "a", ns=(0, second * 10**9 + 7))  # some disks keep whole seconds
+    write(folder, {node_data.DATA_MARK: "[]"})
+    assert version(folder) == seen[0]
+
+    def is_new() -> bool:
+        seen.append(version(folder))
+        return len(seen) == len({*seen})
+
+    os.utime(folder / "a", (0, second - 1))
+    assert is_new()
+    (folder / "deep/b").write_text("longer")
+    assert is_new()
+    (folder / "deep/empty").mkdir()
+    assert is_new()
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("deep/b")
+    assert is_new()
+    (folder / "deep/b").rename(folder / "deep/c")
+    assert is_new()
 
 
-@pytest.mark.parametrize("has_filter", [True, False])
-def test_links_inside_are_made_and_files_are_one_s_own(tmp_path, monkeypatch, has_filter):
-    if not has_filter:
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    path = tmp_path / "set.tar"
-    mark = link(node_data.DATA_MARK, "deep/file")
-    theirs = tarfile.TarInfo("deep/file")
-    theirs.uid, theirs.gid, theirs.uname, theirs.mode = 1234, 1234, "nobody", 0o4777
-    with tarfile.open(path, "w") as made:
-        for member in [theirs, link("deep/up", "../top"), link("top", "deep/file"), mark]:
-            made.addfile(member, io.BytesIO())
-    into = tmp_path / "into"
-    into.mkdir()
-    node_data._unpack("tar", str(path), str(into))
-    assert not (into / mark.name).is_symlink()
-    state = (into / "deep/file").stat()
-    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (os.geteuid(), 0o755)
-    assert (into / "deep/up").resolve() == (into / "deep/file").resolve()
-
-
-NAMES = st.text("ab.\u00e4 ", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
-TREES = st.recursive(
-    st.binary(max_size=4), lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
-)
-
-
-def plant(folder: Path, tree: dict) -> None:
-    folder.mkdir()
-    for name, inner in tree.items():
-        if isinstance(inner, dict):
-            plant(folder / name, inner)
-        else:
-            (folder / name).write_bytes(inner)
-
-
-@given(st.dictionaries(NAMES, TREES, max_size=4), st.integers(0, 20))
-def test_part_of_sent_data_is_known_from_its_listing(tmp_path_factory, tree, count):
-    """So whoever goes on knows from the names on the node what is missing."""
-    folder = tmp_path_factory.mktemp("trees")
-    plant(folder / "whole", tree)
-    entries = [*node_data.data_entries(str(folder / "whole"))]
-    assert len({entry[0] for entry in entries}) == len([*(folder / "whole").rglob("*")])
-    (folder / "part").mkdir()
-    for entry in entries[:count]:
-        path = folder / "part" / entry[0]
-        if entry[1] == "folder":
-            path.mkdir()
-        else:
-            path.write_bytes((folder / "whole" / entry[0]).read_bytes())
-    part = [*node_data.data_entries(str(folder / "part"))]
-    assert [entry[:3] for entry in part] == [entry[:3] for entry in entries[:count]]
-    is_same = node_data.content_of(part, str(folder / "part")) == node_data.content_of(
-        entries, str(folder / "whole")
+def test_first_line_of_rsync_is_the_cause_but_not_that_of_a_new_place():
+    text = (
+        "--link-dest arg does not exist: /x\nrsync: connection unexpectedly closed\nrsync error\n"
     )
-    assert is_same == (count >= len(entries))
+    assert node_data.rsync_error(12, text) == "rsync: connection unexpectedly closed"
+    assert node_data.rsync_error(11, "--link-dest arg") == "rsync ended with exit code 11"
 
 
-def test_receiver_of_data_runs_on_python_3_8():
+def about(folder: Path, *, copies: bool) -> dict:
+    """The first question about a place."""
+    source = {"source": str(folder), "version": "1", "count": 1, "copies": copies}
+    return {"place": str(folder / "set"), "name": "", **source}
+
+
+def test_claim_that_the_leader_no_longer_keeps_is_given_up(tmp_path):
+    """As after a break of the link, which the node's Python would not notice for hours."""
+    source = Path(node_data.__file__).read_text()
+    quick = ModuleType("quick")
+    quick.__file__ = str(tmp_path / "quick.py")
+    Path(quick.__file__).write_text(source.replace("SILENT_S = 300", "SILENT_S = 1"))
+
+    def claim(survey: Survey) -> str:
+        return survey.ask(node_data.claim_data_place)[0].value.state
+
+    with Survey(local_transport(1), quick) as first, Survey(local_transport(1), node_data) as other:
+        for survey in (first, other):
+            survey.ask(node_data.find_data_place, **about(tmp_path, copies=False))
+        assert claim(first) == "claimed" and claim(other) == "taken"
+        first.ask(node_data.keep_data_place)
+        assert wait_until(lambda: claim(other) == "claimed")
+
+
+def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
+    rsync = executable(tmp_path / "bin" / "rsync", "#!/bin/bash\nexec tail -f $0\n")
+    monkeypatch.setenv("PATH", str(rsync.parent), prepend=":")
+    with Survey(local_transport(1), node_data) as survey:
+        survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
+        survey.ask(node_data.claim_data_place)
+        assert alive(rsync)
+        assert not survey.ask(node_data.keep_data_place)[0].value.over
+    assert wait_until(lambda: alive(rsync) == [])
+
+
+def test_nodes_side_of_sending_runs_on_python_3_8():
     visitor = vermin.visit(Path(node_data.__file__).read_text())
     assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_data.__file__} says where"

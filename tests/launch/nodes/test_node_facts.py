@@ -1,5 +1,6 @@
 """A node without iproute2 reports its addresses, too."""
 
+import os
 import sys
 
 import pytest
@@ -19,3 +20,13 @@ def test_node_without_iproute2_and_psutil_says_what_to_install(monkeypatch, tmp_
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(OSError, match="install iproute2 or psutil"):
         node_facts._interfaces()
+
+
+def test_failure_that_names_half_a_character_is_a_reason(monkeypatch):
+    """As the path of a file may have it, which is no UTF-8."""
+
+    def fail(question):
+        raise OSError(os.fsdecode(b"no /home/\xff"))
+
+    monkeypatch.setattr(node_facts, "tell_time", fail)
+    assert node_facts.reply({"function": "tell_time"}) == {"failed": r"no /home/\udcff"}

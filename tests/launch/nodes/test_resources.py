@@ -12,6 +12,7 @@ from launch.nodes.resources import (
     CPUS,
     THREADS,
     Cores,
+    SharedMemory,
     parts_of,
     raise_file_limit,
     share_cores,
@@ -218,6 +219,6 @@ MB = 1 << 20
     (300 * MB, 2, "/dev/shm has 315 of 2147 MB free, and "),
 ])  # fmt: skip
 def test_shared_memory_too_small_for_the_workers_is_named(free, workers, line):
-    found = too_little_shared({"bytes": 2048 * MB, "free_bytes": free}, workers)
+    found = too_little_shared(SharedMemory(2048 * MB, free), workers)
     assert bool(found) == bool(line) and found.startswith(line)
     assert too_little_shared(None, workers) == ""  # as on macOS

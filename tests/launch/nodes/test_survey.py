@@ -5,13 +5,16 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import vermin
+from msgspec import Raw
 
-from launch.nodes import answer_forms, node_data, node_facts, resources, survey
-from launch.nodes.resources import Cores
+from launch.nodes import channel, node_data, node_facts, resources, survey
+from launch.nodes.answers import answer_to
+from launch.nodes.messages import OddMessage
 from launch.nodes.survey import (
     CONNECTION_BROKE,
     ConnectionBroken,
@@ -20,7 +23,6 @@ from launch.nodes.survey import (
     facts_request,
     local_transport,
 )
-from muster.records import fits
 from tests.launch.submit import wait_until
 from tests.written import write
 
@@ -33,7 +35,7 @@ def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
     with facts_request("/nowhere" + 1000 * "/x") as request, Survey(local_transport(2)) as survey:
         probes, silent = survey.probes(request)
     assert silent == {}
-    assert [probes[i]["folder"] for i in (0, 1)] == ["/nowhere" + 1000 * "/x"] * 2
+    assert [probes[i].folder for i in (0, 1)] == ["/nowhere" + 1000 * "/x"] * 2
 
 
 def test_failed_question_is_named_and_the_next_is_answered(monkeypatch):
@@ -60,6 +62,28 @@ def test_silent_node_does_not_delay_answers_of_others():
         assert survey.silent([0])[1].startswith("node1: no answer within 1 s; is it over")
 
 
+def test_survey_sleeps_while_nodes_are_silent(monkeypatch, tmp_path):
+    """Also one that does not read what it is sent, which is more than a pipe holds."""
+    turns = []
+
+    def receive(self):
+        turns.append(self)
+        return receive_all(self)
+
+    receive_all = channel.Channel.receive
+    monkeypatch.setattr(channel.Channel, "receive", receive)
+    monkeypatch.setattr(survey, "BEAT_EVERY_S", 300.0)
+    monkeypatch.setattr(
+        node_data, "__file__", str(write(tmp_path, {"long.py": 200_000 * "#"}) / "long.py")
+    )
+    silent = ["sleep", "10000"]
+    two = Transport(["node0", "node1"], [silent, silent], local_transport(2).explain)
+    with Survey(two, node_data) as asked:
+        assert asked.ask(node_facts.tell_time, timeout_s=1.0) == {}
+        assert all(channel.waiting_bytes for _, channel, _ in asked._starts)
+    assert len(turns) <= 10  # of two channels
+
+
 @pytest.mark.needs("ip")
 def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, monkeypatch):
     checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
@@ -69,7 +93,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     with facts_request() as request, Survey(local_transport(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
-    assert probe["shared"] and probe["folder"] == str(checkout)
+    assert probe.shared and probe.folder == str(checkout)
     assert not list(temporary.iterdir())
 
 
@@ -80,8 +104,8 @@ def test_named_node_folder_is_used_even_where_checkout_is_shared(tmp_path):
             (usual,), _ = (list(one.values()) for one in survey.probes(request))
         with facts_request(str(tmp_path / "own")) as request:
             (named,), _ = (list(one.values()) for one in survey.probes(request))
-    assert usual["shared"] and usual["folder"] == request["here"]
-    assert not named["shared"] and named["folder"] == str(tmp_path / "own")
+    assert usual.shared and usual.folder == request["here"]
+    assert not named.shared and named.folder == str(tmp_path / "own")
 
 
 @pytest.fixture
@@ -102,20 +126,19 @@ def installation(tmp_path, monkeypatch) -> Path:
 def test_node_uses_equal_installation_at_the_same_place(installation, tmp_path):
     with facts_request() as request, Survey(local_transport(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
-        assert probe["shared"] and probe["folder"] == str(installation)
-        assert probe["python"] == sys.executable
+        assert probe.shared and probe.folder == str(installation)
+        assert probe.python == sys.executable
         write(tmp_path, {"lib/python3.12/site-packages/muster-0.2.0.dist-info/RECORD": "another"})
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
-    assert not probe["shared"] and probe["folder"] == str(Path.home() / survey.FOLDER)
+    assert not probe.shared and probe.folder == str(Path.home() / survey.FOLDER)
     assert not [*installation.glob("logs")] and not [*(tmp_path / "project").iterdir()]
 
 
 def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
     """A run of both would have its folder in the installation."""
 
-    class Answer:
-        def __init__(self, shared: bool) -> None:
-            self.value = {"shared": shared}
+    def answer(shared):
+        return SimpleNamespace(value=SimpleNamespace(shared=shared))
 
     class Mixed(Survey):
         def __init__(self) -> None:
@@ -123,7 +146,7 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
 
         def ask(self, function, *_, request, **__):
             self.proofs.append(request["proof"])
-            return {0: Answer(bool(request["proof"])), 1: Answer(shared=False)}
+            return {0: answer(bool(request["proof"])), 1: answer(shared=False)}
 
         def silent(self, answers):
             return {}
@@ -131,7 +154,7 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
     mixed = Mixed()
     with facts_request() as request:
         probes, _ = mixed.probes(request)
-    assert [probe["shared"] for probe in probes.values()] == [False, False]
+    assert [probe.shared for probe in probes.values()] == [False, False]
     assert mixed.proofs == [request["proof"], ""]
 
 
@@ -150,7 +173,7 @@ def test_probe_is_one_text_without_a_name_of_two_meanings():
     with Survey(local_transport(1), node_data) as asked:
         found = asked.ask(resources.node_resources)[0].value
         assert asked.ask(node_facts.tell_time)
-    assert Cores(*found["cores"]) == resources.usable_cores()
+    assert found.cores == resources.usable_cores()
 
 
 def test_an_older_python_is_told_in_one_line():
@@ -266,29 +289,35 @@ def test_probe_that_ignores_sigterm_is_killed(monkeypatch):
     assert process.wait(timeout=300) == -9
 
 
+def in_json(value):
+    return Raw(json.dumps(value).encode())
+
+
 @pytest.mark.needs("ip")
 @pytest.mark.parametrize("change", [
     {"host": "../etc"}, {"host": "node\x1b[2J"}, {"gpus": [""] * 5000}, {"folder": 7},
     {"interfaces": [{"name": "eth0", "address": "x", "netmask": "24"}]}, {"versions": "2.6"},
     {"disks": {"logs": {"folder": "/", "exists": True, "free_bytes": "much"}}}, {"more": 1},
-    {"shared": "yes"}, {"python": "/usr/bin/python3\n"},
+    {"shared": "yes"}, {"python": "/usr/bin/python3\n"}, {"folder": "/home/\u202e"},
+    {"foreign": ["\ud800"]},
 ], ids=str)  # fmt: skip
 def test_facts_of_another_form_are_no_facts(change):
     with facts_request(disks={"data": Path("/nowhere/data")}) as request:
         facts = node_facts.describe({"request": request})
-    form = answer_forms.FORMS[node_facts.describe]
-    assert fits(json.loads(json.dumps(facts)), form)
-    assert not fits({**facts, **change}, form)
+    assert answer_to(node_facts.describe, in_json(facts)).host == facts["host"]
+    with pytest.raises(OddMessage):
+        answer_to(node_facts.describe, in_json({**facts, **change}))
 
 
 @pytest.mark.parametrize("odd", [
     [], [[[0]]], [[], None], [[[]], None], [[["0"]], None], [[[0]], "1"], [[[0]] * 70_000, None],
 ], ids=lambda odd: str(odd)[:20])  # fmt: skip
 def test_cores_of_another_form_are_no_cores(odd):
-    found = json.loads(json.dumps(resources.node_resources(None)))
-    form = answer_forms.FORMS[resources.node_resources]
-    assert fits(found, form) and fits({**found, "cores": [[[0, 1]], 1.5]}, form)
-    assert not fits({**found, "cores": odd}, form)
+    found = resources.node_resources(None)
+    limited = answer_to(resources.node_resources, in_json({**found, "cores": [[[0, 1]], 1.5]}))
+    assert limited.cores == resources.Cores([[0, 1]], 1.5)
+    with pytest.raises(OddMessage):
+        answer_to(resources.node_resources, in_json({**found, "cores": odd}))
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

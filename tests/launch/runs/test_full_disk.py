@@ -13,8 +13,9 @@ import pytest
 
 from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.processes import process_tree
-from launch.ends import End, Kind
+from launch.ends import Kind
 from launch.nodes.channel import Channel
+from launch.nodes.messages import Failed, from_agent, from_leader
 from launch.runs import run_record
 from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
@@ -116,14 +117,15 @@ def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):
     (tmp_path / "agents").mkdir()
     (tmp_path / "scratch").mkdir()
     leader, own = socket.socketpair()
-    with leader, closing(Channel(own.fileno(), own.detach())) as channel:
+    with leader, closing(Channel(own.fileno(), own.detach(), from_leader)) as channel:
         elsewhere = replace(assignment(tmp_path), proof="elsewhere")
         scratch = tmp_path / "scratch"
         attempt = NodeAttempt(elsewhere, channel, Signals(), scratch, WarmInterpreter())
         assert attempt.run() == 1
-        received = Channel(os.dup(leader.fileno()), os.dup(leader.fileno()))
+        received = Channel(os.dup(leader.fileno()), os.dup(leader.fileno()), from_agent)
         with closing(received):
-            message = received.first("failed")
-    end = End.from_json(message["failed"])
+            message = received.first(Failed)
+    assert message is not None
+    end = message.end
     assert (end.kind, end.exit_code) == (Kind.REFUSED, 1)
     assert f"{socket.gethostname()}: {tmp_path}/config.yaml: the disk is full" in end.text

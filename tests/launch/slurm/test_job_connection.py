@@ -3,12 +3,14 @@
 import json
 import socket
 import threading
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 import pytest
 
 from launch.nodes.channel import MARK
+from launch.nodes.messages import Assign
 from launch.slurm import job_connection
 from launch.slurm.job_connection import AgentListener, SlurmTask, connect, proof, signed, verified
 from muster.errors import MusterError
@@ -21,8 +23,12 @@ HALF = "\ud800"  # of a character; no encoder takes it alone
 DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
 
 
-def line(**message) -> bytes:
-    return MARK + json.dumps(message).encode() + b"\n"
+def line(kind: str, **message) -> bytes:
+    return MARK + json.dumps({"kind": kind, **message}).encode() + b"\n"
+
+
+def introduction(description: bytes, shown: object) -> bytes:
+    return line("introduction", task=b64encode(description).decode(), proof=shown)
 
 
 @pytest.fixture
@@ -72,18 +78,22 @@ def welcomed(leader: AgentListener) -> None:
 
 
 def test_strangers_are_not_taken_for_agents_and_learn_nothing(leader):
-    own = {"task": json.dumps({"index": 1, "name": "node1", "workers": 2})}
+    own = b'{"index": 1, "name": "node1", "workers": 2}'
+    nonce = line("nonce", nonce="n")
     for hello in (
         [b"GET / HTTP/1.1\r\n\r\n"],
-        [line(nonce="n"), line(**own, proof="guess")],
-        [line(nonce="n"), line(**own, proof=proof("other", "agent"))],
-        [line(nonce="n"), line(task=["no", "text"], proof=["no", "text"]), line(**own)],
-        [line(nonce="n"), line(**own, proof=HALF)],
-        [line(nonce=HALF), line(task=HALF, proof=HALF)],
-        [line(nonce="n"), line(**own), line(**own, proof=7)],
-        [line(nonce="n"), line(**own, proof="é")],
-        [line(nonce="n"), MARK + b'{"task": ' + DEEP + b', "proof": ' + DEEP + b"}\n"],
-        [MARK + b'{"nonce": ' + DEEP + b"}\n", line(**own, proof="guess")],
+        [nonce, introduction(own, "guess")],
+        [nonce, introduction(own, proof("other", "agent"))],
+        [nonce, line("introduction", task=["no", "text"], proof=["no", "text"]), nonce],
+        [nonce, nonce],
+        [introduction(own, "guess"), nonce],
+        [line("released"), nonce],
+        [nonce, introduction(own, HALF)],
+        [line("nonce", nonce=HALF), line("introduction", task=HALF, proof=HALF)],
+        [nonce, introduction(own, None), introduction(own, 7)],
+        [nonce, introduction(own, "é")],
+        [nonce, MARK + b'{"kind": "introduction", "task": ' + DEEP + b', "proof": ""}\n'],
+        [MARK + b'{"kind": "nonce", "nonce": ' + DEEP + b"}\n", introduction(own, "guess")],
         [MARK + b"[" * 100_000 + b"\n"],
     ):
         with socket.create_connection((HERE, leader.port)) as stranger:
@@ -115,11 +125,11 @@ ODD = [
 def test_an_agent_that_describes_itself_oddly_is_named(leader, description, why):
     """It knows the secret, so it is one of the nodes that fails, not the process it speaks to."""
     with socket.create_connection((HERE, leader.port)) as agent:
-        agent.sendall(line(nonce="n"))
+        agent.sendall(line("nonce", nonce="n"))
         assert come(leader, lambda _: leader.unproven[0].peer_nonce is not None) == []
         nonce = json.loads(agent.recv(1000).removeprefix(MARK))["nonce"]
-        shown = proof("secret", "agent", leader.port, "n", nonce, description)
-        agent.sendall(line(task=description, proof=shown))
+        shown = proof("secret", "agent", leader.port, "n", nonce, description.encode())
+        agent.sendall(introduction(description.encode(), shown))
         with pytest.raises(MusterError) as refused:
             come(leader)
     assert HERE in str(refused.value) and why in str(refused.value)
@@ -127,7 +137,8 @@ def test_an_agent_that_describes_itself_oddly_is_named(leader, description, why)
 
 
 @pytest.mark.parametrize("hello", [
-    line(nonce="n", proof=HALF), line(nonce=HALF, proof=7), line(nonce=[], proof="é"), b"\n" * 5000,
+    line("nonce", nonce="n", proof=HALF), line("nonce", nonce=HALF, proof=7),
+    line("nonce", nonce="n", proof="é"), line("welcome"), b"\n" * 5000,
 ])  # fmt: skip
 def test_a_stranger_in_the_place_of_the_leader_is_not_believed(hello):
     with socket.create_server((HERE, 0)) as trap:
@@ -204,8 +215,8 @@ def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
     own = assignment(tmp_path)
     mine = signed(own, "token", 0)
     assert verified(mine, "token", 0) == own
-    forged = json.loads(json.dumps(mine))
-    forged["assignment"]["cwd"] = "/elsewhere"
+    forged = Assign(mine.assignment.replace(b'"cwd": "', b'"cwd": "/elsewhere'), mine.proof)
+    assert forged != mine
     for message, token, task in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
         with pytest.raises(MusterError, match="not from its leader"):
             verified(message, token, task)

@@ -1,6 +1,5 @@
 """A leader in a job: one srun starts its agents, which come to it; without any Slurm here."""
 
-import json
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from configs.settings.launch import PortRange
 from launch.leading import leader
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
+from launch.nodes.messages import Assign
 from launch.runs import run_record
 from launch.slurm import node_health, run_job
 from launch.slurm.current_job import CurrentJob
@@ -133,14 +133,15 @@ def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypa
     here, sent = nodes(), []
     real = Channel.send
 
-    def send(channel, **message):
-        sent.append(json.dumps(message))
-        real(channel, **message)
+    def send(channel, message):
+        sent.append(message)
+        real(channel, message)
 
     monkeypatch.setattr(Channel, "send", send)
     assert lead(here, spec) == 0
     assert (tmp_path / "run" / "workers" / "rank_00001.out").read_text() == "hidden\n"
-    assert any("assignment" in text for text in sent) and "hidden" not in "".join(sent)
+    assigned = [message.assignment for message in sent if isinstance(message, Assign)]
+    assert len(assigned) == 2 and not any(b"hidden" in each for each in assigned)
 
 
 # written at once: whoever looks between two lines would see only the first

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import Sending as DataSending
 from configs.settings.remote import SshConfig
 from launch.launchers.ssh import Ssh
 from launch.leading.leader import lead
-from launch.nodes import node_facts
+from launch.nodes import node_data, node_facts
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec
 from launch.ssh import transfer
@@ -165,3 +167,130 @@ def test_a_start_up_file_that_spoils_rsync_s_answer_is_named(hosts, tmp_path):
     (tmp_path / "homes" / "a" / ".bashrc").write_text("echo you have new mail\n")
     with pytest.raises(MusterError, match=r"^a: the start-up file of .* prints something, which"):
         transfer.send_checkout([node], SshConfig())
+
+
+# -- the data of a run ----------------------------------------------------------------------------
+
+# Stands before rsync on this machine, but not on nodes: it records its process and its options,
+# and limits its speed while a file of that name exists.
+RECORDS = """#!/bin/bash
+case $1 in --server) exec {rsync} "$@" ;; esac
+echo $$ >> {folder}/started
+[ ! -e {folder}/slow ] || exec {rsync} --bwlimit=2m "$@"
+exec {rsync} --stats --log-file={folder}/log.$$ "$@"
+"""
+
+
+@pytest.fixture
+def recorded(hosts, tmp_path, monkeypatch):
+    """Records each rsync of this machine."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    recording = RECORDS.format(rsync=shutil.which("rsync"), folder=tmp_path)
+    executable(tmp_path / "bin" / "rsync", recording)
+    return lambda: (tmp_path / "started").read_text().splitlines()
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = write(tmp_path / "data", {"a.txt": "first", "deep/large": os.urandom(3_000_000)})
+    (folder / "link").symlink_to("deep/large")
+    Path(os.fsdecode(bytes(folder) + b"/\xff")).write_text("not UTF-8")
+    return folder
+
+
+def send(data: Path, nodes, place: str = "~/my set") -> list[Path]:
+    sending = DataSending(str(data), place)
+    return [*map(Path, transfer.send_data(sending, nodes, SshConfig(), quiet=True).values())]
+
+
+def below(folder: Path) -> dict[str, bytes | str]:
+    """All files and links of a folder, but our mark."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if not path.is_symlink() else "link"
+        for path in folder.rglob("*")
+        if not path.is_dir() and path.name != node_data.DATA_MARK
+    }
+
+
+def test_data_goes_to_all_nodes_and_a_second_time_nothing_is_sent(hosts, data, recorded):
+    nodes = hosts("a", "b")
+    places = send(data, nodes)
+    assert [place.name for place in places] == ["my set", "my set"]
+    assert [below(place) for place in places] == [below(data)] * 2
+    assert len(recorded()) == 2
+    assert send(data, nodes) == places and len(recorded()) == 2
+
+
+def test_nodes_that_share_a_home_get_the_data_by_one_rsync(hosts, data, recorded):
+    places = send(data, hosts("a", "b", c="a", d="a"))
+    assert len(recorded()) == 2 and len({*places}) == 2
+    assert [below(place) for place in places] == [below(data)] * 4
+
+
+def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
+    hosts, data, recorded, tmp_path
+):
+    (node,) = hosts("a")
+    (tmp_path / "slow").touch()
+    folder = tmp_path / "homes/a/.my set.muster-sending"
+
+    def size_bytes() -> int:
+        (copied, *_) = [*folder.glob("data/deep/.large.*"), *folder.glob("partial/large"), None]
+        return copied.stat().st_size if copied else 0
+
+    def interrupt():
+        assert wait_until(lambda: size_bytes() > 1_000_000)
+        os.kill(int(recorded()[0]), signal.SIGTERM)
+
+    user = threading.Thread(target=interrupt)
+    user.start()
+    with pytest.raises(MusterError, match=r"; the same command continues from what was sent$"):
+        send(data, [node])
+    user.join()
+    assert not (tmp_path / "homes/a/my set").exists()
+    assert wait_until((folder / "partial/large").exists)
+    came = size_bytes()
+    (tmp_path / "slow").unlink()
+    (place,) = send(data, [node])
+    assert below(place) == below(data) and not folder.exists()
+    (log,) = tmp_path.glob("log.*")
+    sent = int(re.search(r"sent ([\d,]+) bytes", log.read_text())[1].replace(",", ""))
+    assert sent < 3_100_000 - came
+
+
+@pytest.mark.needs("root")
+def test_node_with_a_full_disk_is_named_and_ends_other_transfers(hosts, data, recorded, tmp_path):
+    nodes = hosts("a", "b")
+    (tmp_path / "slow").touch()
+    full = tmp_path / "homes/b/disk"
+    full.mkdir()
+    write(data, {"more": os.urandom(20_000_000)})
+    subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "size=2m", "tmpfs", full], check=True)
+    try:
+        with pytest.raises(MusterError) as refused:
+            send(data, nodes, "~/disk/set")
+        (line,) = str(refused.value).splitlines()
+        assert line.startswith(f"b: {full}/set: No space left on device; what was sent is removed")
+        assert [*full.iterdir()] == []
+    finally:
+        subprocess.run(["umount", full], check=True)
+    assert not (tmp_path / "homes/a/disk/set").exists()
+    assert not (tmp_path / "homes/a/disk/.set.muster-sending/data/more").exists()
+    assert wait_until(lambda: alive(data) == [])
+
+
+@pytest.mark.usefixtures("recorded")
+def test_signal_during_data_transfer_ends_every_rsync(hosts, data, tmp_path):
+    nodes = hosts("node0", "node1", "node2")
+    executable(tmp_path / "bin" / "rsync", STUCK.format(folder=tmp_path))
+
+    def interrupt():
+        wait_until((tmp_path / "sending").exists)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    user = threading.Thread(target=interrupt)
+    user.start()
+    with pytest.raises(KeyboardInterrupt):
+        send(data, nodes)
+    user.join()
+    assert wait_until(lambda: alive(tmp_path / "sending") == [])

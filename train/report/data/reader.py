@@ -18,7 +18,7 @@ import yaml
 
 from muster import records, run_files
 from muster.printable import printable
-from muster.records import MORE, anything, dict_of, fits
+from muster.records import dict_of, fits
 from muster.run_files import RunFile
 from train.records.schema import PHASES, Collective, Record
 
@@ -49,8 +49,7 @@ OF_VALUES: dict[Any, Any] = {
 }
 KINDS: dict[str, dict[Any, Any]] = {
     one.__dataclass_fields__["kind"].default: {
-        **{f"{item.name}?": OF_VALUES.get(item.type, str) for item in fields(one)},
-        MORE: anything,
+        f"{item.name}?": OF_VALUES.get(item.type, str) for item in fields(one)
     }
     for one in get_args(Record)
 }

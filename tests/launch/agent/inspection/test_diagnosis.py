@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.agent.inspection.diagnosis import condition, own_times, sentences, slow_ranks
-from launch.agent.inspection.rank_view import Child, Collective, Group, Place, RankView, view_of
+from launch.agent.inspection.rank_view import RankView, view_of
+from launch.nodes.messages import (
+    ChildReport,
+    Collective,
+    Frame,
+    Group,
+    ProcessReport,
+    Report,
+    Thread,
+)
 
-LINE = Place("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
-STEP = Place("/home/me/train.py", 20, "step", "all_reduce(x)", 40.0)
+LINE = Frame("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
+STEP = Frame("/home/me/train.py", 20, "step", "all_reduce(x)", 40.0)
 
 
 def collective(number, *, group="0", operation="all_reduce", shape=(1000,), waits=True, name=""):
@@ -114,34 +123,44 @@ def test_roots_of_a_gather_may_have_other_shapes():
 
 
 def test_children_that_do_the_same_are_one_text():
-    children = [Child(7, "computes"), Child(8, "is held by a debugger"), Child(9, "computes")]
+    children = [
+        ChildReport(7, "computes"),
+        ChildReport(8, "is held by a debugger"),
+        ChildReport(9, "computes"),
+    ]
     one = replace(view(0), children=tuple(children))
     assert condition(one).partition("; ")[2] == (
         "its child processes 7, 9: each computes; its child process 8 is held by a debugger"
     )
     reads = "is in uninterruptible sleep, in read of /nfs/"
-    children += [Child(20 + file, f"{reads}{file}.tar") for file in range(4)]
+    children += [ChildReport(20 + file, f"{reads}{file}.tar") for file in range(4)]
     many = replace(one, children=tuple(children))
     assert condition(many).endswith(f"child process 20 {reads}0.tar; and 3 more child processes")
 
 
 def test_children_that_sleep_are_not_named():
-    children = [{"pid": 7, "words": "sleeps"}, {"pid": 8, "words": "computes"}]
-    process = {"status": "sleeping", "words": "sleeps", "children": children}
-    seen = view_of({"rank": 0, "answers": True, "process": process}, "node0")
-    assert seen.children == (Child(8, "computes"),)
+    children = (ChildReport(7, "sleeps"), ChildReport(8, "computes"))
+    process = ProcessReport("sleeping", "sleeps", children)
+    seen = view_of(Report(rank=0, answers=True, process=process), "node0")
+    assert seen.children == (ChildReport(8, "computes"),)
 
 
-FRAME = {"line": 7, "text": ""}
-OWN = {**FRAME, "file": "/home/me/data.py", "function": "read"}
-LIBRARY = {**FRAME, "file": "/x/site-packages/datasets/table.py", "function": "cast"}
-MUSTER = {**FRAME, "file": "/opt/muster/train/sync/ranks.py", "function": "during"}
-INSTALLED = {**MUSTER, "file": "/x/lib/python3.11/site-packages/muster/records.py"}
-WORKER = {**MUSTER, "file": "/opt/muster/muster/worker/worker_main.py"}
-MINE = {**MUSTER, "file": "/opt/muster/mine/train/data.py", "function": "read"}
-PYTHON = {**MUSTER, "file": "/usr/lib64/python3.11/threading.py", "function": "wait"}
-TORCH = {**MUSTER, "file": "/x/site-packages/torch/distributed/distributed_c10d.py"}
-TRACE = {**MUSTER, "file": "<eval_with_key>.3", "function": "forward"}
+OWN = Frame("/home/me/data.py", 7, "read")
+LIBRARY = Frame("/x/site-packages/datasets/table.py", 7, "cast")
+MUSTER = Frame("/opt/muster/train/sync/ranks.py", 7, "during")
+INSTALLED = Frame("/x/lib/python3.11/site-packages/muster/records.py", 7, "during")
+WORKER = Frame("/opt/muster/muster/worker/worker_main.py", 7, "during")
+MINE = Frame("/opt/muster/mine/train/data.py", 7, "read")
+PYTHON = Frame("/usr/lib64/python3.11/threading.py", 7, "wait")
+TORCH = Frame("/x/site-packages/torch/distributed/distributed_c10d.py", 7, "during")
+TRACE = Frame("<eval_with_key>.3", 7, "forward")
+
+
+def report_in(*frames: Frame) -> Report:
+    """Of a rank that is in these lines."""
+    process = ProcessReport("sleeping", "sleeps")
+    main = Thread("main", True, frames)
+    return Report(rank=0, answers=True, muster="/opt/muster", threads=(main,), process=process)
 
 
 @pytest.mark.parametrize(
@@ -158,18 +177,13 @@ TRACE = {**MUSTER, "file": "<eval_with_key>.3", "function": "forward"}
     ],
 )
 def test_users_line_is_outside_muster_torch_and_python(frames, file):
-    threads = [{"name": "main", "main": True, "frames": frames}]
-    place = view_of({"rank": 0, "threads": threads, "muster": "/opt/muster"}, "node0").place
+    place = view_of(report_in(*frames), "node0").place
     assert (place and Path(place.file).name) == file
 
 
 def test_rank_at_end_of_init_has_left():
-    leaves = {**MUSTER, "file": "/opt/muster/train/distributed/rendezvous.py"}
-    frames = [OWN, {**leaves, "function": "_leave_together"}]
-    threads = [{"name": "main", "main": True, "frames": frames}]
-    report = {"rank": 0, "threads": threads, "muster": "/opt/muster", "answers": True}
-    report["process"] = {"status": "sleeping", "words": "sleeps"}
-    left = replace(view_of(report, "node0"), groups={"0": Group((0, 1), 5)})
+    leaves = Frame("/opt/muster/train/distributed/rendezvous.py", 7, "_leave_together")
+    left = replace(view_of(report_in(OWN, leaves), "node0"), groups={"0": Group((0, 1), 5)})
     (sentence,) = diagnosed(left, waiting(1, world=2))
     assert sentence.endswith(
         "it has left muster.init(), in read, data.py:7; "
@@ -201,7 +215,7 @@ def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     assert found[1].startswith("ranks 0, 1, 3: it is in step")
     importing = [replace(one, imports=True) for one in plain]
     assert diagnosed(*importing) == ["all ranks import their modules"]
-    brief = replace(STEP, for_s=0.1)
+    brief = Frame(STEP.file, STEP.line, STEP.function, for_s=0.1)
     moving = [replace(one, place=brief) for one in plain]
     assert diagnosed(*moving) == ["no rank waits long for another in a collective"]
 

@@ -17,6 +17,7 @@ from launch.agent.inspection.rank_view import view_of
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import ProcessState, state_of, tree_of
 from launch.nodes.channel import Channel, running_s
+from launch.nodes.messages import InitCall, Report
 from muster.checkout import CHECKOUT
 from tests.commands import begin
 from tests.launch.pretended import assignment
@@ -138,13 +139,13 @@ def ask(tmp_path, patience_s=60.0, **request):
 
 
 def functions(report):
-    return [frame["function"] for frame in report["threads"][0]["frames"]]
+    return [frame.function for frame in report.threads[0].frames]
 
 
 def seconds_in(report, function):
     """How long the main thread has been in this function; 0 where it is elsewhere."""
-    innermost = report["threads"][0]["frames"][-1]
-    return innermost.get("for_s", 0) if innermost["function"] == function else 0
+    innermost = report.threads[0].frames[-1]
+    return innermost.for_s or 0 if innermost.function == function else 0
 
 
 @pytest.mark.slow
@@ -153,18 +154,18 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     process = start("load_data")
     assert wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
     report = ask(tmp_path)
-    assert report["answers"] and report["pid"] == process.pid
+    assert report.answers and report.pid == process.pid
     assert functions(report)[-1] == "load_data"
-    assert report["threads"][0]["frames"][-1]["text"] == "time.sleep(10_000)"
+    assert report.threads[0].frames[-1].text == "time.sleep(10_000)"
     elapsed_s = round(time.monotonic() - began, 1)  # as `for_s` is rounded
-    assert 0.5 < report["threads"][0]["frames"][-1]["for_s"] <= elapsed_s
-    assert report["process"]["words"] == "sleeps"
+    assert 0.5 < report.threads[0].frames[-1].for_s <= elapsed_s
+    assert report.process.words == "sleeps"
 
 
 def test_stopped_worker_is_seen_to_be_stopped(start, tmp_path):
     os.kill(start("load_data").pid, signal.SIGSTOP)
     words = "is stopped by a signal (SIGSTOP)"
-    assert wait_until(lambda: ask(tmp_path, patience_s=0.1)["process"]["words"] == words)
+    assert wait_until(lambda: ask(tmp_path, patience_s=0.1).process.words == words)
 
 
 def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
@@ -174,16 +175,16 @@ def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
     for text in (json.dumps({"rank": 0, "pid": os.getppid()}), "null", ""):  # or none is named
         record.write_text(text)
         report = ask(tmp_path)
-        assert not report["answers"] and report["process"]["words"] == "has ended"
+        assert not report.answers and report.process.words == "has ended"
 
 
 def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start, tmp_path):
     process = start("loses_peer")
     process.communicate(timeout=600)
     report = ask(tmp_path)
-    assert not report["answers"] and report["process"]["words"] == "has ended"
-    (collective,) = report["collectives"]
-    assert (collective["operation"], collective["shapes"]) == ("broadcast", [[7]])
+    assert not report.answers and report.process.words == "has ended"
+    (collective,) = report.collectives
+    assert (collective.operation, collective.shapes) == ("broadcast", ((7,),))
     assert functions(report) == ["<module>", "loses_peer"]
 
 
@@ -191,8 +192,8 @@ def test_worker_whose_interpreter_still_ends_has_left_its_collectives(start, tmp
     process = start("loses_peer_and_ends_slowly")
     assert process.stdout.readline() == "ends\n"
     report = ask(tmp_path, patience_s=0.1)  # nobody will ever answer
-    assert not report["answers"] and report["pid"] == process.pid
-    assert [one["operation"] for one in report["collectives"]] == ["broadcast"]
+    assert not report.answers and report.pid == process.pid
+    assert [one.operation for one in report.collectives] == ["broadcast"]
     assert functions(report) == ["<module>", "loses_peer_and_ends_slowly", "loses_peer"]
 
 
@@ -211,11 +212,11 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
     return wait_until(lambda: look() > 1.5)
 
 
-@pytest.mark.parametrize("meeting", [None, {"store": "10.0.0.9:4000"}])
+@pytest.mark.parametrize("meeting", [None, InitCall(0, 2, "10.0.0.9:4000", False, False, "")])
 def test_retries_in_init_process_group_are_no_progress(meeting, tmp_path):
     """Each of them may write a warning."""
     activity = Activity()
-    report = {"begun": -1, "meeting": meeting}
+    report = Report(rank=0, answers=True, begun=-1, meeting=meeting)
     activity.look({0: os.getpid()}, {0: report})
     began = activity._samples[0].active_at
     with (tmp_path / "log").open("wb", buffering=0) as file:
@@ -262,8 +263,8 @@ def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start, tmp_path):
     process = start("loads")
     forked, stopped = map(int, process.stdout.readline().split())
     assert wait_until(lambda: condition_of(tmp_path).endswith("and sleeps"))
-    children = ask(tmp_path)["process"]["children"]
-    assert {child["pid"]: child["words"] for child in children} == {
+    children = ask(tmp_path).process.children
+    assert {child.pid: child.words for child in children} == {
         forked: "sleeps",
         stopped: "sleeps",
     }
@@ -298,18 +299,18 @@ def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_pat
     node._sample()
     began_s = running_s()
     ask_workers = local_workers.ask
-    node._ask({"id": "hang", "ask": "stacks"}, 60.0)
+    node._ask("hang", 60.0)
     node._sample()
 
     def ask_slowly(*words, **request):
         found = ask_workers(*words, **request)
         if request["ask"] == "stacks":
-            assert found[0]["answers"]
+            assert found[0].answers
             node._sample()
         return found
 
     monkeypatch.setattr(local_workers, "ask", ask_slowly)
-    node._ask({"id": "hang", "ask": "stacks"}, 60.0)
+    node._ask("hang", 60.0)
     node._sample()
     elapsed_s = running_s() - began_s
     assert node._activity.still_s >= elapsed_s
@@ -322,7 +323,7 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, m
     monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
     assert wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
     report = ask(tmp_path)
-    assert report["answers"] and report["process"]["words"] == "sleeps"
+    assert report.answers and report.process.words == "sleeps"
     assert tree_of(os.getpid()) == [os.getpid()]
     process.send_signal(signal.SIGSTOP)
     assert wait_until(lambda: state_of(process.pid).is_held)
@@ -346,21 +347,21 @@ Extension modules: numpy (total: 1)
 
 def test_the_thread_that_took_the_signal_comes_first_and_innermost_last():
     main, other = local_workers.threads_of(DUMP)
-    assert main["main"] and [one["function"] for one in main["frames"]] == ["<module>", "step"]
-    assert main["frames"][1]["line"] == 6 and main["frames"][0]["line"] == 0
-    assert not other["main"] and other["name"] == "loader"
+    assert main.main and [one.function for one in main.frames] == ["<module>", "step"]
+    assert main.frames[1].line == 6 and main.frames[0].line == 0
+    assert not other.main and other.name == "loader"
 
 
 def test_end_of_long_stacks_and_names_is_kept():
     """The leader takes no longer ones."""
     lines = [f'  File "/{"x" * 5_000}/{line}.py", line {line} in deep' for line in range(100)]
     (thread,) = local_workers.threads_of("\n".join(["Current thread 0x1 (most recent", *lines]))
-    assert len(thread["frames"]) == 60 and thread["frames"][-1]["line"] == 0
-    assert all(len(frame["file"]) == 1_000 for frame in thread["frames"])
-    assert thread["frames"][0]["file"].endswith("x/59.py")
+    assert len(thread.frames) == 60 and thread.frames[-1].line == 0
+    assert all(len(frame.file) == 1_000 for frame in thread.frames)
+    assert thread.frames[0].file.endswith("x/59.py")
 
 
 def test_oldest_thread_is_taken_as_main_where_none_is_marked():
     text = DUMP.replace("Current thread", "Thread")
-    assert local_workers.threads_of(text)[0]["frames"][0]["file"] == "/home/me/train.py"
-    assert local_workers.threads_of("nothing") == []
+    assert local_workers.threads_of(text)[0].frames[0].file == "/home/me/train.py"
+    assert local_workers.threads_of("nothing") == ()

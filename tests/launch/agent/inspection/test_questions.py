@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from launch.agent.inspection import questions
 from launch.runs import log_tail
-from launch.runs.log_tail import RequestFile
+from launch.runs.log_tail import Request, RequestFile
 from muster.run_files import REQUESTS
 from muster.writing import write_text
 from tests.launch.submit import wait_until
@@ -19,9 +19,9 @@ def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(questions.ask, tmp_path, 300, ask="stacks")
         assert wait_until(lambda: came.extend(requests.new()) or len(came) == 2)
-        assert [one["ask"] for one in came] == ["stacks", "stacks"] and requests.new() == []
-        requests.answer(came[0]["id"], sentences=[])  # whoever asked has gone
-        requests.answer(came[1]["id"], sentences=["all is well"])
+        assert [one.ask for one in came] == ["stacks", "stacks"] and requests.new() == []
+        requests.answer(came[0].id, sentences=[])  # whoever asked has gone
+        requests.answer(came[1].id, sentences=["all is well"])
         assert asked.result() == {"sentences": ["all is well"]}
     assert len(list((tmp_path / "requests").iterdir())) == 1
 
@@ -33,4 +33,4 @@ def test_line_that_is_no_request_is_passed_over(tmp_path, monkeypatch):
         file.write(b'not json\n["a"]\n{"id": "../x"}\n{"id": 3}\n{"id": "a1", "as')
         assert requests.new() == []
         file.write(b'k": "stacks"}\n')
-        assert requests.new() == [{"id": "a1", "ask": "stacks"}]
+        assert requests.new() == [Request("a1", "stacks")]

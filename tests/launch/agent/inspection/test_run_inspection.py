@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from launch.agent.inspection import questions
 from launch.agent.inspection.run_inspection import RunInspection, views_of
+from launch.nodes.messages import Inspect, Inspected, InspectedAll, ProcessReport, Report, Still
 from launch.runs import run_record
-from launch.runs.log_tail import RequestFile
+from launch.runs.log_tail import Request, RequestFile
 from muster.run_files import RANK_END, STACKS
 from muster.writing import write_json
 from tests.launch.pretended import assignment
@@ -24,7 +25,7 @@ def test_timeout_and_lost_peer_of_ranks_are_distinguished(tmp_path):
         record |= {"message": message, "traceback": "", "time_unix_s": time.time()}
         write_json(RANK_END.path(tmp_path, rank=rank), record)
     spec = assignment(tmp_path).spec
-    inspection = RunInspection(spec, NODES, RequestFile(tmp_path), lambda **message: None, print)
+    inspection = RunInspection(spec, NODES, RequestFile(tmp_path), lambda message: None, print)
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})
     assert [one.lost_peer for one in views.values()] == [True, False, False]
     assert [one.timed_out for one in views.values()] == [False, True, False]
@@ -34,36 +35,36 @@ def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
     """Its workers move, as they end."""
     rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
-    inspection = RunInspection(rule, NODES[:1], requests, lambda **message: None, messages.append)
+    inspection = RunInspection(rule, NODES[:1], requests, lambda message: None, messages.append)
 
-    def agent_says(**more):
-        inspection.take(0, {"id": "hang", **more})
+    def agent_says(message):
+        inspection.take(0, message)
         inspection.tick()
 
-    agent_says(still={"s": 16.0, "pause_s": 1.0})
-    agent_says(complete=True)
+    agent_says(Still(16.0, 1.0))
+    agent_says(InspectedAll("hang"))
     assert "no progress" in inspection.hang.text and len(messages) == 1
-    agent_says(still={"s": 0.0, "pause_s": 16.0})
+    agent_says(Still(0.0, 16.0))
     assert len(messages) == 1
 
 
 def test_end_of_run_is_not_reported_as_progress(tmp_path):
     spec, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0), []
     requests = RequestFile(tmp_path)
-    inspection = RunInspection(spec, NODES[:1], requests, lambda **message: None, messages.append)
-    for still_s, more in ((16.0, {}), (16.0, {"complete": True}), (0.0, {})):
-        inspection.take(0, {"id": "hang", "still": {"s": still_s, "pause_s": 1.0}, **more})
-        inspection.tick(is_ending=not still_s)
+    inspection = RunInspection(spec, NODES[:1], requests, lambda message: None, messages.append)
+    for message in (Still(16.0, 1.0), InspectedAll("hang"), Still(0.0, 1.0)):
+        inspection.take(0, message)
+        inspection.tick(is_ending=message == Still(0.0, 1.0))
     assert len(messages) == 1 and "no progress" in messages[0]
 
 
 def test_node_that_does_not_answer_is_named_with_its_link(tmp_path):
     requests = RequestFile(tmp_path)
     inspection = RunInspection(
-        assignment(tmp_path).spec, NODES[:2], requests, lambda **message: None, print
+        assignment(tmp_path).spec, NODES[:2], requests, lambda message: None, print
     )
-    inspection.begin({"id": "7", "ask": "stacks"})
-    inspection.take(1, {"id": "7", "complete": True})
+    inspection.begin(Request("7", "stacks"))
+    inspection.take(1, InspectedAll("7"))
     found = inspection._findings(inspection._gatherings["7"])
     assert found["lost"] == {"node0": "nothing from its agent for 3.5 s; is its link down?"}
 
@@ -74,30 +75,28 @@ def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     monkeypatch.setattr("launch.agent.inspection.run_inspection.running_s", lambda: now_s[0])
     rule, asked = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
-    inspection = RunInspection(
-        rule, NODES[:1], requests, lambda **message: asked.append(message), print
-    )
-    inspection.take(0, {"id": "still", "still": {"s": 1.0, "pause_s": 1.0}})
+    inspection = RunInspection(rule, NODES[:1], requests, asked.append, print)
+    inspection.take(0, Still(1.0, 1.0))
     for now_s[0] in range(60):
         inspection.note_wait(0, "/disk/record.json")
         inspection.tick()
     assert asked == []
-    inspection.begin({"id": "7", "ask": "stacks"})
+    inspection.begin(Request("7", "stacks"))
     found = inspection._findings(inspection._gatherings["7"])
     assert found["lost"] == {"node0": "its agent waits for /disk/record.json"}
-    inspection.note_wait(0, None)
+    inspection.note_wait(0, "")
     now_s[0] += 16.0
     inspection.tick()
-    assert {"inspect": {"id": "hang", "ask": "stacks"}} in asked
+    assert Inspect("hang", "stacks") in asked
 
 
 def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     inspection = RunInspection(
-        assignment(tmp_path).spec, NODES[:1], RequestFile(tmp_path), lambda **message: None, print
+        assignment(tmp_path).spec, NODES[:1], RequestFile(tmp_path), lambda message: None, print
     )
-    process = {"status": "sleeping", "words": "sleeps"}
-    inspection.take(0, {"id": "end", "report": {"rank": 0, "answers": True, "process": process}})
-    inspection.take(0, {"id": "end", "complete": True})
+    report = Report(rank=0, answers=True, process=ProcessReport("sleeping", "sleeps"))
+    inspection.take(0, Inspected("end", report))
+    inspection.take(0, InspectedAll("end"))
     inspection.finish()
     assert "sentences" not in json.loads(STACKS.path(tmp_path, name="end").read_text())
     run_record.end(tmp_path, 1, "")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from launch.agent.inspection import local_workers
 from launch.agent.inspection.diagnosis import sentences
-from launch.agent.inspection.rank_view import Group, InitCall, Place, RankView, view_of
+from launch.agent.inspection.rank_view import RankView, view_of
+from launch.nodes.messages import Frame, Group, InitCall
 from launch.nodes.this_machine import free_port
 from muster.checkout import CHECKOUT
 from tests.commands import begin
@@ -48,11 +49,11 @@ def test_why_ranks_wait_without_a_recorded_collective(tmp_path):
             seen = sentences(views)[0]
             time.sleep(0.2)
         looks = local_workers.ask(folder, [0, 1], 60.0, ask="progress").values()
-        assert all(look["meeting"] for look in looks)
+        assert all(look.meeting for look in looks)
     assert re.match(SENTENCE, seen)
 
 
-LINE = Place("/home/me/train.py", 7, "main", "init_process_group()", 40.0)
+LINE = Frame("/home/me/train.py", 7, "main", "init_process_group()", 40.0)
 
 
 def in_init(rank, *, world_size=2, store="", serves=False):

@@ -1,0 +1,517 @@
+"""Every message between leader and agents: one class is its type, its check and its description.
+
+A message is one line of JSON, in which `kind` names the class. The receiver's decoder makes the
+class from the line, or refuses the line: an unknown kind or field, a missing one, another type, a
+number or a text outside its limits, a number that is not finite. A message that is refused is the
+failure of its sender: the leader closes the channel of such an agent, and an agent ends its part. A
+worker whose answer is refused counts as one that does not answer.
+
+What a decoder cannot know, such as which ranks are an agent's own, is checked afterwards, by
+`check_sender`.
+
+Every text is made printable, both where a message is made and where it is received: so it cannot
+move a terminal's cursor, and half a character, as in some names of files, can be sent. The names of
+files that are copied to the leader must stay as they are, so they travel as bytes.
+
+After `Ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
+signal. It also leaves when its channel is closed.
+"""
+
+import ipaddress
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
+
+from launch.ends import MOST_RANKS, End, ExitCode, RankNumber
+from launch.spec import Assignment
+from muster.errors import MusterError
+from muster.printable import on_one_line, printable
+
+TEXT_CHARACTERS = 4_096  # of a name, or a line of source
+PASSED_ON_CHARACTERS = 101_000  # of a failure, which may quote a program's output
+EXCERPT_CHARACTERS = 200
+DATA_BYTES = 300_000  # of a part of a file: see log_sync.CHUNK_BYTES
+
+ShortText = Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
+Line = Annotated[
+    str, Meta(max_length=TEXT_CHARACTERS, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
+]
+PassedOn = Annotated[str, Meta(max_length=PASSED_ON_CHARACTERS)]
+HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f/]{1,255}\Z")]
+# It names the file for the answer, too.
+QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+Pid = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
+
+
+class Value(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a message; all its texts can be printed."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if (cleaned := _cleaned(value)) is not value:
+                force_setattr(self, name, cleaned)
+
+
+def _cleaned(value: Any) -> Any:
+    """`value` with escapes in its texts for all that could move a cursor."""
+    if isinstance(value, str):
+        if value.isprintable():
+            return value
+        # with its escapes, a text must not be too long to be sent
+        return printable(value)[: max(len(value), TEXT_CHARACTERS)]
+    if isinstance(value, tuple):
+        return tuple(map(_cleaned, value))
+    if isinstance(value, dict):
+        return {_cleaned(key): each for key, each in value.items()}
+    return value
+
+
+class Message(Value, tag_field="kind", tag=str.lower, frozen=True):
+    """What leader and agents send to each other."""
+
+
+# -- values in messages --------------------------------------------------------------------------
+
+
+class Endpoint(Value, frozen=True):
+    """One end of a connection: the address of a machine, in numbers, and a port."""
+
+    address: Annotated[str, Meta(max_length=64)]  # of IPv6 perhaps with the name of a card
+    port: Port
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ipaddress.ip_address(self.address)  # a ValueError refuses the message
+
+
+class ConnectionEnds(Value, frozen=True):
+    """A connection between a node and node 0, as one of them sees it."""
+
+    own: Endpoint
+    peer: Endpoint
+
+
+class Frame(Value, omit_defaults=True, frozen=True):
+    """A line in which a thread is, and for how long at least it has been there."""
+
+    file: ShortText
+    line: Whole | None
+    function: ShortText
+    text: ShortText = ""
+    for_s: Number | None = None
+
+    def __str__(self) -> str:
+        function = self.function.rpartition("<locals>.")[2]
+        inside = "" if function == "<module>" else f"{function}, "
+        return f"{inside}{Path(self.file).name}:{self.line}"
+
+
+class Thread(Value, frozen=True):
+    """The lines in which a thread is, the innermost line last."""
+
+    name: ShortText
+    main: bool
+    frames: tuple[Frame, ...]
+
+
+class GaveUp(Value, frozen=True):
+    """A collective in which a rank has waited in vain, and where it waited."""
+
+    message: ShortText
+    frames: tuple[Frame, ...]
+
+
+class Group(Value, frozen=True):
+    """One of torch's process groups, as a rank sees it."""
+
+    ranks: Annotated[tuple[RankNumber, ...], Meta(max_length=MOST_RANKS)] = ()  # empty: all
+    begun: Whole = -1  # number of the last collective that this rank has begun in it
+
+
+class Collective(Value, frozen=True):
+    """One collective that a rank has begun."""
+
+    group: ShortText
+    description: ShortText
+    number: Whole
+    operation: ShortText
+    shapes: tuple[tuple[Whole, ...], ...]
+    types: tuple[ShortText, ...]
+    waits: bool  # the rank still waits in it
+    age_s: Number
+    limit_s: Number  # torch's timeout for it
+    begun_unix_s: Number = 0.0  # by its node's clock
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation} {self.number}"
+
+    @property
+    def shape(self) -> str:
+        return " ".join(str(list(shape)) for shape in self.shapes)
+
+
+class InitCall(Value, frozen=True):
+    """A rank's call of `init_process_group`: its arguments, and what it waits for."""
+
+    rank: Whole | None
+    world_size: Whole | None
+    store: ShortText  # the address to which it is connecting, or at which it waits for the others
+    serves: bool  # this rank serves that store
+    by_launcher: bool  # torchrun serves the store, and no rank does
+    method: ShortText  # the init_method
+
+
+class ChildReport(Value, frozen=True):
+    """A process that a worker's program has started."""
+
+    pid: Pid
+    words: ShortText  # what it does, as the kernel sees it
+
+
+class ProcessReport(Value, frozen=True):
+    """A worker's process, as the kernel sees it."""
+
+    status: ShortText  # in psutil's words: running, sleeping, stopped, dead
+    words: ShortText
+    children: tuple[ChildReport, ...] = ()
+
+
+class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
+    """What a worker answers its agent: muster/worker/inspection.py."""
+
+    rank: RankNumber
+    pid: Pid | None = None
+    time_unix_s: Number = 0.0
+    begun: Whole | None = None  # collectives, in all groups
+    places: tuple[Whole, ...] = ()  # positions at which its main thread was seen
+    gave_up: GaveUp | None = None
+    threads: tuple[Thread, ...] = ()
+    groups: dict[Line, Group] = {}
+    collectives: tuple[Collective, ...] = ()
+    meeting: InitCall | None = None
+
+
+class Report(WorkerAnswer, kw_only=True, omit_defaults=True, frozen=True):
+    """What one rank does: its worker's answer, and what its agent sees."""
+
+    answers: bool = (
+        False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    )
+    muster: ShortText = ""  # the folder of Muster's checkout on its node
+    clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
+    process: ProcessReport | None = None
+    is_command: bool = False  # not Python, or a Python without our handler
+
+
+# -- before a run in a Slurm job: launch/slurm/job_connection.py -----------------------------------
+
+
+class Nonce(Message, frozen=True):
+    """First from an agent, then from the leader, whose proof of the secret it carries."""
+
+    nonce: ShortText
+    proof: ShortText = ""
+
+
+class Introduction(Message, frozen=True):
+    """An agent's description of itself, a `SlurmTask` in JSON, with its proof of the secret."""
+
+    task: Annotated[bytes, Meta(max_length=TEXT_CHARACTERS)]
+    proof: ShortText
+
+
+class Welcome(Message, frozen=True):
+    """The leader has accepted the agent."""
+
+
+# -- from both sides -------------------------------------------------------------------------------
+
+
+class Beat(Message, omit_defaults=True, frozen=True):
+    """A sign of life, once a second; with what the main thread waits for, if it waits for long."""
+
+    sent_unix_s: Number
+    stands_s: Seconds = 0.0  # for how long the main thread has stood still
+    waits_for: ShortText = ""
+
+
+# -- from the leader -------------------------------------------------------------------------------
+
+
+class Assign(Message, frozen=True):
+    """What the agent has to run in the next attempt: an `Assignment` in JSON.
+
+    It is sent as bytes, since arguments and paths may have half a character. Over a network it has
+    a proof of who sends it.
+    """
+
+    assignment: bytes
+    proof: ShortText = ""
+
+
+class Connect(Message, frozen=True):
+    """Connect to node 0, at this address or name."""
+
+    address: Line
+    port: Port
+
+
+class Keep(Message, frozen=True):
+    """To node 0 alone: this connection is one of the run's nodes."""
+
+    ends: ConnectionEnds
+
+
+class ChoosePort(Message, frozen=True):
+    """All nodes are connected: node 0 chooses torch's port."""
+
+
+class Start(Message, frozen=True):
+    """Start the workers, with this port of torch."""
+
+    master_port: Port
+
+
+class Notice(Message, frozen=True):
+    """The time of the job is nearly up."""
+
+
+class Stop(Message, frozen=True):
+    """End this node's part of the attempt."""
+
+    code: ExitCode
+    why: PassedOn = "told to stop"
+    signal: PassedOn = ""  # the reason that workers get; "": `why`
+    hurry: bool = False
+
+
+class Lost(Message, frozen=True):
+    """Something has failed elsewhere, such as another node."""
+
+    why: PassedOn
+
+
+class Inspect(Message, frozen=True):
+    """Ask the workers where they are; or let those go on that wait for that after a timeout."""
+
+    id: QuestionId
+    ask: Literal["stacks", "resume"]
+
+
+class Released(Message, frozen=True):
+    """All agents have done their part: no node needs this agent any more in this attempt."""
+
+
+# -- from an agent ---------------------------------------------------------------------------------
+
+
+class Listening(Message, frozen=True):
+    """From node 0 alone: where it listens for the connections of other nodes."""
+
+    at: Endpoint
+
+
+class Accepted(Message, frozen=True):
+    """From node 0 alone: a connection that it has accepted, from any program."""
+
+    ends: ConnectionEnds
+
+
+class ChosenPort(Message, frozen=True):
+    """From node 0 alone: the port of torch that it has chosen."""
+
+    port: Port
+
+
+class Connected(Message, frozen=True):
+    """From every other node: it has connected to node 0."""
+
+    ends: ConnectionEnds
+
+
+class Unreached(Message, frozen=True):
+    """From every other node: it cannot connect to node 0, and goes on trying."""
+
+    reason: Line
+
+
+class Broken(Message, frozen=True):
+    """A connection that has ended, of a node of the run or of another program."""
+
+    ends: ConnectionEnds
+    how: Literal["closed", "silent"]
+
+
+class Here(Message, frozen=True):
+    """The node has its part: its host and address, and the cores of its workers in words."""
+
+    host: HostName
+    address: Line
+    interface: Line | None
+    cores: Line
+
+
+class Note(Message, frozen=True):
+    """A line to print about what the node lacks."""
+
+    text: ShortText
+
+
+class File(Message, frozen=True):
+    """A part of a file of the run folder, from a node that does not share the leader's disk."""
+
+    name: Annotated[bytes, Meta(min_length=1, max_length=TEXT_CHARACTERS)]
+    at: Size  # the part begins at this byte
+    data: Annotated[bytes, Meta(max_length=DATA_BYTES)]
+    last: bool  # the file is complete with it
+
+
+class Still(Message, frozen=True):
+    """For how long no worker of the node has made progress, and their longest pause until now."""
+
+    still_s: Seconds
+    longest_pause_s: Seconds
+
+
+class WaitedInVain(Message, frozen=True):
+    """A collective has timed out, and its rank waits until all ranks have been inspected."""
+
+
+class Inspected(Message, frozen=True):
+    """What one rank does: a part of the answer to `Inspect`; or "end", before workers are ended."""
+
+    id: QuestionId
+    report: Report
+
+
+class InspectedAll(Message, frozen=True):
+    """The agent has sent its answers to this `Inspect`."""
+
+    id: QuestionId
+
+
+class Stopping(Message, frozen=True):
+    """Workers were asked to stop, and have so many seconds for that."""
+
+    within_s: Seconds
+    has_asked_all: bool = False  # by SIGTERM; else those alone that can stop in order
+
+
+class Done(Message, frozen=True):
+    """The workers have ended well."""
+
+
+class WorkerEnded(Message, frozen=True):
+    """How a rank has ended, after a failure."""
+
+    end: End
+
+
+class Failed(Message, frozen=True):
+    """How the node has failed."""
+
+    end: End
+
+
+class Ended(Message, frozen=True):
+    """The last message of an attempt: the exit code of the node's part."""
+
+    code: ExitCode
+    leaves: bool = False  # the agent takes no further assignment
+
+
+FromLeader: TypeAlias = (
+    Welcome
+    | Assign
+    | Connect
+    | Keep
+    | ChoosePort
+    | Start
+    | Notice
+    | Stop
+    | Lost
+    | Inspect
+    | Released
+    | Beat
+)
+FromAgent: TypeAlias = (
+    Listening
+    | Accepted
+    | ChosenPort
+    | Connected
+    | Unreached
+    | Broken
+    | Here
+    | Note
+    | File
+    | Still
+    | WaitedInVain
+    | Inspected
+    | InspectedAll
+    | Stopping
+    | Done
+    | WorkerEnded
+    | Failed
+    | Ended
+    | Beat
+)
+Decode: TypeAlias = Callable[[bytes], Any]
+from_leader: Decode = msgspec.json.Decoder(FromLeader).decode
+from_agent: Decode = msgspec.json.Decoder(FromAgent).decode
+from_stranger: Decode = msgspec.json.Decoder(Nonce | Introduction).decode
+# What a decoder raises for data that it refuses.
+REFUSED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+
+class OddMessage(MusterError):
+    """A message is none of ours; the text says what is odd about it."""
+
+
+def odd(error: Exception, line: bytes) -> OddMessage:
+    """The failure of the sender of a line that a decoder has refused."""
+    text = line[:EXCERPT_CHARACTERS].decode(errors="replace")
+    return OddMessage(f"{on_one_line(error)[:EXCERPT_CHARACTERS]}: {quoted(text)}")
+
+
+def quoted(value: object) -> str:
+    """The beginning of what a node has sent, in a form that can be printed."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        text = "it is nested too deeply"
+    return ascii(text[:EXCERPT_CHARACTERS])[:EXCERPT_CHARACTERS]
+
+
+def check_sender(message: FromAgent, assignment: Assignment) -> None:
+    """Check that the agent with this assignment may send the message.
+
+    Raises:
+        OddMessage: it is about another node or its ranks.
+    """
+    match message:
+        case Listening() | Accepted() | ChosenPort():
+            is_own = assignment.index == 0
+        case Connected() | Unreached():
+            is_own = assignment.index != 0
+        case Inspected(report=about) | WorkerEnded(end=about):
+            is_own = about.rank in assignment.ranks
+        case Failed(end=end):
+            is_own = end.rank is None
+        case Stopping(within_s=seconds):
+            is_own = seconds <= assignment.spec.stop_grace_s
+        case _:
+            is_own = True
+    if not is_own:
+        raise OddMessage(f"not of its own node: {on_one_line(message)[:EXCERPT_CHARACTERS]}")
