@@ -13,6 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from configs.settings.launch import (
     Bind,
     LaunchConfig,
@@ -162,13 +164,17 @@ class LaunchSpec:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "LaunchSpec":
-        lists = {name: tuple(raw["program"].get(name, ())) for name in ("argv", "wrap", "mounts")}
-        program = Program(**{**raw["program"], **lists})
-        ports = PortRange(*raw["ports"]) if raw["ports"] else None
-        send = Sending(**raw["send"]) if raw.get("send") else None
-        plain = {**raw, "run_dir": Path(raw["run_dir"]), "program": program, "ports": ports}
-        plain["send"] = send
-        return cls(**plain)
+        """The spec that `to_json` has made into `raw`.
+
+        Raises:
+            msgspec.ValidationError: the spec of another version; with the name of a field.
+        """
+        spec = msgspec.convert(raw, cls, dec_hook=lambda kind, value: kind(value))  # a Path
+        known = spec.to_json()
+        unknown = {*raw} - {*known} | {*raw["program"]} - {*known["program"]}
+        if unknown:
+            raise msgspec.ValidationError(f"Object contains unknown field `{min(unknown)}`")
+        return spec
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ BUFFER_BYTES = 4_096  # for what nobody reads
 MOST_UNKNOWN = 128
 ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
-# poll also reports POLLERR and POLLHUP, without being asked. macOS does not have this name; a
-# leader there only needs `Meeting`.
+# poll also reports POLLERR and POLLHUP, without being asked. macOS does not have this name; all
+# nodes of a run there are simulated, so that the leader notices by itself when an agent has ended.
 PEER_CLOSED: int = getattr(select, "POLLRDHUP", 0)
 UNREACHABLE = (
     errno.ETIMEDOUT,
@@ -339,13 +339,15 @@ def _broken(ends: ConnectionEnds, connection: socket.socket) -> Broken:
 def _watch(connection: socket.socket) -> None:
     """Have the kernel ask whether the other end lives, and end the connection if it does not."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, KEEPALIVE_EVERY_S),
-        (socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S),
-        (socket.TCP_KEEPCNT, int(AGENT_LOST_WHEN_SILENT_S) // KEEPALIVE_EVERY_S - 1),
-        (socket.TCP_USER_TIMEOUT, int(AGENT_LOST_WHEN_SILENT_S * 1000)),
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_EVERY_S),
+        ("TCP_KEEPALIVE", KEEPALIVE_EVERY_S),  # TCP_KEEPIDLE on macOS
+        ("TCP_KEEPINTVL", KEEPALIVE_EVERY_S),
+        ("TCP_KEEPCNT", int(AGENT_LOST_WHEN_SILENT_S) // KEEPALIVE_EVERY_S - 1),
+        ("TCP_USER_TIMEOUT", int(AGENT_LOST_WHEN_SILENT_S * 1000)),  # not on macOS
     ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:

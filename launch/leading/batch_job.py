@@ -28,7 +28,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, size_of
-from muster.errors import MusterError, refuse, run
+from muster.errors import MusterError, UsageError, refuse, run
 from muster.worker.process import end_with_parent
 
 
@@ -65,7 +65,11 @@ def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, noti
 
 def open_run(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
-    spec, job = run_job.read_spec(run_dir)
+    try:
+        spec, job = run_job.read_spec(run_dir)
+    except UsageError as error:
+        run_record.end(run_dir, error.exit_code, str(error))
+        raise
     if current.attempt:
         spec = restart.next_attempt(replace(spec, attempt=restart.last_attempt(spec)))
         run_job.write_spec(spec, job)

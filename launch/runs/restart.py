@@ -24,6 +24,9 @@ from muster.records import is_count
 from muster.writing import read_json
 
 MOST_IDLE = 3
+WITHOUT_TORCHRUN = (
+    "restarts of Muster's trainer use --workers manual instead of torchrun, which is faster"
+)
 # If a flag is given twice, the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
 # The exit codes of a job that somebody ended. 137 is not one: a job that lost a worker has it.
@@ -69,14 +72,14 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     """The next attempt, from the last checkpoint; this function prepares its folder.
 
     Muster's trainer then starts without torchrun, which would import torch once more on each node.
+    A line is printed where that changes how it starts.
     """
     run_files.archive_attempt(spec.run_dir, spec.attempt)
-    is_ours = spec.program.takes_resume and spec.workers == "torchrun"
-    return replace(
-        with_resume_flags(spec, spec.run_dir),
-        attempt=spec.attempt + 1,
-        workers="manual" if is_ours else spec.workers,
-    )
+    again = replace(with_resume_flags(spec, spec.run_dir), attempt=spec.attempt + 1)
+    if not spec.program.takes_resume or spec.workers != "torchrun":
+        return again
+    print(WITHOUT_TORCHRUN, flush=True)
+    return replace(again, workers="manual")
 
 
 def last_attempt(spec: LaunchSpec) -> int:

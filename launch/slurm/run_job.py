@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from launch.deadlines import SHORT_JOB_S, SLURM_CLOCK_DIFFERS_S
 from launch.ends import NODE_LOST
 from launch.nodes.channel import running_s
@@ -75,6 +77,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
 
     Raises:
         MusterError: this node does not see the run folder.
+        UsageError: another version of Muster has written the spec.
     """
     path = run_files.SLURM.path(run_dir)
     job = read_json(path)
@@ -85,7 +88,13 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
         )
     secret = run_files.SECRETS.path(run_dir)
     secrets = json.loads(secret.read_text(encoding="utf-8")) if secret.exists() else {}
-    return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
+    try:
+        return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            "this job was submitted by another version of Muster; submit it again "
+            f"({path}: {error})"
+        ) from None
 
 
 def is_own(run_dir: Path, job: Mapping[str, Any], state: JobState) -> bool | None:

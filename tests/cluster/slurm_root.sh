@@ -9,9 +9,9 @@ fi
 suite=$1
 mkdir -p "$2"
 root=$(readlink -f "$2")
-packages=(slurmd slurmctld slurm-client munge openssh-server openssh-client iproute2 rsync)
+packages=(slurmd slurmctld slurm-client munge openssh-server openssh-client iproute2 rsync git)
 packages+=(base-files base-passwd bash coreutils findutils gawk grep hostname mount procps sed)
-packages+=(util-linux libc-bin ca-certificates) # and what a Python of one's own is linked with:
+packages+=(util-linux libc-bin netbase ca-certificates) # and what Pythons are linked with:
 packages+=(libbz2-1.0 libffi8 libgomp1 liblzma5 libsqlite3-0 libstdc++6 zlib1g)
 
 # apt with a memory of its own: it knows of that suite alone, and believes that nothing is installed.

@@ -1,13 +1,16 @@
 """What a leader in its own job looks at before anything starts, outside of any Slurm."""
 
+import json
 import sys
 
 import pytest
 
 from launch.leading import batch_job
+from launch.runs import run_record
 from launch.slurm import run_job
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
+from muster import run_files
 from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.written import write
@@ -46,6 +49,28 @@ def test_requeued_job_numbers_attempts_after_those_already_made(tmp_path):
         spec, _ = batch_job.open_run(tmp_path, current)
         assert spec.attempt == number
     assert (tmp_path / "attempts" / "2" / "exit.json").read_text() == '{"code": 3}'
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"image": "x.sif"}, "unknown field `image`"),
+        ({"program": {"argv": ["t.py"], "mounts_of": []}}, "unknown field `mounts_of`"),
+        ({"program": {}}, "missing required field `argv` - at `$.program`"),
+        ({"join_s": "long"}, "Expected `float`, got `str` - at `$.join_s`"),
+    ],
+)
+def test_spec_of_another_version_ends_the_job_with_a_sentence(tmp_path, change, field):
+    run_job.write_spec(LaunchSpec("run", tmp_path, Program(("t.py",))), {})
+    path = run_files.SLURM.path(tmp_path)
+    job = json.loads(path.read_text())
+    write(tmp_path, {path.name: {**job, "spec": {**job["spec"], **change}}})
+    words = ["-m", "launch.leading.batch_job", "run", tmp_path]
+    done = call(sys.executable, *words, cwd=CHECKOUT, env=JOB)
+    end = run_record.read_end(tmp_path)
+    message = "this job was submitted by another version of Muster; submit it again "
+    assert done.stderr == f"error: {end['message']}\n" and done.returncode == end["code"] == 2
+    assert end["message"].startswith(f"{message}({path}: ") and field in end["message"]
 
 
 REFUSED = [

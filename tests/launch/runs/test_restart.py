@@ -28,6 +28,7 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     victim.kill()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
+    assert out.count(f"{restart.WITHOUT_TORCHRUN}\n") == 1
     assert "attempt 2 of 3 at most: 2 nodes go on from the last checkpoint\n" in out
     assert "going on from step " in out, out
     assert f"error: rank {rank} on node{rank} was killed by SIGKILL\n" in err, err
@@ -101,13 +102,19 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ours", "workers", "then"),
-    [(True, "torchrun", "manual"), (True, "preload", "preload"), (False, "torchrun", "torchrun")],
+    ("ours", "workers", "then", "line"),
+    [
+        (True, "torchrun", "manual", f"{restart.WITHOUT_TORCHRUN}\n"),
+        (True, "manual", "manual", ""),
+        (True, "preload", "preload", ""),
+        (False, "torchrun", "torchrun", ""),
+    ],
 )
-def test_our_own_trainer_starts_again_without_torchrun(tmp_path, ours, workers, then):
+def test_our_own_trainer_starts_again_without_torchrun(tmp_path, capsys, ours, workers, then, line):
     program = Program.module("train.worker", "--task=synthetic", takes_resume=ours)
     again = restart.next_attempt(LaunchSpec("run", tmp_path, program, workers=workers))
     assert (again.attempt, again.workers) == (1, then)
+    assert capsys.readouterr().out == line
 
 
 def test_restart_waits_where_the_end_found_no_space(tmp_path):
