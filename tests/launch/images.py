@@ -7,20 +7,12 @@ from pathlib import Path
 from muster.checkout import CHECKOUT
 from tests.written import write
 
-# It takes its words as apptainer does, and becomes the command, outside.
+# It becomes the command, outside, in the folder that `--pwd` names in front of the image.
 APPTAINER = """#!/bin/sh
-[ "$1" = exec ] || exit 255
-shift
-while :; do
-    case "$1" in
-        --nv) shift ;;
-        --bind) shift 2 ;;
-        --pwd) cd "$2"; shift 2 ;;
-        *) break ;;
-    esac
-done
-export APPTAINER_CONTAINER="$1" TOKEN="${APPTAINERENV_TOKEN-of the image}"
-shift
+while [ "$1" != --pwd ]; do shift; done
+cd "$2"
+export APPTAINER_CONTAINER="$3" TOKEN="${APPTAINERENV_TOKEN-of the image}"
+shift 3
 exec "$@"
 """
 # Folders of this machine with its programs, Python and torch; an image has places for them.

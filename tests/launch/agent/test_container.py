@@ -28,7 +28,7 @@ from tests.written import executable, write
 
 LOCAL = ["--launcher", "local", "--run-id", "run"]
 CH_RUN = pytest.mark.needs("ch-run")
-FAILS = "#!/bin/sh\nexit 1\n"  # an engine
+FAILS = "#!/bin/sh\nexit 1\n"  # an engine that starts nothing
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def inside(request, tmp_path, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("inside", "end", "code", "why"),
-    [
-        ("apptainer", "sys.exit(7)", 7, "exit code 7"),
+    [  # neither end leaves the worker time to record its exit code
+        ("apptainer", "os._exit(7)", 7, "exit code 7"),
         pytest.param("ch-run", "os.kill(os.getpid(), 9)", 137, "killed by SIGKILL", marks=CH_RUN),
     ],
     indirect=["inside"],
 )
 def test_program_has_folder_variables_and_end_as_outside(tmp_path, inside, end, code, why):
     shown = f'{images.INSIDE}, os.getcwd(), os.environ["TOKEN"], os.environ["WORLD_SIZE"]'
-    write(tmp_path, {"shows.py": f"import os, sys\nprint({shown}, flush=True)\n{end}\n"})
+    write(tmp_path, {"shows.py": f"import os\nprint({shown}, flush=True)\n{end}\n"})
     flags = [*LOCAL, "--workers", "manual", "--env", "TOKEN=secret words", *inside]
     found, out, err = submit(*flags, "--", "shows.py", cwd=tmp_path)
     assert f"True {tmp_path} secret words 1\n" in out, err
@@ -199,7 +199,7 @@ def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside):
     assert wait_until(lambda: alive(tmp_path) == [])
 
 
-def test_an_image_that_is_not_here_is_refused_before_anything_starts(tmp_path):
+def test_image_that_is_missing_here_is_refused_before_the_run(tmp_path):
     code, _, err = submit(*LOCAL, "--container", "none.sif", "--", "true", cwd=tmp_path)
     assert code == 2 and err == f"error: --container {tmp_path}/none.sif: no such file or folder\n"
     assert not (tmp_path / "logs").exists()
