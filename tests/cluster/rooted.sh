@@ -49,6 +49,10 @@ done
 grep -q ^sshd: etc/passwd || echo 'sshd:x:100:65534::/run/sshd:/usr/sbin/nologin' >>etc/passwd
 [[ -e etc/nsswitch.conf ]] || printf '%s: files\n' passwd group hosts >etc/nsswitch.conf
 [[ -e etc/hosts ]] || echo '127.0.0.1 localhost' >etc/hosts
+for kind in auth account password session; do # for su, which Slurm runs for --export=NAME
+    common=etc/pam.d/common-$kind
+    [[ -e $common ]] || echo "$kind required pam_permit.so" >"$common"
+done
 [[ -e etc/shells ]] || echo /bin/bash >etc/shells
 [[ -e usr/bin/sh ]] || ln -s bash usr/bin/sh
 [[ -e usr/bin/python3 ]] || ln -s "${prefixes[1]}/bin/python3" usr/bin/python3 # a node has one
