@@ -145,9 +145,9 @@ def inside(request, tmp_path, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("inside", "end", "code", "why"),
-    [  # neither end leaves the worker time to record its exit code
-        ("apptainer", "os._exit(7)", 7, "exit code 7"),
-        pytest.param("ch-run", "os.kill(os.getpid(), 9)", 137, "killed by SIGKILL", marks=CH_RUN),
+    [  # a killed worker records no exit code, so this is its process's
+        ("apptainer", "os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
+        pytest.param("ch-run", "os._exit(7)", 7, "exit code 7", marks=CH_RUN),
     ],
     indirect=["inside"],
 )
