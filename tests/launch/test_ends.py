@@ -149,6 +149,13 @@ def test_an_end_is_the_same_after_its_way_through_json():
         assert End.from_json(json.loads(json.dumps(end.to_json()))) == end
 
 
+def test_end_in_a_record_of_an_earlier_run_is_read():
+    recorded = {"kind": "KILLED", "node": "node1", "time_unix_s": 5, "rank": 2, "code": 1}
+    recorded |= {"signal": 9, "message": "", "traceback": "", "address": "", "ranks": []}
+    assert End.from_json(recorded) == KILLED
+    assert json.loads(json.dumps(KILLED.to_json())) == recorded
+
+
 def test_long_texts_lose_their_middle():
     long = replace(RAISED, message="m" * 10**6, traceback="begin" + "t" * 10**6 + "the end")
     sent = End.from_json(long.to_json())
