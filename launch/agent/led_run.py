@@ -54,6 +54,7 @@ from launch.deadlines import (
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
     MEETING_TICK_S,
+    RECOVERY_LOOKED_FOR_EVERY_S,
 )
 from launch.ends import PRIMARY_KINDS, End, Kind, cause_of
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s, wait_for_news
@@ -421,13 +422,13 @@ class Attempt:
         self._ends: list[End] = []  # all ends, in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these ends
         self.cause: End | None = None  # decided when the attempt is over
-        self._last_file_s = (
-            0.0  # when a node last sent files, or reported that its work stands still
-        )
+        # when a node last sent files, or reported that its work stands still
+        self._last_file_s = 0.0
         self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
         self._notes: dict[str, list[str]] = {}  # to be printed, with the nodes that send each
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._fault_unix_s: float | None = None  # from which this attempt is recovering
+        self._looks_for_recovery_at_s = 0.0  # next; each look reads the run folder's disk
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
         # `start` sets these
@@ -573,7 +574,9 @@ class Attempt:
             self._send_all(Notice())
         self._print_notes()
         self._print_output()
-        self._report_recovery()
+        if running_s() >= self._looks_for_recovery_at_s:
+            self._looks_for_recovery_at_s = running_s() + RECOVERY_LOOKED_FOR_EVERY_S
+            self._report_recovery()
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:

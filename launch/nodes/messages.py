@@ -10,7 +10,7 @@ What a decoder cannot know, such as which ranks are an agent's own, is checked a
 `check_sender`.
 
 Every text is made printable, both where a message is made and where it is received: so it cannot
-move a terminal's cursor, and half a character, as in some names of files, can be sent. The names of
+move a terminal's cursor, and a name of a file that is not valid UTF-8 can be sent. The names of
 files that are copied to the leader must stay as they are, so they travel as bytes.
 
 After `Ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
@@ -18,7 +18,6 @@ signal. It also leaves when its channel is closed.
 """
 
 import ipaddress
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -42,7 +41,7 @@ Line = Annotated[
     str, Meta(max_length=TEXT_CHARACTERS, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
 ]
 PassedOn = Annotated[str, Meta(max_length=PASSED_ON_CHARACTERS)]
-HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f/]{1,255}\Z")]
+HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x20\x7f-\x9f/]{1,255}\Z")]
 # It names the file for the answer, too.
 QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
@@ -103,7 +102,7 @@ class ConnectionEnds(Value, frozen=True):
 
 
 class Frame(Value, omit_defaults=True, frozen=True):
-    """A line in which a thread is, and for how long at least it has been there."""
+    """A line in which a thread is, and at least how long it has been there."""
 
     file: ShortText
     line: Whole | None
@@ -188,7 +187,7 @@ class ProcessReport(Value, frozen=True):
     children: tuple[ChildReport, ...] = ()
 
 
-class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
+class WorkerAnswer(Value, kw_only=True, frozen=True):
     """What a worker answers its agent: muster/worker/inspection.py."""
 
     rank: RankNumber
@@ -203,12 +202,11 @@ class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
     meeting: InitCall | None = None
 
 
-class Report(WorkerAnswer, kw_only=True, omit_defaults=True, frozen=True):
+class Report(WorkerAnswer, kw_only=True, frozen=True):
     """What one rank does: its worker's answer, and what its agent sees."""
 
-    answers: bool = (
-        False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
-    )
+    # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    answers: bool = False
     muster: ShortText = ""  # the folder of Muster's checkout on its node
     clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
     process: ProcessReport | None = None
@@ -253,8 +251,8 @@ class Beat(Message, omit_defaults=True, frozen=True):
 class Assign(Message, frozen=True):
     """What the agent has to run in the next attempt: an `Assignment` in JSON.
 
-    It is sent as bytes, since arguments and paths may have half a character. Over a network it has
-    a proof of who sends it.
+    It is sent as bytes, since arguments and paths need not be valid UTF-8. Over a network it has a
+    proof of who sends it.
     """
 
     assignment: bytes
@@ -471,12 +469,12 @@ Decode: TypeAlias = Callable[[bytes], Any]
 from_leader: Decode = msgspec.json.Decoder(FromLeader).decode
 from_agent: Decode = msgspec.json.Decoder(FromAgent).decode
 from_stranger: Decode = msgspec.json.Decoder(Nonce | Introduction).decode
-# What a decoder raises for data that it refuses.
+# The exceptions of a decoder that refuses its data.
 REFUSED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class OddMessage(MusterError):
-    """A message is none of ours; the text says what is odd about it."""
+    """A message that the decoder or `check_sender` refuses; the text names what is odd about it."""
 
 
 def odd(error: Exception, line: bytes) -> OddMessage:
@@ -485,12 +483,8 @@ def odd(error: Exception, line: bytes) -> OddMessage:
     return OddMessage(f"{on_one_line(error)[:EXCERPT_CHARACTERS]}: {quoted(text)}")
 
 
-def quoted(value: object) -> str:
+def quoted(text: str) -> str:
     """The beginning of what a node has sent, in a form that can be printed."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except RecursionError:
-        text = "it is nested too deeply"
     return ascii(text[:EXCERPT_CHARACTERS])[:EXCERPT_CHARACTERS]
 
 

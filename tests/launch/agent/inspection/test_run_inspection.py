@@ -4,11 +4,14 @@ import json
 import time
 from dataclasses import replace
 
+import pytest
+
 from launch.agent.inspection import questions
 from launch.agent.inspection.run_inspection import RunInspection, views_of
 from launch.nodes.messages import Inspect, Inspected, InspectedAll, ProcessReport, Report, Still
 from launch.runs import run_record
 from launch.runs.log_tail import Request, RequestFile
+from muster.errors import MusterError
 from muster.run_files import RANK_END, STACKS
 from muster.writing import write_json
 from tests.launch.pretended import assignment
@@ -98,9 +101,26 @@ def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     inspection.take(0, Inspected("end", report))
     inspection.take(0, InspectedAll("end"))
     inspection.finish()
-    assert "sentences" not in json.loads(STACKS.path(tmp_path, name="end").read_text())
+    recorded = json.loads(STACKS.path(tmp_path, name="end").read_text())
+    assert "sentences" not in recorded
+    assert recorded["reports"][0].keys() == set(Report.__struct_fields__)  # those of --json, too
     run_record.end(tmp_path, 1, "")
     questions.stacks(tmp_path, full=False)
     meaning, rank = capsys.readouterr().out.splitlines()[1:]
     assert meaning == "no rank waits long for another in a collective"
     assert rank.startswith("rank 0 on node0: ")
+
+
+def test_sentences_recorded_by_another_version_are_printed(tmp_path, capsys):
+    """Its reports may have other fields."""
+    report = {"rank": 0, "frames": []}
+    seen = {"time_unix_s": 1.0, "reports": [report], "node_of": {"0": "node0"}, "ends": {}}
+    seen["lost"] = {}
+    write_json(STACKS.path(tmp_path, name="hang"), {**seen, "sentences": ["rank 0 sleeps"]})
+    run_record.end(tmp_path, 1, "")
+    questions.stacks(tmp_path, full=True)
+    assert capsys.readouterr().out.splitlines()[1:] == ["rank 0 sleeps"]
+    STACKS.path(tmp_path, name="hang").unlink()
+    write_json(STACKS.path(tmp_path, name="end"), seen)
+    with pytest.raises(MusterError, match="is unreadable"):
+        questions.stacks(tmp_path, full=False)
