@@ -141,9 +141,11 @@ class Agent:
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
-        message = self._leader.first(Assign, Stop, OddMessage) or Stop(1)
+        message: Assign | Stop | OddMessage | None
+        message = self._leader.first(Assign, Stop, OddMessage)
         if isinstance(message, OddMessage):
             raise message
+        message = message or Stop(1)
         if isinstance(message, Stop):  # the run ended before this agent had anything to do
             return message.code
         for number in STOP_SIGNALS:
