@@ -77,9 +77,9 @@ from launch.nodes.messages import (
     Done,
     Ended,
     Failed,
-    Here,
     Inspect,
     Lost,
+    NodeReady,
     Note,
     Notice,
     OddMessage,
@@ -141,13 +141,11 @@ class Agent:
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
-        message: Assign | Stop | OddMessage | None
         message = self._leader.first(Assign, Stop, OddMessage)
         if isinstance(message, OddMessage):
             raise message
-        message = message or Stop(1)
-        if isinstance(message, Stop):  # the run ended before this agent had anything to do
-            return message.code
+        if not isinstance(message, Assign):  # the run ended before this agent had anything to do
+            return message.code if isinstance(message, Stop) else 1
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.note_stop(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
@@ -540,7 +538,7 @@ class NodeAttempt:
             has_gpus=gpu_count() > 0,
         )
         write_agent(assignment, address, interface, cores)
-        self._send(Here(socket.gethostname(), address, interface, cores))
+        self._send(NodeReady(socket.gethostname(), address, interface, cores))
         note = too_little_shared(shared_memory(), len(assignment.machine_ranks))
         if note and assignment.spec.attempt == 0:
             self._send(Note(note))

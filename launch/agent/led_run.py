@@ -71,19 +71,19 @@ from launch.nodes.messages import (
     Failed,
     File,
     FromAgent,
-    Here,
     Inspected,
     InspectedAll,
-    Keep,
+    KeepConnection,
     Listening,
     Lost,
     Message,
+    NodeReady,
+    NoProgress,
     Note,
     Notice,
     OddMessage,
     Released,
     Start,
-    Still,
     Stop,
     Stopping,
     Unreached,
@@ -281,7 +281,7 @@ class AgentConnection:
         self.assignment: Assignment
         self._run_dir: Path
         self._files: ReceivedFiles | None = None
-        self.here: Here | None = None  # where the agent is, as soon as it has reported that
+        self.here: NodeReady | None = None  # where the agent is, as soon as it has reported that
         self.is_done = False
         self._loss: End | None = None
         self.end_code: int | None = None  # the exit code of its part, once that is over
@@ -660,9 +660,9 @@ class Attempt:
             case File():
                 self._last_file_s = running_s()
                 agent.files.take(message, None if agent.here is None else agent.here.host)
-            case Still() | WaitedInVain() | Inspected() | InspectedAll():
+            case NoProgress() | WaitedInVain() | Inspected() | InspectedAll():
                 self._inspect().take(index, message)
-            case Here():
+            case NodeReady():
                 self._note_agent(agent, message)
             case Note(text):
                 self._notes.setdefault(text, []).append(agent.assignment.name)
@@ -715,7 +715,7 @@ class Attempt:
         meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
-            node_0.channel.send(Keep(connection))
+            node_0.channel.send(KeepConnection(connection))
         if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(ChoosePort())
@@ -741,7 +741,7 @@ class Attempt:
             silent_s = AGENT_LOST_WHEN_SILENT_S
             self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
-    def _note_agent(self, agent: AgentConnection, here: Here) -> None:
+    def _note_agent(self, agent: AgentConnection, here: NodeReady) -> None:
         agent.here = here
         ranks = dict.fromkeys(agent.assignment.ranks, agent.assignment.name)
         self._follower.nodes = {**self._follower.nodes, **ranks}
@@ -788,7 +788,7 @@ class Attempt:
         return self._signals.count(signal.SIGINT) > 1
 
 
-def _cores_of(all_here: Mapping[str, Here]) -> str:
+def _cores_of(all_here: Mapping[str, NodeReady]) -> str:
     """What the workers get on each node, said once where it is the same."""
     names: dict[str, list[str]] = {}
     for node, here in all_here.items():

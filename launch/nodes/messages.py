@@ -47,7 +47,7 @@ QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Pid = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 
@@ -105,7 +105,7 @@ class Frame(Value, omit_defaults=True, frozen=True):
     """A line in which a thread is, and at least how long it has been there."""
 
     file: ShortText
-    line: Whole | None
+    line: Int64 | None
     function: ShortText
     text: ShortText = ""
     for_s: Number | None = None
@@ -135,7 +135,7 @@ class Group(Value, frozen=True):
     """One of torch's process groups, as a rank sees it."""
 
     ranks: Annotated[tuple[RankNumber, ...], Meta(max_length=MOST_RANKS)] = ()  # empty: all
-    begun: Whole = -1  # number of the last collective that this rank has begun in it
+    begun: Int64 = -1  # number of the last collective that this rank has begun in it
 
 
 class Collective(Value, frozen=True):
@@ -143,9 +143,9 @@ class Collective(Value, frozen=True):
 
     group: ShortText
     description: ShortText
-    number: Whole
+    number: Int64
     operation: ShortText
-    shapes: tuple[tuple[Whole, ...], ...]
+    shapes: tuple[tuple[Int64, ...], ...]
     types: tuple[ShortText, ...]
     waits: bool  # the rank still waits in it
     age_s: Number
@@ -164,8 +164,8 @@ class Collective(Value, frozen=True):
 class InitCall(Value, frozen=True):
     """A rank's call of `init_process_group`: its arguments, and what it waits for."""
 
-    rank: Whole | None
-    world_size: Whole | None
+    rank: Int64 | None
+    world_size: Int64 | None
     store: ShortText  # the address to which it is connecting, or at which it waits for the others
     serves: bool  # this rank serves that store
     by_launcher: bool  # torchrun serves the store, and no rank does
@@ -193,8 +193,8 @@ class WorkerAnswer(Value, kw_only=True, frozen=True):
     rank: RankNumber
     pid: Pid | None = None
     time_unix_s: Number = 0.0
-    begun: Whole | None = None  # collectives, in all groups
-    places: tuple[Whole, ...] = ()  # positions at which its main thread was seen
+    begun: Int64 | None = None  # collectives, in all groups
+    places: tuple[Int64, ...] = ()  # positions at which its main thread was seen
     gave_up: GaveUp | None = None
     threads: tuple[Thread, ...] = ()
     groups: dict[Line, Group] = {}
@@ -266,7 +266,7 @@ class Connect(Message, frozen=True):
     port: Port
 
 
-class Keep(Message, frozen=True):
+class KeepConnection(Message, frozen=True):
     """To node 0 alone: this connection is one of the run's nodes."""
 
     ends: ConnectionEnds
@@ -352,7 +352,7 @@ class Broken(Message, frozen=True):
     how: Literal["closed", "silent"]
 
 
-class Here(Message, frozen=True):
+class NodeReady(Message, frozen=True):
     """The node has its part: its host and address, and the cores of its workers in words."""
 
     host: HostName
@@ -376,7 +376,7 @@ class File(Message, frozen=True):
     last: bool  # the file is complete with it
 
 
-class Still(Message, frozen=True):
+class NoProgress(Message, frozen=True):
     """For how long no worker of the node has made progress, and their longest pause until now."""
 
     still_s: Seconds
@@ -434,7 +434,7 @@ FromLeader: TypeAlias = (
     Welcome
     | Assign
     | Connect
-    | Keep
+    | KeepConnection
     | ChoosePort
     | Start
     | Notice
@@ -451,10 +451,10 @@ FromAgent: TypeAlias = (
     | Connected
     | Unreached
     | Broken
-    | Here
+    | NodeReady
     | Note
     | File
-    | Still
+    | NoProgress
     | WaitedInVain
     | Inspected
     | InspectedAll

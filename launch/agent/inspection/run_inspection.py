@@ -18,8 +18,8 @@ from launch.nodes.messages import (
     Inspected,
     InspectedAll,
     Message,
+    NoProgress,
     Report,
-    Still,
     WaitedInVain,
 )
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
@@ -77,7 +77,7 @@ class RunInspection:
         self._send = send
         self._print_line = print_line
         # by agent: for how long no worker has made progress, and when the agent reported that
-        self._still: dict[int, tuple[Still, float]] = {}
+        self._still: dict[int, tuple[NoProgress, float]] = {}
         self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
         self.hang: End | None = None  # a hang because of which the run must end
         # the record of ranks that have waited in a collective in vain
@@ -112,10 +112,12 @@ class RunInspection:
         if index in self._still:
             self._still[index] = (self._still[index][0], running_s())
 
-    def take(self, index: int, message: Still | WaitedInVain | Inspected | InspectedAll) -> None:
+    def take(
+        self, index: int, message: NoProgress | WaitedInVain | Inspected | InspectedAll
+    ) -> None:
         """Take an agent's answer."""
         match message:
-            case Still():
+            case NoProgress():
                 self._still[index] = (message, running_s())
             case WaitedInVain():
                 self._look("timeout")

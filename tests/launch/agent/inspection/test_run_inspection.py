@@ -8,7 +8,14 @@ import pytest
 
 from launch.agent.inspection import questions
 from launch.agent.inspection.run_inspection import RunInspection, views_of
-from launch.nodes.messages import Inspect, Inspected, InspectedAll, ProcessReport, Report, Still
+from launch.nodes.messages import (
+    Inspect,
+    Inspected,
+    InspectedAll,
+    NoProgress,
+    ProcessReport,
+    Report,
+)
 from launch.runs import run_record
 from launch.runs.log_tail import Request, RequestFile
 from muster.errors import MusterError
@@ -44,10 +51,10 @@ def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
         inspection.take(0, message)
         inspection.tick()
 
-    agent_says(Still(16.0, 1.0))
+    agent_says(NoProgress(16.0, 1.0))
     agent_says(InspectedAll("hang"))
     assert "no progress" in inspection.hang.text and len(messages) == 1
-    agent_says(Still(0.0, 16.0))
+    agent_says(NoProgress(0.0, 16.0))
     assert len(messages) == 1
 
 
@@ -55,9 +62,9 @@ def test_end_of_run_is_not_reported_as_progress(tmp_path):
     spec, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0), []
     requests = RequestFile(tmp_path)
     inspection = RunInspection(spec, NODES[:1], requests, lambda message: None, messages.append)
-    for message in (Still(16.0, 1.0), InspectedAll("hang"), Still(0.0, 1.0)):
+    for message in (NoProgress(16.0, 1.0), InspectedAll("hang"), NoProgress(0.0, 1.0)):
         inspection.take(0, message)
-        inspection.tick(is_ending=message == Still(0.0, 1.0))
+        inspection.tick(is_ending=message == NoProgress(0.0, 1.0))
     assert len(messages) == 1 and "no progress" in messages[0]
 
 
@@ -79,7 +86,7 @@ def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     rule, asked = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
     inspection = RunInspection(rule, NODES[:1], requests, asked.append, print)
-    inspection.take(0, Still(1.0, 1.0))
+    inspection.take(0, NoProgress(1.0, 1.0))
     for now_s[0] in range(60):
         inspection.note_wait(0, "/disk/record.json")
         inspection.tick()
