@@ -80,6 +80,7 @@ AGENTS_ANSWER_INSPECTION_S: Final = 3.5  # an agent that is later is disconnecte
 LEADER_ANSWERS_INSPECTION_S: Final = 6.0  # to `jobs stacks`
 INSPECTION_TICK_S: Final = 0.1
 REQUESTS_READ_EVERY_S: Final = 0.5
+RECOVERY_LOOKED_FOR_EVERY_S: Final = 1.0
 HANG_AT_LEAST_S: Final = 60.0  # without progress; also many usual pauses
 BRIEF_WAIT_S: Final = 2.0  # a rank that waits, or is in one place, for less does not hang
 CLOCKS_DIFFER_S: Final = 0.002  # a smaller mean difference of two nodes' times says nothing

@@ -124,7 +124,7 @@ WORDS = {
 
 
 ExitCode = Annotated[int, Meta(ge=0, lt=256)]
-RankNumber = Annotated[int, Meta(ge=0, lt=1 << 20)]
+RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
 
 
@@ -249,8 +249,10 @@ def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     them is a signal to the run.
     """
     all_ends = set(ends)
-    if any(end.kind is Kind.FULL for end in all_ends):  # the record with the reason had no space
-        all_ends = {end for end in all_ends if not end.lacks_reason}
+    full = {end.node for end in all_ends if end.kind is Kind.FULL}  # "": the leader's disk
+    all_ends = {  # on a full disk the record with the reason had no space
+        end for end in all_ends if not (end.lacks_reason and full & {end.node, ""})
+    }
     for kinds in _groups(frozenset(end.kind for end in all_ends)):
         if of_group := [end for end in all_ends if end.kind in kinds]:
             cause = min(of_group, key=_order)

@@ -178,7 +178,7 @@ def _open_closed_streams() -> None:
 
 
 def _print_any_text() -> None:
-    """Make stdout escape what it cannot encode, such as half a character in a node's message.
+    """Make stdout escape what it cannot encode, such as a file's name that is not valid UTF-8.
 
     Otherwise Python, in a locale of ASCII alone, passes on some characters and refuses others.
     """

@@ -20,7 +20,7 @@ LISTED = 8  # names on a line
 def printable(text: object) -> str:
     """A text with Python's escapes for what is no letter, digit, sign, space or end of a line."""
     plain = str(text).expandtabs()
-    if plain.isprintable():  # as most texts are
+    if plain.replace("\n", "").isprintable():  # as most texts are
         return plain
     return "".join(letter if _is_visible(letter) else ascii(letter)[1:-1] for letter in plain)
 

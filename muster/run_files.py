@@ -23,8 +23,9 @@ from muster.errors import UsageError, refuse
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
 BELOW = "/**"  # a folder with its whole content
-# The suffix of a file that is being written.
-UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
+# The suffix of a file that is being written; in runs of older versions also the suffix of a file
+# that kept space free for a record.
+UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)|\.reserved\Z")
 LONGEST_PART = 60  # of a run's name: its program's
 
 

@@ -43,7 +43,7 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
     Raises:
         CannotWrite: the disk is full, or refuses; the earlier content stays.
     """
-    # half a character, as in some files' names, is no reason to lose the others
+    # a file's name that is not valid UTF-8 is no reason to lose the rest of the text
     data = text.encode(errors="backslashreplace")
     with writing(path):
         write_whole(path, data, mode=mode, forced=forced)

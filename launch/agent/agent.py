@@ -72,13 +72,14 @@ from launch.deadlines import (
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes.channel import Channel, Heartbeat, running_s, wait_for_news, waiting_for
 from launch.nodes.messages import (
+    REFUSED,
     Assign,
     Done,
     Ended,
     Failed,
-    Here,
     Inspect,
     Lost,
+    NodeReady,
     Note,
     Notice,
     OddMessage,
@@ -140,9 +141,11 @@ class Agent:
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
-        message: Assign | Stop = self._leader.first(Assign, Stop) or Stop(1)
-        if isinstance(message, Stop):  # the run ended before this agent had anything to do
-            return message.code
+        message = self._leader.first(Assign, Stop, OddMessage)
+        if isinstance(message, OddMessage):
+            raise message
+        if not isinstance(message, Assign):  # the run ended before this agent had anything to do
+            return message.code if isinstance(message, Stop) else 1
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.note_stop(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
@@ -164,14 +167,12 @@ class Agent:
         """The assignment in a message.
 
         Raises:
-            OddMessage: it is none of ours, or was carried out before.
+            OddMessage: it cannot be read, or was carried out before.
         """
         try:
             assignment = self._read(message)
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise OddMessage(
-                f"the assignment of this agent has another form than ours: {error!r}"
-            ) from None
+        except (*REFUSED, KeyError, TypeError, ValueError) as error:
+            raise OddMessage(f"the assignment of this agent cannot be read: {error!r}") from None
         if assignment.spec.attempt <= self._attempt:
             raise OddMessage("an assignment of an earlier attempt came again")
         self._attempt = assignment.spec.attempt
@@ -189,6 +190,9 @@ class Agent:
         """The message with the next assignment; None if there is none.
 
         Messages that still come for the last attempt, such as a request to stop it, are dropped.
+
+        Raises:
+            OddMessage: the leader sent something that is no message; it may have been this one.
         """
         leader = self._leader
         while (
@@ -198,6 +202,8 @@ class Agent:
         ):
             messages = leader.receive()
             for count, message in enumerate(messages, start=1):
+                if isinstance(message, OddMessage):
+                    raise message
                 if isinstance(message, Assign):
                     leader.put_back(messages[count:])
                     return message
@@ -532,7 +538,7 @@ class NodeAttempt:
             has_gpus=gpu_count() > 0,
         )
         write_agent(assignment, address, interface, cores)
-        self._send(Here(socket.gethostname(), address, interface, cores))
+        self._send(NodeReady(socket.gethostname(), address, interface, cores))
         note = too_little_shared(shared_memory(), len(assignment.machine_ranks))
         if note and assignment.spec.attempt == 0:
             self._send(Note(note))

@@ -51,7 +51,7 @@ from launch.nodes.messages import (
     Connected,
     ConnectionEnds,
     Endpoint,
-    Keep,
+    KeepConnection,
     Listening,
     Message,
     Start,
@@ -118,7 +118,7 @@ class Connections:
         match message:
             case Connect(address, port) if self._end is None:
                 self._end = Connector(address, port, self._assignment.address)
-            case Keep(ends) if isinstance(self._end, Listener):
+            case KeepConnection(ends) if isinstance(self._end, Listener):
                 self._end.keep(ends)
             case ChoosePort():
                 self._must_choose = self._assignment.index == 0

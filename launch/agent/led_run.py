@@ -54,6 +54,7 @@ from launch.deadlines import (
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
     MEETING_TICK_S,
+    RECOVERY_LOOKED_FOR_EVERY_S,
 )
 from launch.ends import PRIMARY_KINDS, End, Kind, cause_of
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s, wait_for_news
@@ -70,19 +71,19 @@ from launch.nodes.messages import (
     Failed,
     File,
     FromAgent,
-    Here,
     Inspected,
     InspectedAll,
-    Keep,
+    KeepConnection,
     Listening,
     Lost,
     Message,
+    NodeReady,
+    NoProgress,
     Note,
     Notice,
     OddMessage,
     Released,
     Start,
-    Still,
     Stop,
     Stopping,
     Unreached,
@@ -280,7 +281,7 @@ class AgentConnection:
         self.assignment: Assignment
         self._run_dir: Path
         self._files: ReceivedFiles | None = None
-        self.here: Here | None = None  # where the agent is, as soon as it has reported that
+        self.here: NodeReady | None = None  # where the agent is, as soon as it has reported that
         self.is_done = False
         self._loss: End | None = None
         self.end_code: int | None = None  # the exit code of its part, once that is over
@@ -421,13 +422,13 @@ class Attempt:
         self._ends: list[End] = []  # all ends, in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these ends
         self.cause: End | None = None  # decided when the attempt is over
-        self._last_file_s = (
-            0.0  # when a node last sent files, or reported that its work stands still
-        )
+        # when a node last sent files, or reported that its work stands still
+        self._last_file_s = 0.0
         self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
         self._notes: dict[str, list[str]] = {}  # to be printed, with the nodes that send each
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._fault_unix_s: float | None = None  # from which this attempt is recovering
+        self._looks_for_recovery_at_s = 0.0  # next; each look reads the run folder's disk
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
         # `start` sets these
@@ -573,7 +574,9 @@ class Attempt:
             self._send_all(Notice())
         self._print_notes()
         self._print_output()
-        self._report_recovery()
+        if running_s() >= self._looks_for_recovery_at_s:
+            self._looks_for_recovery_at_s = running_s() + RECOVERY_LOOKED_FOR_EVERY_S
+            self._report_recovery()
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
@@ -657,9 +660,9 @@ class Attempt:
             case File():
                 self._last_file_s = running_s()
                 agent.files.take(message, None if agent.here is None else agent.here.host)
-            case Still() | WaitedInVain() | Inspected() | InspectedAll():
+            case NoProgress() | WaitedInVain() | Inspected() | InspectedAll():
                 self._inspect().take(index, message)
-            case Here():
+            case NodeReady():
                 self._note_agent(agent, message)
             case Note(text):
                 self._notes.setdefault(text, []).append(agent.assignment.name)
@@ -712,7 +715,7 @@ class Attempt:
         meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
-            node_0.channel.send(Keep(connection))
+            node_0.channel.send(KeepConnection(connection))
         if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(ChoosePort())
@@ -738,7 +741,7 @@ class Attempt:
             silent_s = AGENT_LOST_WHEN_SILENT_S
             self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
-    def _note_agent(self, agent: AgentConnection, here: Here) -> None:
+    def _note_agent(self, agent: AgentConnection, here: NodeReady) -> None:
         agent.here = here
         ranks = dict.fromkeys(agent.assignment.ranks, agent.assignment.name)
         self._follower.nodes = {**self._follower.nodes, **ranks}
@@ -785,7 +788,7 @@ class Attempt:
         return self._signals.count(signal.SIGINT) > 1
 
 
-def _cores_of(all_here: Mapping[str, Here]) -> str:
+def _cores_of(all_here: Mapping[str, NodeReady]) -> str:
     """What the workers get on each node, said once where it is the same."""
     names: dict[str, list[str]] = {}
     for node, here in all_here.items():

@@ -29,9 +29,8 @@ class CheckedNode:
     probe: Probe
     address: str | None = None  # on the chosen network
     skew_s: float | None = None  # its clock minus this machine's
-    connections: Mapping[str, PairConnection] = field(
-        default_factory=dict
-    )  # by the other node's name
+    # by the other node's name
+    connections: Mapping[str, PairConnection] = field(default_factory=dict)
     shared_memory: SharedMemory | None = None  # None: unknown
     cores: Cores | None = None  # that the run's workers will have, if there will be `workers`
     workers: int = 0  # that share these; 0: unknown

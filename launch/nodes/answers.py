@@ -93,9 +93,13 @@ class NodeResources(Reported, frozen=True):
     cores: resources.Cores
 
     def __post_init__(self) -> None:
-        cores = self.cores.cores
+        cores, limit = self.cores
         if not cores or not all(cores) or sum(map(len, cores)) > MOST_CPUS:
             raise ValueError("no such cores")
+        if min(map(min, cores)) < 0 or (limit is not None and limit < 0):
+            raise ValueError("negative numbers of cores")
+        if self.shared_memory is not None and min(self.shared_memory) < 0:
+            raise ValueError("negative numbers of bytes")
 
 
 class Outcome(Reported, frozen=True):

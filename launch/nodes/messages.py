@@ -10,7 +10,7 @@ What a decoder cannot know, such as which ranks are an agent's own, is checked a
 `check_sender`.
 
 Every text is made printable, both where a message is made and where it is received: so it cannot
-move a terminal's cursor, and half a character, as in some names of files, can be sent. The names of
+move a terminal's cursor, and a name of a file that is not valid UTF-8 can be sent. The names of
 files that are copied to the leader must stay as they are, so they travel as bytes.
 
 After `Ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
@@ -18,7 +18,6 @@ signal. It also leaves when its channel is closed.
 """
 
 import ipaddress
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -42,13 +41,13 @@ Line = Annotated[
     str, Meta(max_length=TEXT_CHARACTERS, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
 ]
 PassedOn = Annotated[str, Meta(max_length=PASSED_ON_CHARACTERS)]
-HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f/]{1,255}\Z")]
+HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x20\x7f-\x9f/]{1,255}\Z")]
 # It names the file for the answer, too.
 QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Pid = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 
@@ -103,10 +102,10 @@ class ConnectionEnds(Value, frozen=True):
 
 
 class Frame(Value, omit_defaults=True, frozen=True):
-    """A line in which a thread is, and for how long at least it has been there."""
+    """A line in which a thread is, and at least how long it has been there."""
 
     file: ShortText
-    line: Whole | None
+    line: Int64 | None
     function: ShortText
     text: ShortText = ""
     for_s: Number | None = None
@@ -136,7 +135,7 @@ class Group(Value, frozen=True):
     """One of torch's process groups, as a rank sees it."""
 
     ranks: Annotated[tuple[RankNumber, ...], Meta(max_length=MOST_RANKS)] = ()  # empty: all
-    begun: Whole = -1  # number of the last collective that this rank has begun in it
+    begun: Int64 = -1  # number of the last collective that this rank has begun in it
 
 
 class Collective(Value, frozen=True):
@@ -144,9 +143,9 @@ class Collective(Value, frozen=True):
 
     group: ShortText
     description: ShortText
-    number: Whole
+    number: Int64
     operation: ShortText
-    shapes: tuple[tuple[Whole, ...], ...]
+    shapes: tuple[tuple[Int64, ...], ...]
     types: tuple[ShortText, ...]
     waits: bool  # the rank still waits in it
     age_s: Number
@@ -165,8 +164,8 @@ class Collective(Value, frozen=True):
 class InitCall(Value, frozen=True):
     """A rank's call of `init_process_group`: its arguments, and what it waits for."""
 
-    rank: Whole | None
-    world_size: Whole | None
+    rank: Int64 | None
+    world_size: Int64 | None
     store: ShortText  # the address to which it is connecting, or at which it waits for the others
     serves: bool  # this rank serves that store
     by_launcher: bool  # torchrun serves the store, and no rank does
@@ -188,14 +187,14 @@ class ProcessReport(Value, frozen=True):
     children: tuple[ChildReport, ...] = ()
 
 
-class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
+class WorkerAnswer(Value, kw_only=True, frozen=True):
     """What a worker answers its agent: muster/worker/inspection.py."""
 
     rank: RankNumber
     pid: Pid | None = None
     time_unix_s: Number = 0.0
-    begun: Whole | None = None  # collectives, in all groups
-    places: tuple[Whole, ...] = ()  # positions at which its main thread was seen
+    begun: Int64 | None = None  # collectives, in all groups
+    places: tuple[Int64, ...] = ()  # positions at which its main thread was seen
     gave_up: GaveUp | None = None
     threads: tuple[Thread, ...] = ()
     groups: dict[Line, Group] = {}
@@ -203,12 +202,11 @@ class WorkerAnswer(Value, kw_only=True, omit_defaults=True, frozen=True):
     meeting: InitCall | None = None
 
 
-class Report(WorkerAnswer, kw_only=True, omit_defaults=True, frozen=True):
+class Report(WorkerAnswer, kw_only=True, frozen=True):
     """What one rank does: its worker's answer, and what its agent sees."""
 
-    answers: bool = (
-        False  # itself; otherwise all is from the kernel, faulthandler or a file that it left
-    )
+    # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    answers: bool = False
     muster: ShortText = ""  # the folder of Muster's checkout on its node
     clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
     process: ProcessReport | None = None
@@ -253,8 +251,8 @@ class Beat(Message, omit_defaults=True, frozen=True):
 class Assign(Message, frozen=True):
     """What the agent has to run in the next attempt: an `Assignment` in JSON.
 
-    It is sent as bytes, since arguments and paths may have half a character. Over a network it has
-    a proof of who sends it.
+    It is sent as bytes, since arguments and paths need not be valid UTF-8. Over a network it has a
+    proof of who sends it.
     """
 
     assignment: bytes
@@ -268,7 +266,7 @@ class Connect(Message, frozen=True):
     port: Port
 
 
-class Keep(Message, frozen=True):
+class KeepConnection(Message, frozen=True):
     """To node 0 alone: this connection is one of the run's nodes."""
 
     ends: ConnectionEnds
@@ -354,7 +352,7 @@ class Broken(Message, frozen=True):
     how: Literal["closed", "silent"]
 
 
-class Here(Message, frozen=True):
+class NodeReady(Message, frozen=True):
     """The node has its part: its host and address, and the cores of its workers in words."""
 
     host: HostName
@@ -378,7 +376,7 @@ class File(Message, frozen=True):
     last: bool  # the file is complete with it
 
 
-class Still(Message, frozen=True):
+class NoProgress(Message, frozen=True):
     """For how long no worker of the node has made progress, and their longest pause until now."""
 
     still_s: Seconds
@@ -436,7 +434,7 @@ FromLeader: TypeAlias = (
     Welcome
     | Assign
     | Connect
-    | Keep
+    | KeepConnection
     | ChoosePort
     | Start
     | Notice
@@ -453,10 +451,10 @@ FromAgent: TypeAlias = (
     | Connected
     | Unreached
     | Broken
-    | Here
+    | NodeReady
     | Note
     | File
-    | Still
+    | NoProgress
     | WaitedInVain
     | Inspected
     | InspectedAll
@@ -471,12 +469,12 @@ Decode: TypeAlias = Callable[[bytes], Any]
 from_leader: Decode = msgspec.json.Decoder(FromLeader).decode
 from_agent: Decode = msgspec.json.Decoder(FromAgent).decode
 from_stranger: Decode = msgspec.json.Decoder(Nonce | Introduction).decode
-# What a decoder raises for data that it refuses.
+# The exceptions of a decoder that refuses its data.
 REFUSED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class OddMessage(MusterError):
-    """A message is none of ours; the text says what is odd about it."""
+    """A message that the decoder or `check_sender` refuses; the text names what is odd about it."""
 
 
 def odd(error: Exception, line: bytes) -> OddMessage:
@@ -485,12 +483,8 @@ def odd(error: Exception, line: bytes) -> OddMessage:
     return OddMessage(f"{on_one_line(error)[:EXCERPT_CHARACTERS]}: {quoted(text)}")
 
 
-def quoted(value: object) -> str:
+def quoted(text: str) -> str:
     """The beginning of what a node has sent, in a form that can be printed."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except RecursionError:
-        text = "it is nested too deeply"
     return ascii(text[:EXCERPT_CHARACTERS])[:EXCERPT_CHARACTERS]
 
 

@@ -89,7 +89,7 @@ def reply(question):  # type: ignore[no-untyped-def]
         return {"value": globals()[question["function"]](question)}
     except Exception as error:  # noqa: BLE001  # the survey reports any error
         text = str(error) or type(error).__name__
-        # the name of a file may have half a character, which JSON must not have
+        # the name of a file may not be valid UTF-8, but JSON must be
         return {"failed": text.encode(errors="backslashreplace").decode()}
 
 

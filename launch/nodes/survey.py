@@ -11,7 +11,7 @@ answer that is later than `timeout_s` would be taken for the answer to the next 
 command's end is checked before its output is read, so that a last answer is not lost.
 
 A node answers for itself alone: the connection says which node it is. srun has one connection for
-all nodes, so there an answer names its node. An answer that has none of our forms, or no end,
+all nodes, so there an answer names its node. An answer that its type refuses, or that has no end,
 counts as that node's silence; nothing more is read from its connection.
 """
 

@@ -139,8 +139,9 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
     ends = ends_on_disk(facts)
     ends += [of_job] if of_job is not None else []
     cause = cause_of(ends, facts.nodes)
-    if cause is None or cause.kind not in PRIMARY_KINDS or cause.lacks_reason:
+    if cause is None or cause.kind not in PRIMARY_KINDS:
         ends += _aborted_at_exit(facts)
+    if cause is None or cause.kind not in PRIMARY_KINDS or cause.lacks_reason:
         full = [*facts.full_disks]
         if of_job is None:  # who looks at a run later writes nothing into its folder
             full.append(full_disk(EXIT.path(facts.run_dir)))

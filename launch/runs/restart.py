@@ -25,7 +25,7 @@ from muster.writing import read_json
 
 MOST_IDLE = 3
 WITHOUT_TORCHRUN = (
-    "restarts of Muster's trainer use --workers manual instead of torchrun, which is faster"
+    "Muster's trainer restarts without torchrun (as with --workers manual), which is faster"
 )
 # If a flag is given twice, the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")

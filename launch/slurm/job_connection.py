@@ -110,7 +110,7 @@ class AgentListener:
         """The agents that have proved since the last call that they know the secret.
 
         Raises:
-            MusterError: an agent's description of itself has a wrong form.
+            MusterError: an agent's description of itself is not a `SlurmTask`.
         """
         self._accept()
         for connection in list(self.unproven):

@@ -31,7 +31,7 @@ def main() -> int:
     assert assigned is not None
     assignment = json.loads(assigned.assignment)
     if sys.argv[1] in ("is_odd", "outlives"):
-        launcher.write(MARK + b'{"kind": "here", "node": "node0", "host": "\\u001b[2J"}\n')
+        launcher.write(MARK + b'{"kind": "nodeready", "node": "node0", "host": "\\u001b[2J"}\n')
         while sys.argv[1] == "outlives":
             time.sleep(1)
         while not launcher.ended:

@@ -59,6 +59,8 @@ def test_the_order_of_arrival_decides_nothing(drawn):
 
 
 FULL = End(Kind.FULL, "", 9.0, message="full")
+NO_RECORD = End(Kind.EXITED, "node0", 2.0, 0, 7)
+FULL_ELSEWHERE = End(Kind.FULL, "node9", 9.0, message="full")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,9 @@ FULL = End(Kind.FULL, "", 9.0, message="full")
         ([LOST, End(Kind.DONE, "node0", 9.0, 0, 0)], End(Kind.DONE, "node0", 9.0, 0, 0)),
         ([EXIT, End(Kind.DONE, "node0", 0.0, 0, 0)], EXIT),
         ([LOST, FULL], FULL),
-        ([LOST, End(Kind.EXITED, "node0", 2.0, 0, 7), FULL], FULL),  # without its record
+        ([LOST, NO_RECORD, FULL], FULL),
+        ([LOST, NO_RECORD, replace(FULL, node="node0")], replace(FULL, node="node0")),
+        ([NO_RECORD, FULL_ELSEWHERE], NO_RECORD),
         ([LOST, replace(RAISED, time_unix_s=4.0), FULL], replace(RAISED, time_unix_s=4.0)),
         ([], None),
     ],

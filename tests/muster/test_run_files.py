@@ -42,6 +42,7 @@ def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
     for unfinished in (f"{name}.4711.partial", f"{name}.partial"):
         assert run_files.is_unfinished(unfinished)
     assert run_files.matching(f"{name}.4711.partial") is file
+    assert run_files.matching(f"{name}.reserved") is file  # of older versions
     assert run_files.matching(f"thesis/{name}") is None
 
 

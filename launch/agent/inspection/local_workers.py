@@ -46,11 +46,11 @@ from muster.writing import parsed, read_json
 
 ANSWER_BYTES = 3_000_000  # of one worker; a message to the leader may have a little more
 MOST_CHILDREN = 32  # of one worker
-NAME_CHARACTERS = 1_000  # of a file or function in a dump, of which the end is told
+NAME_CHARACTERS = 1_000  # of a thread, file or function in a dump; of a longer name the end is told
 _dumping: dict[Path, threading.Lock] = {}  # for the file of each rank: one writes at a time
 # What faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
-FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 
 
 def ask(
@@ -127,7 +127,7 @@ def _left_answer(folder: Path, rank: int) -> WorkerAnswer | None:
 def _answer_in(value: object, rank: int) -> WorkerAnswer | None:
     """The answer of this rank's worker; None if `value` is none.
 
-    It is decoded by Python, which takes half a character, as in some names of files.
+    It is decoded by Python, which also takes names of files that are not valid UTF-8.
     """
     try:
         answer = msgspec.convert(value, WorkerAnswer)
@@ -215,7 +215,8 @@ def threads_of(text: str) -> tuple[Thread, ...]:
     for line in text.splitlines():
         if match := THREAD.match(line):
             is_current = match[1] == "Current thread"
-            found.append(("main" if is_current else match["name"] or match[2], is_current, []))
+            name = "main" if is_current else match["name"] or match[2]
+            found.append((name[-NAME_CHARACTERS:], is_current, []))
         elif found and (match := FRAME.match(line)):
             file = match["file"][-NAME_CHARACTERS:]
             number = int(match["line"]) if match["line"].isdigit() else 0

@@ -39,8 +39,8 @@ from launch.nodes.messages import (
     Inspected,
     InspectedAll,
     Message,
+    NoProgress,
     Report,
-    Still,
     WaitedInVain,
 )
 from launch.spec import Assignment
@@ -123,7 +123,7 @@ class NodeInspection:
         progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
         pids = {rank: pid for rank, report in progress.items() if (pid := report.pid)}
         self._activity.look(pids, progress)
-        self._answers.put(Still(self._activity.still_s, self._activity.longest_pause_s))
+        self._answers.put(NoProgress(self._activity.still_s, self._activity.longest_pause_s))
 
     def _ask_workers(self, patience_s: float, **request: object) -> dict[int, Report]:
         return local_workers.ask(self._folder, self._ranks, patience_s, **request)

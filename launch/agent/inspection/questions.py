@@ -73,13 +73,11 @@ def stacks(run_dir: Path, *, full: bool) -> None:
             f"that leads it is held up, or sees another folder than this one: {run_dir}"
         )
     try:
-        findings = msgspec.convert(record, Findings)
+        findings = _findings_in(record)
         views = views_of(findings).values()
         lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
-    except (KeyError, ValueError, msgspec.ValidationError):  # as from another version
+    except (KeyError, ValueError, msgspec.ValidationError):
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
-    if "sentences" not in findings:
-        findings["sentences"] = sentences_of(findings)
     if is_over:
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
@@ -89,6 +87,26 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         print(on_one_line(line))
     for report in findings["reports"] if full else ():
         _show_threads(report)
+
+
+def _findings_in(record: dict[str, object]) -> Findings:
+    """An inspection, with what it means.
+
+    Another version of Muster may have recorded other reports. Its record is read without them, but
+    only if it has the sentences that were made of them.
+
+    Raises:
+        KeyError: it has no such sentences.
+        msgspec.ValidationError: it is no inspection.
+    """
+    try:
+        findings = msgspec.convert(record, Findings)
+    except msgspec.ValidationError:
+        without_reports = {**record, "reports": [], "sentences": record["sentences"]}
+        return msgspec.convert(without_reports, Findings)
+    if "sentences" not in findings:
+        findings["sentences"] = sentences_of(findings)
+    return findings
 
 
 def _recorded(run_dir: Path) -> tuple[dict[str, object], str]:

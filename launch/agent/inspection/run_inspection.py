@@ -18,8 +18,8 @@ from launch.nodes.messages import (
     Inspected,
     InspectedAll,
     Message,
+    NoProgress,
     Report,
-    Still,
     WaitedInVain,
 )
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
@@ -77,12 +77,11 @@ class RunInspection:
         self._send = send
         self._print_line = print_line
         # by agent: for how long no worker has made progress, and when the agent reported that
-        self._still: dict[int, tuple[Still, float]] = {}
+        self._still: dict[int, tuple[NoProgress, float]] = {}
         self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
         self.hang: End | None = None  # a hang because of which the run must end
-        self._timeout: dict[
-            str, object
-        ] = {}  # the record of ranks that have waited in a collective in vain
+        # the record of ranks that have waited in a collective in vain
+        self._timeout: dict[str, object] = {}
         self._gatherings: dict[str, Gathering] = {}
         self.findings_of: dict[str, list[str]] = {}  # the sentences, by reason
         self._is_pause_too_long = False
@@ -113,10 +112,12 @@ class RunInspection:
         if index in self._still:
             self._still[index] = (self._still[index][0], running_s())
 
-    def take(self, index: int, message: Still | WaitedInVain | Inspected | InspectedAll) -> None:
+    def take(
+        self, index: int, message: NoProgress | WaitedInVain | Inspected | InspectedAll
+    ) -> None:
         """Take an agent's answer."""
         match message:
-            case Still():
+            case NoProgress():
                 self._still[index] = (message, running_s())
             case WaitedInVain():
                 self._look("timeout")
@@ -184,7 +185,7 @@ class RunInspection:
         """Record what the workers did that had to be ended, since the run is over."""
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
-            self._write(last.name, self._findings(last))
+            self._write(last.name, msgspec.to_builtins(self._findings(last)))
         for name in self._gatherings:
             self._requests.answer(name, sentences=[])
 
@@ -198,9 +199,10 @@ class RunInspection:
         self.findings_of[gathering.name] = findings["sentences"]
         if gathering.name == "hang":
             self._announce(findings)
-        else:
-            self._timeout = msgspec.to_builtins(findings)
-        self._write(gathering.name, findings)
+        record = msgspec.to_builtins(findings)
+        if gathering.name == "timeout":
+            self._timeout = record
+        self._write(gathering.name, record)
         self._send(Inspect(gathering.name, "resume"))
 
     def _findings(self, gathering: Gathering) -> Findings:
@@ -245,9 +247,9 @@ class RunInspection:
             }
         return ends
 
-    def _write(self, name: str, findings: Findings) -> None:
+    def _write(self, name: str, record: dict[str, object]) -> None:
         with suppress(CannotWrite):  # no reason to end a run
-            write_json(STACKS.path(self._run_dir, name=name), msgspec.to_builtins(findings))
+            write_json(STACKS.path(self._run_dir, name=name), record)
 
 
 def sentences_of(findings: Findings) -> list[str]:

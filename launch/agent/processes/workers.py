@@ -233,7 +233,7 @@ def spawn(
 
 
 def _is_script(place: str) -> bool:
-    """Whether a program is a text that another program reads."""
+    """Whether a program is a script with a `#!` line."""
     try:
         with Path(place).open("rb") as file:
             return file.read(2) == b"#!"

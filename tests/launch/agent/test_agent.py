@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from launch.agent.agent import NodeAttempt, Outcome, PartState, Signals
+from launch.agent.agent import Agent, NodeAttempt, Outcome, PartState, Signals
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import STOPPABLE
@@ -213,6 +213,19 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
                 if b'"kind":"ended"' in line:
                     break
         assert agent.wait(timeout=300) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_odd_assignment_is_the_failure_of_the_leader(is_first):
+    """It would wait for ever for another one."""
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach(), from_leader)
+    with closing(leader), closing(others):
+        others.sendall(MARK + b'{"kind":"assign","assignment":7}\n')
+        others.shutdown(socket.SHUT_WR)
+        agent = Agent(leader, lambda message: pytest.fail("it is odd"))
+        with pytest.raises(OddMessage, match="assignment"):
+            agent.run() if is_first else agent._next_assignment()
 
 
 def test_worker_that_can_stop_gets_the_leaders_reason(tmp_path):

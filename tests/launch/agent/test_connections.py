@@ -21,7 +21,7 @@ from launch.nodes.messages import (
     Connected,
     ConnectionEnds,
     Endpoint,
-    Keep,
+    KeepConnection,
     Listening,
     Message,
     Start,
@@ -285,7 +285,7 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
         where = reports.pop().at
         node_1.hear(Connect(where.address, where.port))
         assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
-        node_0.hear(Keep(reports.pop().ends))
+        node_0.hear(KeepConnection(reports.pop().ends))
         node_0.hear(ChoosePort())
         node_0.tick()
         chosen = reports.pop()

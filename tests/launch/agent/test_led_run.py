@@ -200,3 +200,21 @@ def test_recovery_of_attempt_that_ends_at_once_is_reported(
     other.send(Ended(0))
     assert attempt.wait() == 0
     assert f"attempt 2: {words}" in capfd.readouterr().out
+
+
+def test_recovery_is_looked_for_once_a_second(agent, tmp_path, monkeypatch):
+    """A look reads the run folder, perhaps on a file server."""
+    now_s = [channel.running_s()]
+    monkeypatch.setattr(led_run, "running_s", lambda: now_s[0])
+    spec = LaunchSpec("run", tmp_path, Program(()))
+    attempt = Attempt(spec, [agent[0]], [], lambda: False, prefixes=False)
+    attempt.start([assignment(tmp_path)])
+    attempt._fault_unix_s = 18.0
+    looks = []
+    monkeypatch.setattr(led_run.recovery, "report", lambda *_, **how: looks.append(now_s[0]))
+    for _ in range(20):
+        attempt._look()
+    assert len(looks) == 1
+    now_s[0] += 1.0
+    attempt._look()
+    assert len(looks) == 2

@@ -26,7 +26,7 @@ from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
 from launch.agent.led_run import AgentConnection, Attempt
 from launch.agent.log_sync import LogSync
-from launch.ends import End, Kind
+from launch.ends import MOST_RANKS, End, Kind
 from launch.nodes import messages
 from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.messages import (
@@ -52,23 +52,23 @@ from launch.nodes.messages import (
     FromLeader,
     GaveUp,
     Group,
-    Here,
     InitCall,
     Inspect,
     Inspected,
     InspectedAll,
     Introduction,
-    Keep,
+    KeepConnection,
     Listening,
     Lost,
+    NodeReady,
     Nonce,
+    NoProgress,
     Note,
     Notice,
     ProcessReport,
     Released,
     Report,
     Start,
-    Still,
     Stop,
     Stopping,
     Thread,
@@ -123,7 +123,7 @@ REPORT = Report(
     process=ProcessReport("sleeping", "sleeps", CHILDREN),
     **STACKS,
 )
-HERE = Here("host1", "10.0.0.2", "eth0", "2 for each worker")
+HERE = NodeReady("host1", "10.0.0.2", "eth0", "2 for each worker")
 AGENT_FILE = {
     "index": 1,
     "node": "node1",
@@ -192,7 +192,7 @@ FROM_NODE_1 = [
     file("exits/rank_00002.json", RANK_END),
     file("agents/node_00001.exit.json", END_FILE),
     file("agents/node_00001.json", AGENT_FILE),
-    Still(70.0, 1.0),
+    NoProgress(70.0, 1.0),
     WaitedInVain(),
     Inspected("timeout", REPORT),
     InspectedAll("timeout"),
@@ -208,7 +208,7 @@ TO_AGENT = [
     Welcome(),
     Beat(5.0),
     Connect("10.10.1.1", 20_000),
-    Keep(NODE_0_END),
+    KeepConnection(NODE_0_END),
     ChoosePort(),
     Start(20_001),
     Notice(),
@@ -359,8 +359,13 @@ ODD = {
     "another node": {**plain(HERE), "node": "node0"},
     "ranks of another node": {**plain(HERE), "ranks": [0, 1]},
     "a folder as the host": {**plain(HERE), "host": "../x"},
+    "a host with a space": {**plain(HERE), "host": "host 1"},
+    "a rank beyond the most": {
+        "kind": "failed",
+        "end": {**plain(REFUSED_END), "ranks": [MOST_RANKS]},
+    },
     "a host of two lines": {**plain(HERE), "host": "one\ntwo"},
-    "no address": {"kind": "here", "host": "host1", "interface": None, "cores": "2"},
+    "no address": {"kind": "nodeready", "host": "host1", "interface": None, "cores": "2"},
     "a port of the second agent": plain(Listening(Endpoint("10.10.1.2", 40_000))),
     "a port of torch of the second agent": plain(ChosenPort(40_000)),
     "a connection that the second agent accepted": plain(Accepted(NODE_0_END)),
@@ -388,7 +393,7 @@ ODD = {
     "a hole": plain(file("workers/rank_00002.out", b"x", at=2**40)),
     "before the begin": plain(file("workers/rank_00002.out", b"x", at=-1)),
     "no base64": {**plain(file("workers/rank_00002.out", b"")), "data": "*"},
-    "half a character": {**plain(HERE), "cores": "\ud800"},
+    "a lone surrogate": {**plain(HERE), "cores": "\ud800"},
     "a file of another rank": plain(file("workers/rank_00000.out", b"x")),
     "nested too deeply": {"kind": "failed", "end": odd_messages.DEEP},
     "an unknown field, nested too deeply": {"kind": "done", "more": odd_messages.DEEP},
@@ -528,7 +533,7 @@ def test_a_text_of_a_node_moves_no_cursor():
     assert from_agent(odd_messages.line(sent, b"")).text == "one\n\\x1b[2Jtwo\\r"
 
 
-def test_a_text_with_half_a_character_can_be_sent():
+def test_a_text_with_a_lone_surrogate_can_be_sent():
     frame = msgspec.convert({"file": "caf\udce9.py", "line": 7, "function": "f"}, Frame)
     assert frame.file == "caf\\udce9.py" and msgspec.json.encode(frame)
     assert msgspec.json.encode(Failed(End(Kind.REFUSED, "caf\udce9", 1.0, message="\udce9")))

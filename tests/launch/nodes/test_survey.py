@@ -243,7 +243,7 @@ ODD = {
     "a failure that is no text": part('{"to": NUMBER, "failed": [1]}'),
     "another value": part(reply("noon")),
     "no finite number": part('{"to": NUMBER, "value": NaN}'),
-    "half a character, and a cursor": part(reply("\ud800\x1b[2J")),
+    "a lone surrogate, and a cursor": part(reply("\ud800\x1b[2J")),
     "a line without end": "x" * 90_000,
 }
 
@@ -311,6 +311,7 @@ def test_facts_of_another_form_are_no_facts(change):
 
 @pytest.mark.parametrize("odd", [
     [], [[[0]]], [[], None], [[[]], None], [[["0"]], None], [[[0]], "1"], [[[0]] * 70_000, None],
+    [[[-1]], None], [[[0]], -1.5],
 ], ids=lambda odd: str(odd)[:20])  # fmt: skip
 def test_cores_of_another_form_are_no_cores(odd):
     found = resources.node_resources(None)
@@ -318,6 +319,14 @@ def test_cores_of_another_form_are_no_cores(odd):
     assert limited.cores == resources.Cores([[0, 1]], 1.5)
     with pytest.raises(OddMessage):
         answer_to(resources.node_resources, in_json({**found, "cores": odd}))
+
+
+def test_negative_shared_memory_is_no_answer():
+    found = {**resources.node_resources(None), "shared_memory": [7, 0]}
+    assert answer_to(resources.node_resources, in_json(found)).shared_memory == (7, 0)
+    for odd in ([-1, 0], [7, -1]):
+        with pytest.raises(OddMessage):
+            answer_to(resources.node_resources, in_json({**found, "shared_memory": odd}))
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

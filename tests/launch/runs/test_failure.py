@@ -68,6 +68,17 @@ def test_worker_that_exits_before_it_has_output_is_explained(tmp_path):
     assert failure.text.splitlines()[-2:] == ["Fatal Python error: no codec", hint]
 
 
+def test_abort_at_exit_is_no_cause_where_another_rank_failed(ended, tmp_path):
+    """Not even if only the exit code of that rank is known."""
+    ended(1, "done", 1.0, code=0)
+    aborted = "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
+    write(tmp_path, {"workers/rank_00001.err": aborted})
+    assert crash_of(tmp_path / "workers" / "rank_00001.err") is not None
+    end = End(Kind.EXITED, "node0", 5.0, 0, code=3)
+    agent(tmp_path, 0, "command", end.text, ends=[end.to_json()])
+    assert explain(tmp_path, 2).code == 3
+
+
 def test_run_whose_ranks_are_done_has_no_failure(ended):
     ended(0, "done", 1.0, code=0)
     assert explain(ended(1, "done", 2.0, code=0), 2) is None

@@ -151,7 +151,7 @@ def read_mapping(path: Path, notes: list[str]) -> Row:
 def as_plain(value: Any) -> Any:
     """`value` with texts that any file and terminal can show, also those of keys.
 
-    A program's message may have half a character, such as of a file's name, or colours.
+    A program's message may have a file's name that is not valid UTF-8, or colours.
     """
     if isinstance(value, str):
         return printable(value)

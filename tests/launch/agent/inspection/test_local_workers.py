@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 
+import msgspec
 import pytest
 
 from launch.agent.inspection import local_workers
@@ -359,6 +360,16 @@ def test_end_of_long_stacks_and_names_is_kept():
     assert len(thread.frames) == 60 and thread.frames[-1].line == 0
     assert all(len(frame.file) == 1_000 for frame in thread.frames)
     assert thread.frames[0].file.endswith("x/59.py")
+
+
+def test_dump_with_excessive_values_can_still_be_sent():
+    threads = "Current thread 0x1 [" + "x" * 5_000, "Thread 0x2 [" + "y" * 5_000
+    lines = [f"{thread}] (most recent" for thread in threads]
+    frames = [f'  File "/a.py", line {number} in f' for number in (2**63, "9" * 5_000, 7)]
+    report = Report(rank=0, threads=local_workers.threads_of("\n".join([*lines, *frames])))
+    main, other = msgspec.json.decode(msgspec.json.encode(report), type=Report).threads
+    assert main.name == "main" and other.name == "y" * 1_000
+    assert [frame.line for frame in other.frames] == [7]
 
 
 def test_oldest_thread_is_taken_as_main_where_none_is_marked():

@@ -4,11 +4,21 @@ import json
 import time
 from dataclasses import replace
 
+import pytest
+
 from launch.agent.inspection import questions
 from launch.agent.inspection.run_inspection import RunInspection, views_of
-from launch.nodes.messages import Inspect, Inspected, InspectedAll, ProcessReport, Report, Still
+from launch.nodes.messages import (
+    Inspect,
+    Inspected,
+    InspectedAll,
+    NoProgress,
+    ProcessReport,
+    Report,
+)
 from launch.runs import run_record
 from launch.runs.log_tail import Request, RequestFile
+from muster.errors import MusterError
 from muster.run_files import RANK_END, STACKS
 from muster.writing import write_json
 from tests.launch.pretended import assignment
@@ -41,10 +51,10 @@ def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
         inspection.take(0, message)
         inspection.tick()
 
-    agent_says(Still(16.0, 1.0))
+    agent_says(NoProgress(16.0, 1.0))
     agent_says(InspectedAll("hang"))
     assert "no progress" in inspection.hang.text and len(messages) == 1
-    agent_says(Still(0.0, 16.0))
+    agent_says(NoProgress(0.0, 16.0))
     assert len(messages) == 1
 
 
@@ -52,9 +62,9 @@ def test_end_of_run_is_not_reported_as_progress(tmp_path):
     spec, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0), []
     requests = RequestFile(tmp_path)
     inspection = RunInspection(spec, NODES[:1], requests, lambda message: None, messages.append)
-    for message in (Still(16.0, 1.0), InspectedAll("hang"), Still(0.0, 1.0)):
+    for message in (NoProgress(16.0, 1.0), InspectedAll("hang"), NoProgress(0.0, 1.0)):
         inspection.take(0, message)
-        inspection.tick(is_ending=message == Still(0.0, 1.0))
+        inspection.tick(is_ending=message == NoProgress(0.0, 1.0))
     assert len(messages) == 1 and "no progress" in messages[0]
 
 
@@ -76,7 +86,7 @@ def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     rule, asked = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
     inspection = RunInspection(rule, NODES[:1], requests, asked.append, print)
-    inspection.take(0, Still(1.0, 1.0))
+    inspection.take(0, NoProgress(1.0, 1.0))
     for now_s[0] in range(60):
         inspection.note_wait(0, "/disk/record.json")
         inspection.tick()
@@ -98,9 +108,26 @@ def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     inspection.take(0, Inspected("end", report))
     inspection.take(0, InspectedAll("end"))
     inspection.finish()
-    assert "sentences" not in json.loads(STACKS.path(tmp_path, name="end").read_text())
+    recorded = json.loads(STACKS.path(tmp_path, name="end").read_text())
+    assert "sentences" not in recorded
+    assert recorded["reports"][0].keys() == set(Report.__struct_fields__)  # those of --json, too
     run_record.end(tmp_path, 1, "")
     questions.stacks(tmp_path, full=False)
     meaning, rank = capsys.readouterr().out.splitlines()[1:]
     assert meaning == "no rank waits long for another in a collective"
     assert rank.startswith("rank 0 on node0: ")
+
+
+def test_sentences_recorded_by_another_version_are_printed(tmp_path, capsys):
+    """Its reports may have other fields."""
+    report = {"rank": 0, "frames": []}
+    seen = {"time_unix_s": 1.0, "reports": [report], "node_of": {"0": "node0"}, "ends": {}}
+    seen["lost"] = {}
+    write_json(STACKS.path(tmp_path, name="hang"), {**seen, "sentences": ["rank 0 sleeps"]})
+    run_record.end(tmp_path, 1, "")
+    questions.stacks(tmp_path, full=True)
+    assert capsys.readouterr().out.splitlines()[1:] == ["rank 0 sleeps"]
+    STACKS.path(tmp_path, name="hang").unlink()
+    write_json(STACKS.path(tmp_path, name="end"), seen)
+    with pytest.raises(MusterError, match="is unreadable"):
+        questions.stacks(tmp_path, full=False)
