@@ -174,7 +174,8 @@ def claim_data_place(question):  # type: ignore[no-untyped-def]
             return {"state": "complete"}
         if sending.source["copies"]:
             sending.errors = tempfile.TemporaryFile()  # noqa: SIM115  # for as long as rsync runs
-            argv = ["rsync", "--archive", *rsync_options(place), "--"]
+            # by default rsync would not continue a partial file on this machine
+            argv = ["rsync", "--archive", "--no-whole-file", *rsync_options(place), "--"]
             argv += [sending.source["source"] + "/", data_folder(place)]
             null = subprocess.DEVNULL
             sending.copy = subprocess.Popen(
