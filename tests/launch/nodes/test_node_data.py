@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -203,7 +204,30 @@ def test_folder_made_while_an_old_one_is_removed_stays(sent, tmp_path, monkeypat
     monkeypatch.setattr(node_data.shutil, "rmtree", removes)
     assert node_data.remove_data({"node": "0", "paths": {"0": [str(sent)]}}) == {}
     assert all(each.exists() for each in new)
-    monkeypatch.undo()
+
+
+def test_transfer_begun_while_the_last_one_is_removed_stays(sent, tmp_path, monkeypatch):
+    rmtree = shutil.rmtree
+    new = Path(node_data.data_folder(str(sent))) / "new"
+
+    def removes(path: str, **options: bool) -> None:
+        if not new.parent.parent.exists():
+            write(new.parent, {"new": ""})
+        rmtree(path, **options)
+
+    monkeypatch.setattr(node_data.shutil, "rmtree", removes)
+    assert copy(tmp_path, monkeypatch) == {} and (sent / "a").read_text() == "second"
+    assert new.exists()
+
+
+def test_claim_lasts_longer_each_time_the_leader_keeps_it(monkeypatch):
+    monkeypatch.setattr(node_data, "sending", SimpleNamespace(copy=None))
+    signal.alarm(60)
+    try:
+        node_data.keep_data_place({})
+    finally:
+        left_s = signal.alarm(0)
+    assert left_s > 60
 
 
 def test_nodes_side_of_sending_runs_on_python_3_8():
