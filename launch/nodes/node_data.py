@@ -145,7 +145,9 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
         if place.startswith(os.path.realpath(source) + "/"):
             return {"failed": f"{place} is inside {source}, which is sent; choose another place"}
         if not question["copies"] and WILDCARDS.search(place):
-            return {"failed": f"{place} contains *, ? or [, which rsync expands; rename it"}
+            return {
+                "failed": f"{place} contains *, ? or [, which rsync expands; choose a place without them"
+            }
     except OSError as error:
         return {"failed": _reason(error)}
     return {"place": place, "complete": False}
