@@ -145,9 +145,7 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
         if place.startswith(os.path.realpath(source) + "/"):
             return {"failed": f"{place} is inside {source}, which is sent; choose another place"}
         if not question["copies"] and WILDCARDS.search(place):
-            return {
-                "failed": f"{place} contains *, ? or [, which rsync expands; choose a place without them"
-            }
+            return {"failed": f"{place} has *, ? or [, which rsync expands; choose another place"}
     except OSError as error:
         return {"failed": _reason(error)}
     return {"place": place, "complete": False}

@@ -229,7 +229,7 @@ def test_odd_place_is_taken_as_it_is_unless_rsync_would_expand_it(hosts, data, t
     assert send(data, nodes, f"~/{name}") == [home / name]
     assert below(home / name) == below(data)
     other = write(home / ".set1.muster-sending/data", {"mine": ""})
-    with pytest.raises(MusterError, match=r"a: .*/set\[1\] contains \*, \? or \[, which rsync"):
+    with pytest.raises(MusterError, match=r"a: .*/set\[1\] has \*, \? or \[, which rsync"):
         send(data, nodes, "~/set[1]")
     assert below(other) == {"mine": b""}
 
