@@ -5,7 +5,9 @@ calls the functions that have a `question`. So it needs only the standard librar
 
 How it works: rsync copies into a folder beside the place, `.NAME.muster-sending/data`, which is
 renamed once it is complete. After an interruption it stays, and the next transfer continues there.
-If the place has an older version of the data, files that did not change become hard links.
+If the place has an older version of the data, files that did not change become hard links, and the
+old folder becomes `.NAME.muster-sending/old` until the new one is at the place. What is removed is
+first renamed to `.NAME.muster-sending-RANDOM`.
 
 Two locks protect the data. The process that locks `.NAME.muster-sending/lock` is the only one that
 may send to the place: others wait, such as nodes that share the disk. DATA_MARK is a file in each
@@ -19,6 +21,7 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import itertools
 import json
@@ -40,6 +43,7 @@ NO_RSYNC = "rsync is not installed; run there: sudo apt-get install rsync"
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
 NAMED = 4  # at most, of files that were changed
 OUTPUT_BYTES = 65_536
+WILDCARDS = re.compile(r"[*?\[]")
 VARIABLE = re.compile(r"\$(?:(\w+)|{(\w+)})")
 
 
@@ -83,8 +87,8 @@ def data_folder(place):  # type: ignore[no-untyped-def]
 def rsync_options(place):  # type: ignore[no-untyped-def]
     """The options besides --archive with which rsync copies into `data_folder(place)`."""
     return [
-        *("--no-owner", "--no-group", "--chmod=go-w"),  # all files are this user's own
-        "--chmod=Du+w",  # a read-only folder could neither be completed nor removed
+        *("--no-owner", "--no-group"),  # all files are this user's own
+        "--chmod=go-w,Du+w",  # a read-only folder could neither be completed nor removed
         *("--delete", f"--exclude=/{DATA_MARK}"),
         f"--partial-dir={_sending_folder(place)}/partial",
         f"--link-dest={place}",
@@ -93,9 +97,10 @@ def rsync_options(place):  # type: ignore[no-untyped-def]
 
 
 def rsync_error(code, text):  # type: ignore[no-untyped-def]
-    """The line of rsync's stderr that names the cause, which is the first one."""
+    """The line of stderr that names the cause: the first one of rsync or ssh, or else the last."""
     lines = [line.strip() for line in text.splitlines() if "--link-dest arg" not in line]
-    return next(filter(None, lines), f"rsync ended with exit code {code}")
+    last = next(filter(None, reversed(lines)), f"rsync ended with exit code {code}")
+    return next((line for line in lines if line.startswith(("rsync", "ssh:"))), last)
 
 
 # -- questions of a survey, in this order ---------------------------------------------------------
@@ -117,7 +122,8 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
 
     In the question, `place` is as the user typed it, and `name` is that of a new folder in it if it
     is a folder of the user's; "" if only the place itself is meant. `version` and `count` are of
-    the source's entries. `copies`: this node copies the source by itself.
+    the source's entries, and `owner` is the source's. `copies`: this node copies the source by
+    itself.
     """
     sending.source = question
     source = question["source"]
@@ -129,13 +135,20 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
         sending.place = place
         if _is_complete(place):
             sending.state = "complete"
-        elif shutil.which("rsync") is None:
+            return {"place": place, "complete": True}
+        with _replaceable(place):
+            pass
+        if shutil.which("rsync") is None:
             return {"failed": NO_RSYNC}
-        elif question["copies"] and not os.path.isdir(source):
+        if question["copies"] and not os.path.isdir(source):
             return {"failed": f"{source} is not visible there; put it on a disk that nodes share"}
+        if place.startswith(os.path.realpath(source) + "/"):
+            return {"failed": f"{place} is inside {source}, which is sent; choose another place"}
+        if not question["copies"] and WILDCARDS.search(place):
+            return {"failed": f"{place} has *, ? or [, which rsync expands; choose another place"}
     except OSError as error:
         return {"failed": _reason(error)}
-    return {"place": place, "complete": sending.state == "complete"}
+    return {"place": place, "complete": False}
 
 
 def claim_data_place(question):  # type: ignore[no-untyped-def]
@@ -153,16 +166,28 @@ def claim_data_place(question):  # type: ignore[no-untyped-def]
         sending.lock = _locked(_sending_folder(place))
         if sending.lock < 0:
             return {"state": "taken"}
+        old = _old_folder(place)
+        if os.path.lexists(old) and not os.path.lexists(place):  # `_complete` was interrupted
+            os.rename(old, place)
         if _is_complete(place):  # by now
             _leave("complete", remove=True)
             return {"state": "complete"}
         if sending.source["copies"]:
             sending.errors = tempfile.TemporaryFile()  # noqa: SIM115  # for as long as rsync runs
-            argv = ["rsync", "--archive", *rsync_options(place), "--"]
+            # by default rsync would not continue a partial file on this machine
+            argv = ["rsync", "--archive", "--no-whole-file", *rsync_options(place), "--"]
             argv += [sending.source["source"] + "/", data_folder(place)]
             null = subprocess.DEVNULL
-            sending.copy = subprocess.Popen(argv, stdin=null, stdout=null, stderr=sending.errors)
+            sending.copy = subprocess.Popen(
+                argv,
+                stdin=null,
+                stdout=null,
+                stderr=sending.errors,
+                pass_fds=(sending.lock,),  # the place stays locked if rsync outlives this process
+            )
             atexit.register(sending.copy.terminate)  # when the leader is gone
+        else:
+            signal.alarm(SILENT_S)  # see `keep_data_place`
     except OSError as error:
         return {"failed": _reason(error)}
     sending.state = "claimed"
@@ -187,7 +212,7 @@ def keep_data_place(question):  # type: ignore[no-untyped-def]
 
 
 def clear_full_disk(question):  # type: ignore[no-untyped-def]
-    """After an error of rsync: if this node's disk is `full`, remove what has come of the data.
+    """After an error of rsync: if this node's disk is `full`, remove the partial copy.
 
     rsync exits at once, and its message about the disk is often lost on the way through ssh.
     `full` in the question: the nodes whose message came.
@@ -227,13 +252,17 @@ def data_left(question):  # type: ignore[no-untyped-def]
     """The folders that --send created on this node, and those of interrupted transfers."""
     left = []
     for link, place in _registered():
-        found = [path for path in (place, _sending_folder(place)) if _is_ours(path)]
+        found = _folders_of(place)
         if not found:
             _unlink(link)
         for path in found:
-            size_bytes = sum(entry[1] for entry in entries_of(path))
-            entry = {"path": path, "bytes": size_bytes}
-            left.append(dict(entry, whole=path == place, used=_is_in_use(path)))
+            size_bytes = 0
+            with contextlib.suppress(OSError):  # a folder in it cannot be read, or is removed now
+                for entry in entries_of(path):
+                    size_bytes += entry[1]
+            with _unused(path) as is_unused:
+                entry = {"path": path, "bytes": size_bytes, "whole": path == place}
+                left.append(dict(entry, used=not is_unused))
     return left
 
 
@@ -242,16 +271,17 @@ def remove_data(question):  # type: ignore[no-untyped-def]
     wanted = question["paths"][question["node"]]
     failed = {}
     for _, place in _registered():
-        for path in (place, _sending_folder(place)):
-            if path not in wanted or not _is_ours(path):
+        for path in _folders_of(place):
+            if path not in wanted:
                 continue
-            if _is_in_use(path):
-                failed[path] = "a run has begun to use it"
-                continue
-            try:
-                shutil.rmtree(path)
-            except OSError as error:
-                failed[path] = error.strerror or str(error)
+            with _unused(path) as is_unused:
+                if not is_unused:
+                    failed[path] = "a run has begun to use it"
+                    continue
+                try:
+                    _remove_folder(path, place)
+                except OSError as error:
+                    failed[path] = error.strerror or str(error)
     return failed
 
 
@@ -278,68 +308,100 @@ def _expanded(text):  # type: ignore[no-untyped-def]
     return os.path.realpath(path)
 
 
-def _is_complete(place):  # type: ignore[no-untyped-def]
+def _is_complete(place, moved=None):  # type: ignore[no-untyped-def]
     """Whether the data are at the place; false if they are to be sent there.
+
+    `moved`: where its folder is now, if it is no longer at the place.
 
     Raises:
         OSError: what is there must not be replaced.
     """
-    if not os.path.lexists(place):
+    folder = moved or place
+    if not os.path.lexists(folder):
         return False
-    mark = _mark_of(place)
+    mark = _mark_of(folder)
     source = sending.source["source"]
-    other = f"choose another place: --send {shlex.quote(f'{source}:{place}-sent')}"
     if mark is None:
-        if _is_same(place):
+        if _is_same(folder):
             return True
-        raise OSError(f"{place} exists there, differs from {source} and was not sent; {other}")
-    version, sent = mark
-    present = {tuple(entry) for entry in entries_of(place)}
-    if version == sending.source["version"] and sent <= present:
-        return True
-    if present - sent:
-        names = ", ".join(_printable(entry[0]) for entry in sorted(present - sent)[:NAMED])
         raise OSError(
-            f"{place} is not up to date, and to send it again would delete what was added or "
-            f"changed there: {names}; move that away, or {other}"
+            f"{place} exists there, differs from {source} and was not sent; {_other(place)}"
         )
-    if _is_in_use(place):
-        raise OSError(f"{place} is not up to date, and a run is using it; wait for it, or {other}")
+    version, missing = mark
+    changed = []
+    for path, *state in entries_of(folder):
+        if missing.pop(path, None) != state:
+            changed.append(path)
+    is_current = version == sending.source["version"]
+    if is_current and not missing:  # what programs add or change does not matter
+        return True
+    if changed:
+        why = f"lacks {_printable(min(missing))}" if is_current else "is not up to date"
+        names = ", ".join(map(_printable, sorted(changed)[:NAMED]))
+        raise OSError(
+            f"{place} {why}, and sending it again would delete what was added or changed there: "
+            f"{names}; move that away, or {_other(place)}"
+        )
     return False
 
 
+def _other(place):  # type: ignore[no-untyped-def]
+    sent = "{}:{}-sent".format(sending.source["source"], place)
+    return f"choose another place: --send {shlex.quote(sent)}"
+
+
 def _is_same(place):  # type: ignore[no-untyped-def]
-    """Whether a folder of the user's is the same as the source, as far as rsync compares them."""
+    """Whether a folder that was not sent is the same as the source, as far as rsync compares them.
+
+    Another user could have made it, with other contents.
+    """
     with contextlib.suppress(OSError):  # it cannot be read, or is a file
-        found = [*itertools.islice(entries_of(place), sending.source["count"] + 1)]
-        return version_of(found) == sending.source["version"]
+        if os.stat(place).st_uid in (0, os.geteuid(), sending.source["owner"]):
+            found = [*itertools.islice(entries_of(place), sending.source["count"] + 1)]
+            return version_of(found) == sending.source["version"]
     return False
 
 
 def _mark_of(place):  # type: ignore[no-untyped-def]
-    """The version and the entries that were sent to a folder of ours; None for any other folder."""
+    """The version of a folder of ours, and what was sent, by path; None for any other folder."""
     if not _is_own_folder(place):
         return None
     try:
         with open(os.path.join(place, DATA_MARK), encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
             version, entries = json.load(file)
-        return version, {tuple(entry) for entry in entries}
+        return version, {path: state for path, *state in entries}
     except (OSError, ValueError, TypeError):
         return None
 
 
 def _complete(place):  # type: ignore[no-untyped-def]
     folder = data_folder(place)
-    mark = [sending.source["version"], [*entries_of(folder)]]
+    entries = [*entries_of(folder)]
+    if version_of(entries) != sending.source["version"]:
+        raise OSError(f"{folder} differs from the source after the copy; start the run again")
     with open(os.path.join(folder, DATA_MARK), "w", encoding="utf-8") as file:
-        json.dump(mark, file)
-    if os.path.lexists(place):
-        if _is_complete(place):  # another user of the disk has put them there
-            return
-        old = os.path.join(_sending_folder(place), "old")
-        shutil.rmtree(old, ignore_errors=True)
+        json.dump([sending.source["version"], entries], file)
+    if _is_complete(place):  # another user of the disk has put them there
+        return
+    if not os.path.lexists(place):
+        os.rename(folder, place)
+        return
+    old = _old_folder(place)
+    shutil.rmtree(old, ignore_errors=True)
+    with _replaceable(place):
         os.rename(place, old)
-    os.rename(folder, place)
+        try:
+            _is_complete(place, moved=old)  # files may have been added until now
+            os.rename(folder, place)
+        except OSError:
+            os.rename(old, place)
+            raise
+
+
+def _old_folder(place):  # type: ignore[no-untyped-def]
+    return os.path.join(_sending_folder(place), "old")
 
 
 def _sending_folder(place):  # type: ignore[no-untyped-def]
@@ -348,7 +410,7 @@ def _sending_folder(place):  # type: ignore[no-untyped-def]
 
 
 def _is_sending_folder(path):  # type: ignore[no-untyped-def]
-    return path.endswith(SENDING.rpartition("}")[2])
+    return SENDING.rpartition("}")[2] in os.path.basename(path)
 
 
 def _is_own_folder(path):  # type: ignore[no-untyped-def]
@@ -364,6 +426,21 @@ def _is_ours(path):  # type: ignore[no-untyped-def]
     return _is_own_folder(path) and (_is_sending_folder(path) or _mark_of(path) is not None)
 
 
+def _folders_of(place):  # type: ignore[no-untyped-def]
+    """The folders that --send created for this place: the place, and those beside it."""
+    beside = glob.glob(glob.escape(_sending_folder(place)) + "*")
+    return [path for path in [place, *sorted(beside)] if _is_ours(path)]
+
+
+def _remove_folder(path, place):  # type: ignore[no-untyped-def]
+    """Remove a folder that this process has locked; others may make a new one meanwhile."""
+    removed = "{}-{}".format(_sending_folder(place), os.urandom(4).hex())
+    with contextlib.suppress(OSError):  # a full disk may have no room for a name
+        os.rename(path, removed)
+        path = removed
+    shutil.rmtree(path)
+
+
 # -- locks ----------------------------------------------------------------------------------------
 
 
@@ -373,12 +450,16 @@ def _locked(folder):  # type: ignore[no-untyped-def]
     Raises:
         OSError: the folder is another user's, or its disk has no locks.
     """
+    is_new = not os.path.lexists(folder)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    if not _is_own_folder(folder):
+    if os.path.lexists(folder) and not _is_own_folder(folder):
         raise OSError(errno.EEXIST, "it is not a folder of yours", folder)
     path = os.path.join(folder, "lock")
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:  # removed by the process that had it
+        return -1
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):
@@ -386,7 +467,10 @@ def _locked(folder):  # type: ignore[no-untyped-def]
     except (BlockingIOError, FileNotFoundError):  # or removed by the process that had it
         pass
     except OSError as error:
-        raise OSError(error.errno, "files cannot be locked on this disk", folder) from None
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        why = "files cannot be locked on this disk; choose another disk"
+        raise OSError(error.errno, why, folder) from None
     os.close(descriptor)
     return -1
 
@@ -397,22 +481,41 @@ def _leave(state, remove):  # type: ignore[no-untyped-def]
         sending.copy.terminate()
         sending.copy.wait()
     if remove:
-        shutil.rmtree(_sending_folder(sending.place), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove_folder(_sending_folder(sending.place), sending.place)
     os.close(sending.lock)
     sending.state = state
 
 
-def _is_in_use(path):  # type: ignore[no-untyped-def]
-    """Whether a run uses a place, or data are being sent into a sending folder."""
+@contextlib.contextmanager
+def _replaceable(place):  # type: ignore[no-untyped-def]
+    """No run begins to use the place within this context.
+
+    Raises:
+        OSError: a run is using it.
+    """
+    with _unused(place) as is_unused:
+        if not is_unused:
+            raise OSError(
+                f"{place} is not up to date, and a run is using it; wait for it, or {_other(place)}"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _unused(path):  # type: ignore[no-untyped-def]
+    """Whether no run uses a place, or no data are sent into a sending folder; locked if so."""
     name = "lock" if _is_sending_folder(path) else DATA_MARK
-    try:
-        with open(os.path.join(path, name), "r+b") as file:
+    with contextlib.ExitStack() as stack:
+        is_unused = True
+        try:
+            file = stack.enter_context(open(os.path.join(path, name), "r+b"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or the disk has no locks
-        return False
-    return False
+        except BlockingIOError:
+            is_unused = False
+        except OSError:  # there is no such file, or the disk has no locks
+            pass
+        yield is_unused
 
 
 # -- the list of places for `jobs clean` ----------------------------------------------------------

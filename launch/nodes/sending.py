@@ -6,6 +6,7 @@ from this machine through ssh (`ssh/transfer.py`), or by each node from a disk t
 """
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -43,8 +44,10 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
         yield f"--send {sending}: {sending.source} is not a folder; name the folder that it is in"
     else:
         archive = shlex.quote(str(path.absolute()))
-        place = sending.place or f"$TMPDIR/{path.name.partition('.')[0]}"
-        folder = '"{}"'.format(place.replace("~", "$HOME", place.startswith("~")))
+        name = path.name.strip(".").partition(".")[0]
+        folder = '"${{TMPDIR:-/tmp}}/{}"'.format(re.sub(r'[\\"`$]', r"\\\g<0>", name))
+        if sending.place:
+            folder = _in_shell(sending.place)
         unpack = f"tar -xf {archive} -C {folder}"
         if path.suffix == ".zip":
             unpack = f"python3 -m zipfile -e {archive} {folder}"
@@ -54,6 +57,21 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
             f"--prologue FILE, with this line in FILE: mkdir -p {folder} && {unpack} && export "
             f"MUSTER_DATA={folder}"
         )
+
+
+def _in_shell(place: str) -> str:
+    """PLACE as a word of a shell, which expands what a node would expand."""
+
+    def quoted(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if name == "TMPDIR":
+            return "${TMPDIR:-/tmp}"
+        return found[0] if name else f"\\{found[0]}"
+
+    user, rest = re.fullmatch(r"(~[\w.-]*/?)?(.*)", place, re.DOTALL).groups("")  # type: ignore[union-attr]
+    variable = node_data.VARIABLE.pattern
+    rest = re.sub(rf'{variable}|[\\"`$]', quoted, rest)
+    return f'{user}"{rest}"' if rest else user
 
 
 def have_data(
@@ -88,6 +106,7 @@ def have_data(
             source=str(source),
             version=node_data.version_of(entries),
             count=len(entries),
+            owner=source.stat().st_uid,
             place=sending.place or str(source),
             name=source.resolve().name if sending.place else "",
             copies=copy is None,
@@ -173,14 +192,14 @@ class _Nodes:
             time.sleep(DATA_LOOKED_AT_EVERY_S)
 
     def explained(self, errors: Mapping[int, str], places: Mapping[int, str]) -> str:
-        """A line for each error of rsync; a node with a full disk removes what has come there."""
+        """A line for each error of rsync; a node with a full disk removes the partial copy."""
         full = [str(index) for index, text in errors.items() if any(each in text for each in FULL)]
-        answers = self.survey.ask(node_data.clear_full_disk, errors, full=full)
+        answers = self.survey.ask(node_data.clear_full_disk, errors, NODE_LISTS_FILES_S, full=full)
         lines = []
         for index, text in sorted(errors.items()):
             line = f"{text}; the same command continues from what was sent"
             if index in answers and answers[index].value.full:
-                line = "No space left on device; what was sent is removed there: make room, or "
+                line = "No space left on device; the partial copy was removed; free some space, or "
                 line += "choose another disk"
             lines.append(f"{self.names[index]}: {places[index]}: {line}")
         return printable("\n".join(lines))
@@ -204,7 +223,7 @@ def _entries(source: Path) -> list[tuple[str, int, int, str]]:
         raise MusterError(f"--send {source}: {error.filename}: {error.strerror}") from None
     outside = [
         f"--send: {on_one_line(source / path)} is a symbolic link to {on_one_line(link)}, which is "
-        "outside the folder; put a copy in its place"
+        "absolute, or points outside the folder; put a copy in its place"
         for path, _, _, link in entries
         if link and _is_outside(os.path.normpath(os.path.join(os.path.dirname(path), link)))  # noqa: PTH118, PTH120
     ]

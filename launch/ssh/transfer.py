@@ -99,7 +99,7 @@ class _CopyFailed(Exception):
 def send_data(
     sending: Sending, nodes: Sequence[NodeFacts], config: SshConfig, *, quiet: bool = False
 ) -> dict[NodeSpec, str]:
-    """Have the data on every node, all at the same time; return their place on each.
+    """Have the data on every node; return their place on each.
 
     Raises:
         MusterError: a line for every node that cannot have them.

@@ -221,6 +221,19 @@ def test_data_goes_to_all_nodes_and_a_second_time_nothing_is_sent(hosts, data, r
     assert send(data, nodes) == places and len(recorded()) == 2
 
 
+@pytest.mark.usefixtures("recorded")
+def test_odd_place_is_taken_as_it_is_unless_rsync_would_expand_it(hosts, data, tmp_path):
+    nodes = hosts("a")
+    home = tmp_path / "homes/a"
+    name = '-it\'s `id` $(id) "a" \\b; c'
+    assert send(data, nodes, f"~/{name}") == [home / name]
+    assert below(home / name) == below(data)
+    other = write(home / ".set1.muster-sending/data", {"mine": ""})
+    with pytest.raises(MusterError, match=r"a: .*/set\[1\] has \*, \? or \[, which rsync"):
+        send(data, nodes, "~/set[1]")
+    assert below(other) == {"mine": b""}
+
+
 def test_nodes_that_share_a_home_get_the_data_by_one_rsync(hosts, data, recorded):
     places = send(data, hosts("a", "b", c="a", d="a"))
     assert len(recorded()) == 2 and len({*places}) == 2
@@ -270,7 +283,9 @@ def test_node_with_a_full_disk_is_named_and_ends_other_transfers(hosts, data, re
         with pytest.raises(MusterError) as refused:
             send(data, nodes, "~/disk/set")
         (line,) = str(refused.value).splitlines()
-        assert line.startswith(f"b: {full}/set: No space left on device; what was sent is removed")
+        assert line.startswith(
+            f"b: {full}/set: No space left on device; the partial copy was removed"
+        )
         assert [*full.iterdir()] == []
     finally:
         subprocess.run(["umount", full], check=True)
