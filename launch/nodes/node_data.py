@@ -136,8 +136,6 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
         if _is_complete(place):
             sending.state = "complete"
             return {"place": place, "complete": True}
-        with _replaceable(place):
-            pass
         if shutil.which("rsync") is None:
             return {"failed": NO_RSYNC}
         if question["copies"] and not os.path.isdir(source):
@@ -172,6 +170,8 @@ def claim_data_place(question):  # type: ignore[no-untyped-def]
         if _is_complete(place):  # by now
             _leave("complete", remove=True)
             return {"state": "complete"}
+        with _replaceable(place):  # before the copy, and again in `_complete`
+            pass
         if sending.source["copies"]:
             sending.errors = tempfile.TemporaryFile()  # noqa: SIM115  # for as long as rsync runs
             # by default rsync would not continue a partial file on this machine
