@@ -397,6 +397,7 @@ ODD = {
     "a file of another rank": plain(file("workers/rank_00000.out", b"x")),
     "nested too deeply": {"kind": "failed", "end": odd_messages.DEEP},
     "an unknown field, nested too deeply": {"kind": "done", "more": odd_messages.DEEP},
+    "a kind after brackets that are nested too deeply": {"more": odd_messages.DEEP, "kind": "done"},
     "no number": {"kind": "beat", "sent_unix_s": float("nan")},
 }
 
