@@ -10,7 +10,7 @@ suite=$1
 mkdir -p "$2"
 root=$(readlink -f "$2")
 packages=(slurmd slurmctld slurm-client munge openssh-server openssh-client iproute2 rsync git)
-packages+=(base-files base-passwd bash coreutils findutils gawk grep hostname mount procps sed)
+packages+=(base-files base-passwd bash coreutils findutils gawk grep hostname mount procps sed tar)
 packages+=(util-linux libc-bin netbase ca-certificates) # and what Pythons are linked with:
 packages+=(libbz2-1.0 libffi8 libgomp1 liblzma5 libsqlite3-0 libstdc++6 zlib1g)
 

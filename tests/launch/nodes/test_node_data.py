@@ -96,7 +96,7 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
     with Survey(local_transport(1), node_data) as survey:
         survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
         survey.ask(node_data.claim_data_place)
-        assert alive(rsync)
+        assert wait_until(lambda: alive(rsync))  # its arguments appear a moment after it starts
         assert not survey.ask(node_data.keep_data_place)[0].value.over
     assert wait_until(lambda: alive(rsync) == [])
 
@@ -121,7 +121,7 @@ def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatc
             process.terminate()
             process.wait()
         try:
-            assert alive(rsync) and claim() == "taken"
+            assert wait_until(lambda: alive(rsync)) and claim() == "taken"
         finally:
             Path(f"{rsync}_end").touch()
         assert wait_until(lambda: claim() == "claimed")
