@@ -4,25 +4,25 @@ It lives as long as the run. Its leader speaks to it through a pipe, or a connec
 attempts nothing of the run is left here but this process. It leaves when its leader closes the
 channel or falls silent, or when it gets a signal.
 
-In an attempt it starts the node's workers. Whatever ends first, be it a worker, torchrun, another
-node, the leader or this process itself, all processes of the attempt here end.
+How its part of an attempt works, in the order of `NodeAttempt.run`:
 
-How an attempt works: one loop looks at the connections to other nodes, at signals and at the
-workers, every 50 ms and whenever the leader has sent something. After an end, the order of the
-steps matters. First the leader is told, which has the other nodes end. Then workers get a moment to
-record that they lost a peer. Then they are ended. Then this node's record is written and sent. Last
-the agent waits until all nodes have done that: until then the others need its connection to node 0.
+    meet       the nodes connect to node 0, which chooses a port for torch
+    work       the workers start, and run until all of them have ended
+    release    the leader is told, and this agent waits until all nodes have finished
 
-The states of this node's part of an attempt; only `_change` changes the state:
+One loop, `_tick`, looks at the leader's messages, at signals, at the connections to other nodes and
+at the workers: every 50 ms, and whenever the leader has sent something. Whatever ends the attempt
+early, be it a worker, torchrun, another node, the leader or a signal, raises `EndsNow` there, with
+an `Ending` as its value. Then, each step with its own limit in launch/deadlines.py:
 
-    MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
-    RUNNING    its workers run
-    STOPPING   somebody asked for the end; workers have their time to end by themselves
-    FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
-    ENDING     it waits for nothing any more, and ends what still runs
+    report     the leader is told first, so that the other nodes end, too
+    record     the workers get a moment to record that they have lost a peer
+    end        all processes of the attempt on this node are ended
+    hand over  this node's record is written, and sent with the files that the leader lacks
+    release    as above, since the other nodes still need this agent's connection
 
-MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
-which signals came; the loop acts on them in `_tick`.
+Who asks for the end, as Ctrl-C does, lets the workers end by themselves first: `work` goes on for
+as long as they have time. Signal handlers only note which signals came.
 """
 
 import json
@@ -35,8 +35,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -211,24 +209,14 @@ class Agent:
         return None
 
 
-class PartState(Enum):
-    """The state of this node's part of an attempt; see above."""
-
-    MEETING = "meeting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    FINISHED = "finished"
-    ENDING = "ending"
-
-
 Cause: TypeAlias = Literal[
     "done", "stopped", "command", "peer", "signal", "told", "launcher", "refused"
 ]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
+class Ending:
+    """How a node's part of an attempt ends, and why; a code above 128 is that of a signal."""
 
     code: int
     cause: Cause
@@ -236,6 +224,14 @@ class Outcome:
     why: str = ""  # the reason that workers get when they are asked to stop
     ends: tuple[End, ...] = ()  # the ends of this node and its workers that this agent has seen
     time_unix_s: float = field(default_factory=time.time)
+
+
+class EndsNow(Exception):
+    """A node's part of an attempt ends now, whatever still runs."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.message)
+        self.ending = ending
 
 
 @dataclass
@@ -272,41 +268,45 @@ class NodeAttempt:
         left_s = assignment.left_s()
         self._job_ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
-        self._state = PartState.MEETING
-        self._outcome: Outcome | None = None  # set in the last three states: why it ends
-        self._clean_outcome: Outcome | None = None  # how its workers ended, if that was no failure
-        self._has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
-        self._is_urgent = False
+        self._requested: Ending | None = None  # somebody has asked for the end
+        self._elsewhere: Ending | None = None  # another node has failed, or the leader's channel
+        self._must_end_at_once = False
+        self._is_released = False  # no other node needs this agent any more
         self._reported: dict[int, End] = {}  # the ends that the leader knows, by rank
-        self._failure_elsewhere: str | None = None  # a line about a failure elsewhere
-        self._unreported_ends: tuple[End, ...] = ()  # that failure, if the leader does not know
-        self._is_released = False  # the leader said that no other node needs this agent any more
         self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
         (scratch / STOPPABLE).mkdir()
+        self._stoppable = Stoppable(scratch / STOPPABLE, assignment.spec.stop_grace_s, self._send)
         (scratch / INSPECTION).mkdir()
         self._workers_began_s = 0.0
         self._inspection: NodeInspection | None = None  # made when it is first needed
 
     def run(self) -> int:
         """Run until nothing of the attempt is left on this node; return its exit code."""
+        failure = None
         try:
             try:
-                self._run_workers()
+                ending = self._run_workers()
+                self._wait_for_release(ending)
+            except EndsNow as early:
+                ending = failure = early.ending
             except MusterError as error:
-                self._refuse(error.exit_code, str(error))
+                ending = failure = self._refusal(error.exit_code, str(error))
             except PermissionError as error:
                 if error.filename is None or self._workload is not None:
                     raise
                 where = f"{self._assignment.name}: {error.filename}"
-                self._refuse(UsageError.exit_code, f"{where}: permission denied")
+                ending = failure = self._refusal(
+                    UsageError.exit_code, f"{where}: permission denied"
+                )
             except (OSError, RuntimeError) as error:
                 if not is_full(error) and not at_limit(error):
                     raise
-                self._refuse(MusterError.exit_code, explained(error))
-            return self._end()
+                ending = failure = self._refusal(MusterError.exit_code, explained(error))
+            self._end(ending, is_failure=failure is not None)
+            return ending.code
         finally:
             process_tree.end_descendants(
                 WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
@@ -314,9 +314,9 @@ class NodeAttempt:
             if self._workload is not None:
                 self._workload.close()
 
-    def _refuse(self, code: int, message: str) -> None:
+    def _refusal(self, code: int, message: str) -> Ending:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
-        self._change(PartState.ENDING, Outcome(code, "refused", message, ends=(end,)))
+        return Ending(code, "refused", message, ends=(end,))
 
     def _end_of(
         self,
@@ -333,100 +333,97 @@ class NodeAttempt:
         name = self._assignment.name
         return End(kind, name, leaders_time, code=code, signal=number, message=message)
 
-    @cached_property
-    def _stoppable(self) -> Stoppable:
-        grace_s = self._assignment.spec.stop_grace_s
-        return Stoppable(self._scratch / STOPPABLE, grace_s, self._send)
+    def _run_workers(self) -> Ending:
+        """Start the workers together with all other nodes', and wait until they have ended.
 
-    def _run_workers(self) -> None:
-        """Go through the states, up to ENDING."""
+        Raises:
+            EndsNow: something else ends the attempt.
+            MusterError: the workers cannot be started.
+        """
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
         connections = self._connections = Connections(assignment, self._send)
-        while connections.master_port is None and self._goes_on():
-            self._tick()
-        env = self._environment(connections.own_address) if self._goes_on() else None
-        if env is None or connections.master_port is None:
-            return
-        started: Assignment | None = assignment
+        while connections.master_port is None:
+            self._tick(MEETING_TICK_S)
+        env = self._environment(connections.own_address)
+        inside = assignment
         if assignment.spec.program.image:
             # this import would delay all other runs if it were at the top of the file
             from launch.agent.processes.container import assignment_inside
 
             with waiting_for("its --container"):
-                started = assignment_inside(assignment, env, str(self._scratch), self._tick_on)
-        if started is None:
-            return
-        workload = self._workload = start_workload(
-            started, connections.master_port, env, self._warm
-        )
+                inside = assignment_inside(assignment, env, str(self._scratch), self._tick)
+        workload = start_workload(inside, connections.master_port, env, self._warm)
+        self._workload = workload
         self._workers_began_s = running_s()
-        self._change(PartState.RUNNING)
-        while workload.runs and self._goes_on():
+        while workload.runs:
             self._tick()
             self._look_for_failure(workload)
         self._look_for_failure(workload)
-        if not self._goes_on():
-            return
-        self._change(PartState.FINISHED, self._outcome_of_workers())
-        while not self._can_leave() and self._goes_on():
-            self._tick()
-        if self._goes_on():
-            self._change(PartState.ENDING, self._outcome)
+        if stopped := stopped_cleanly(assignment):
+            return Ending(STOPPED, "stopped", stopped)
+        if self._stoppable.has_asked_all and self._requested is not None:
+            return self._requested
+        return Ending(0, "done", "")
 
-    def _goes_on(self) -> bool:
-        return self._state is not PartState.ENDING
+    def _wait_for_release(self, ending: Ending) -> None:
+        """Record how the workers have ended, and wait for those of the other nodes.
 
-    def _change(self, state: PartState, outcome: Outcome | None = None) -> None:
-        """Change to a state; from ENDING nothing changes any more."""
-        if self._state is PartState.ENDING:
-            return
-        self._state = state
-        self._outcome = outcome or self._outcome
-        if state is PartState.FINISHED and outcome is not None:
-            self._clean_outcome = outcome
-            self._report(outcome.ends)
-            self._write_exit(outcome)
-            self._send(Done())
+        Raises:
+            EndsNow: something has failed elsewhere.
+        """
+        self._report(ending.ends)
+        self._write_exit(ending)
+        self._send(Done())
+        while not self._can_leave():
+            self._look(MAIN_LOOP_TICK_S)
+            self._end_with_others()
 
-    def _outcome_of_workers(self) -> Outcome:
-        """The outcome on a node whose workers have all ended without failure."""
-        if stopped := stopped_cleanly(self._assignment):
-            return Outcome(STOPPED, "stopped", stopped)
-        if self._has_asked_all and self._outcome is not None:
-            return self._outcome
-        return Outcome(0, "done", "")
+    def _tick(self, within_s: float = MAIN_LOOP_TICK_S) -> None:
+        """Look at everything once; with a request to end, let the workers end by themselves.
 
-    def _tick(self) -> None:
-        """Check all sources of events, and change the state accordingly."""
+        Raises:
+            EndsNow: the attempt ends here.
+        """
+        self._look(within_s)
+        if self._signals.stops:
+            number = self._signals.stops[0]
+            end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
+            self._request(Ending(128 + number, "signal", end.text, signal_name(number), (end,)))
+        if self._signals.notices and self._workload is not None:
+            self._act_on_notice()
+        if self._requested is not None:
+            self._ask_workers_to_stop(self._requested)
+        self._end_with_others()
+
+    def _look(self, within_s: float) -> None:
+        """Wait for the leader's messages, at most so long; look at other nodes, and at workers."""
         assert self._connections is not None
-        is_meeting = self._state is PartState.MEETING
-        wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
+        wait_for_news([self._leader], within_s)
         self._hear()
         self._connections.tick()
         self._look_at_workers()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
-        if self._signals.stops:
-            number = self._signals.stops[0]
-            end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
-            why = signal_name(number)
-            self._request_stop(Outcome(128 + number, "signal", end.text, why, (end,)))
-        if self._signals.notices and self._workload is not None:
-            self._act_on_notice()
-        if self._state is PartState.STOPPING:
-            self._stop()
+
+    def _end_with_others(self) -> None:
+        """End if the leader is lost, or if something has failed elsewhere.
+
+        Raises:
+            EndsNow: that is so.
+        """
+        lost = ""
         if self._leader.ended:
-            self._lose_leader("lost its launcher")
+            lost = "lost its launcher"
         elif self._leader.silent_s > self._leader_silence_s:
-            silence = f"heard nothing from its launcher for {self._leader_silence_s:.0f} s"
-            self._lose_leader(f"{silence}: is the link down?")
-        if self._failure_elsewhere is not None and not self._has_asked_all:
-            self._change(
-                PartState.ENDING,
-                Outcome(1, "peer", self._failure_elsewhere, ends=self._unreported_ends),
-            )
+            silence_s = self._leader_silence_s
+            lost = f"heard nothing from its launcher for {silence_s:.0f} s: is the link down?"
+        if lost:
+            end = self._end_of(Kind.LAUNCHER, message=lost)
+            raise EndsNow(Ending(1, "launcher", end.text, ends=(end,)))
+        if self._elsewhere is not None and not self._stoppable.has_asked_all:
+            raise EndsNow(self._elsewhere)
 
     def _look_at_workers(self) -> None:
         """Inspect the workers once a worker has waited in vain, or once its progress is due."""
@@ -454,10 +451,6 @@ class NodeAttempt:
         is_cut_off = self._connections is not None and self._connections.is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
-    def _lose_leader(self, how: str) -> None:
-        end = self._end_of(Kind.LAUNCHER, message=how)
-        self._change(PartState.ENDING, Outcome(1, "launcher", end.text, ends=(end,)))
-
     def _hear(self) -> None:
         """Take the leader's messages, up to the assignment of the next attempt."""
         messages = self._leader.receive()
@@ -471,29 +464,26 @@ class NodeAttempt:
                     return
                 case OddMessage():
                     odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
-                    self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
+                    self._note_failure_elsewhere(odd, self._end_of(Kind.APART, message=odd))
                 case Inspect():
                     self._inspect().hear(message)
                 case Notice():
                     self._signals.notices.append(0)
                 case Stop(code, why, reason, hurry):
-                    self._is_urgent = self._is_urgent or hurry
-                    self._request_stop(Outcome(code, "told", why, reason or why))
+                    self._must_end_at_once |= hurry
+                    self._request(Ending(code, "told", why, reason or why))
                 case Lost(why):
                     self._note_failure_elsewhere(why)
                 case Released():
                     self._is_released = True
 
-    def _note_failure_elsewhere(self, why: str, unreported_ends: tuple[End, ...] = ()) -> None:
+    def _note_failure_elsewhere(self, why: str, *unreported: End) -> None:
         """Note that something has failed elsewhere; only the first failure counts."""
-        if self._failure_elsewhere is None:
-            self._failure_elsewhere = why
-            self._unreported_ends = unreported_ends
+        self._elsewhere = self._elsewhere or Ending(1, "peer", why, ends=unreported)
 
-    def _request_stop(self, outcome: Outcome) -> None:
-        """Stop because somebody asks for the end; only the first request counts."""
-        if self._state in (PartState.MEETING, PartState.RUNNING):
-            self._change(PartState.STOPPING, outcome)
+    def _request(self, ending: Ending) -> None:
+        """Note that somebody asks for the end; only the first request counts."""
+        self._requested = self._requested or ending
 
     def _act_on_notice(self) -> None:
         """Ask workers that can stop cleanly to stop, since the job's time is nearly over.
@@ -504,28 +494,36 @@ class NodeAttempt:
         left_s = None if self._job_ends_s is None else self._job_ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
             end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
-            self._request_stop(Outcome(end.exit_code, "signal", end.text, NOTICE, (end,)))
+            self._request(Ending(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
-    def _stop(self) -> None:
+    def _ask_workers_to_stop(self, ending: Ending) -> None:
         """Let workers end by themselves on a request to end the run, as long as they have time.
 
         After a failure, whose code is not that of a signal, only workers that can stop cleanly have
         time.
-        """
-        outcome = self._outcome
-        assert outcome is not None
-        if not self._is_in_a_hurry():
-            self._stoppable.ask(outcome.why)
-            workload = self._workload
-            is_busy = workload is not None and workload.runs and workload.may_have_workers
-            if outcome.code > 128 and is_busy and not self._has_asked_all:
-                self._inspect().last_look()
-                self._has_asked_all = self._stoppable.ask_all()
-        if self._is_in_a_hurry() or not self._stoppable.has_time:
-            self._change(PartState.ENDING, outcome)
 
-    def _environment(self, address: str) -> dict[str, str] | None:
-        """The environment of the workers; None if the attempt ended while the prologue ran."""
+        Raises:
+            EndsNow: they have no time, or no longer.
+        """
+        if self._ends_at_once():
+            raise EndsNow(ending)
+        self._stoppable.ask(ending.why)
+        workload = self._workload
+        is_busy = workload is not None and workload.runs and workload.may_have_workers
+        if ending.code > 128 and is_busy:
+            self._inspect().last_look()
+            if not self._stoppable.is_asked:
+                self._stoppable.ask_all()
+        if not self._stoppable.has_time:
+            raise EndsNow(ending)
+
+    def _environment(self, address: str) -> dict[str, str]:
+        """The environment of the workers.
+
+        Raises:
+            EndsNow: the attempt ends while the prologue runs.
+            MusterError: the prologue fails.
+        """
         assignment = self._assignment
         interface = interface_of(address, assignment.network, assignment.name)
         scratch = str(self._scratch)
@@ -543,20 +541,19 @@ class NodeAttempt:
         if note and assignment.spec.attempt == 0:
             self._send(Note(note))
         with waiting_for("its --prologue"):
-            sourced = after_prologue(assignment, env, scratch, self._tick_on)
-        if sourced is not None:
-            refuse_absent_interface(assignment, sourced)
+            sourced = after_prologue(assignment, env, scratch, self._tick)
+        refuse_absent_interface(assignment, sourced)
         return sourced
 
-    def _tick_on(self) -> bool:
-        """Look at all sources of events; return whether the attempt goes on."""
-        self._tick()
-        return self._goes_on()
-
     def _look_for_failure(self, workload: Workload) -> None:
+        """Look whether a worker has failed.
+
+        Raises:
+            EndsNow: one has.
+        """
         process_tree.reap_orphans(excluded=workload.pids)
         failure = workload.failure()
-        if failure is None or self._has_asked_all:  # an end by our SIGTERM is no failure
+        if failure is None or self._stoppable.has_asked_all:  # an end by our SIGTERM is no failure
             return
         offset_s = self._leader.clock_offset_s
         ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
@@ -564,49 +561,60 @@ class NodeAttempt:
             ends += ends_of_starter(self._assignment, failure.starter_end, ends, offset_s)
         first = cause_of(ends)
         message = "" if first is None else first.line
-        self._change(PartState.ENDING, Outcome(1, "command", message, ends=tuple(ends)))
+        raise EndsNow(Ending(1, "command", message, ends=tuple(ends)))
 
-    def _end(self) -> int:
-        """Inform everyone, wait for the workers' records, and end them all."""
-        outcome = self._outcome
-        assert outcome is not None
-        leader = self._leader
-        if outcome is not self._clean_outcome:
-            self._report(outcome.ends)
-        if outcome.cause in ("command", "peer"):
-            deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
-            while self._has_workers() and running_s() < deadline and not self._signals.stops:
-                time.sleep(MAIN_LOOP_TICK_S)
-                self._keep_in_touch()
-        if self._has_workers() and not self._is_in_a_hurry():
+    def _end(self, ending: Ending, *, is_failure: bool) -> None:
+        """End all processes of the attempt on this node, and hand over what is known of them.
+
+        `is_failure`: the leader is told of each end. Otherwise it has been told of all, since the
+        workers have ended by themselves.
+        """
+        if is_failure:
+            self._report(ending.ends)
+        if ending.cause in ("command", "peer"):
+            self._let_workers_record()
+        if self._has_workers() and not self._ends_at_once():
             self._inspect().last_look()
-        self._end_idle_starter()
-        processes = process_tree.end_descendants(
-            WORKERS_END_AFTER_SIGTERM_S,
-            in_a_hurry=self._is_in_a_hurry,
-            meanwhile=self._end_idle_starter,
-            staying=self._warm.pids,
-        )
-        if outcome is not self._clean_outcome:
-            # the processes that have ended since then ended because of this outcome
-            self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
+        processes = self._end_processes()
+        if is_failure:  # the processes that have ended since then ended because of this
+            offset_s = self._leader.clock_offset_s
+            self._report(ends_of_workers(self._assignment, (), offset_s))
             self._report(ends_of_processes(self._assignment, processes))
-        full = self._write_exit(outcome, processes)
-        if full and outcome is not self._clean_outcome:
+        full = self._write_exit(ending, processes)
+        if full and is_failure:
             self._report([self._end_of(Kind.FULL, message=full)])
-        if leader.silent_s <= self._leader_silence_s:
-            self._look_at_workers()
-            if self._log_sync is not None:
-                self._log_sync.send_rest(leader, self._leader_silence_s)
-            leader.send(Ended(outcome.code, leaves=bool(self._signals.stops)))
-            leader.drain(self._leader_silence_s)
+        if self._leader.silent_s <= self._leader_silence_s:
+            self._hand_over(ending)
         deadline = running_s() + LEADER_RELEASES_AGENT_S
-        while not self._can_leave() and not leader.ended and running_s() < deadline:
-            wait_for_news([leader], MAIN_LOOP_TICK_S)
+        while not self._can_leave() and not self._leader.ended and running_s() < deadline:
+            wait_for_news([self._leader], MAIN_LOOP_TICK_S)
             self._hear()  # this answers nothing: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()
-        return outcome.code
+
+    def _let_workers_record(self) -> None:
+        """Give workers a moment to record that they have lost a peer."""
+        deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
+        while self._has_workers() and running_s() < deadline and not self._signals.stops:
+            time.sleep(MAIN_LOOP_TICK_S)
+            self._keep_in_touch()
+
+    def _end_processes(self) -> list[EndedProcess]:
+        self._end_idle_starter()
+        return process_tree.end_descendants(
+            WORKERS_END_AFTER_SIGTERM_S,
+            in_a_hurry=self._ends_at_once,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
+        )
+
+    def _hand_over(self, ending: Ending) -> None:
+        """Send what the leader lacks, and the last message of the attempt."""
+        self._look_at_workers()
+        if self._log_sync is not None:
+            self._log_sync.send_rest(self._leader, self._leader_silence_s)
+        self._send(Ended(ending.code, leaves=bool(self._signals.stops)))
+        self._leader.drain(self._leader_silence_s)
 
     def _report(self, ends: Iterable[End]) -> None:
         """Tell the leader what has ended."""
@@ -617,15 +625,15 @@ class NodeAttempt:
                 self._reported[end.rank] = end
                 self._send(WorkerEnded(end))
 
-    def _write_exit(self, outcome: Outcome, processes: Sequence[EndedProcess] = ()) -> str:
+    def _write_exit(self, ending: Ending, processes: Sequence[EndedProcess] = ()) -> str:
         """Record the end; return a line if the run folder's disk is full, else ""."""
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
-        return write_exit(self._assignment, outcome, offset_s, processes, killed)
+        return write_exit(self._assignment, ending, offset_s, processes, killed)
 
     def _can_leave(self) -> bool:
         """Whether no other node needs this agent any more in this attempt."""
-        return self._is_released or self._assignment.count == 1 or self._is_in_a_hurry()
+        return self._is_released or self._assignment.count == 1 or self._ends_at_once()
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
@@ -643,8 +651,9 @@ class NodeAttempt:
         self._look_at_workers()
         self._hear()
 
-    def _is_in_a_hurry(self) -> bool:
-        return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
+    def _ends_at_once(self) -> bool:
+        """Whether the user wants the run to end at once."""
+        return self._must_end_at_once or self._signals.stops.count(signal.SIGINT) > 1
 
     def _send(self, message: Struct) -> None:
         self._leader.send(message)
@@ -670,7 +679,7 @@ def write_agent(assignment: Assignment, address: str, interface: str | None, cor
 
 def write_exit(
     assignment: Assignment,
-    outcome: Outcome,
+    ending: Ending,
     clock_offset_s: float,
     processes: Sequence[EndedProcess],
     oom_kills: int,
@@ -683,18 +692,18 @@ def write_exit(
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
-        full = full_disk(path) if outcome.cause != "done" else ""
-    for rank in assignment.ranks if outcome.cause == "done" else ():
+        full = full_disk(path) if ending.cause != "done" else ""
+    for rank in assignment.ranks if ending.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
         "index": assignment.index,
         "node": assignment.name,
         "host": socket.gethostname(),
-        "code": outcome.code,
-        "cause": outcome.cause,
-        "message": outcome.message,
-        "ends": [end.to_json() for end in outcome.ends if not end.is_recorded],
-        "noticed_unix_s": outcome.time_unix_s,
+        "code": ending.code,
+        "cause": ending.cause,
+        "message": ending.message,
+        "ends": [end.to_json() for end in ending.ends if not end.is_recorded],
+        "noticed_unix_s": ending.time_unix_s,
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # the leader's clock less this node's
         "ranks": list(assignment.ranks),

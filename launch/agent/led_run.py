@@ -7,21 +7,23 @@ After a failure the agents that still live get the next assignment. Where an age
 node answers, another agent is started. At the run's end all channels are closed, which ends the
 agents.
 
-The states of an attempt; only `_change` changes the state:
+An attempt is over when each agent has sent its last record of it, or is gone. `Attempt.wait` reads
+in order what happens until then:
 
-    RUNNING    each agent has its assignment: nodes connect, then workers start and run
-    FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
-    STOPPING   all agents were told to stop: after a failure, or because this process got a signal
-    OVER       each agent has sent its last record of the attempt, or is gone, or was too late
+    - each agent has its assignment: nodes connect, then workers start and run
+    - after a failure all agents are told of it, and have a moment to record their ends
+    - then, or after a signal to this process, all agents are told to stop
+    - agents that are too late are left behind: the end of their channels ends them
 
-    RUNNING -> OVER is an attempt without failure.
+Each wait has its limit in launch/deadlines.py, and is longer while workers save a checkpoint or
+files still come.
 
 The messages are in launch/nodes/messages.py. A message that is none of these, or that is about
 another node, its ranks or its files, is the failure of its agent: the channel is closed, and
 nothing more is taken from that agent.
 
 One thread does all of this. A second thread, the heartbeat's, only writes to the channels. Signal
-handlers append to a list, and `_tick` and `_advance` look at it.
+handlers append to a list, which the waits look at.
 """
 
 import os
@@ -32,7 +34,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
@@ -384,15 +385,6 @@ class AgentConnection:
         return End(kind, self.assignment.name, time_unix_s, message=message, address=address)
 
 
-class AttemptState(Enum):
-    """The state of an attempt; see above."""
-
-    RUNNING = "running"
-    FAILED = "failed"
-    STOPPING = "stopping"
-    OVER = "over"
-
-
 class Attempt:
     """One attempt with these agents, in the order of their nodes; `start` starts it.
 
@@ -414,9 +406,8 @@ class Attempt:
         self._agents = agents
         self._signals = signals
         self._is_nearly_over = is_nearly_over
-        self._state = AttemptState.RUNNING
+        self._is_ending = False  # after a failure or a signal
         self._looks_at_s = 0.0  # when it next looks at more than messages
-        self._state_deadline_s = 0.0  # when the state has to change
         self._has_announced_end = False  # all agents know that the job's time is nearly over
         self._has_released_agents = False  # all agents know that all have done their part
         self._ends: list[End] = []  # all ends, in the order in which this side heard of them
@@ -458,9 +449,7 @@ class Attempt:
         128 + its number if a signal ended the run; else 1.
         """
         try:
-            while self._state is not AttemptState.OVER:
-                self._tick()
-                self._advance()
+            self._wait_for_agents()
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
@@ -502,41 +491,38 @@ class Attempt:
             return []
         return [agent.end_of(Kind.GONE) for agent in silent]
 
-    def _advance(self) -> None:
-        """Change the state where that is due."""
-        if all(agent.is_over for agent in self._agents):
-            self._change(AttemptState.OVER)
-        elif self._state is AttemptState.RUNNING:
-            if self._signals:
-                self._change(AttemptState.STOPPING)
-            elif self._first is not None:
-                self._change(AttemptState.FAILED)
-        elif self.interrupted_twice:
-            self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
-            self._change(AttemptState.OVER)
-        elif running_s() > self._latest_s():
-            self._change(
-                AttemptState.STOPPING if self._state is AttemptState.FAILED else AttemptState.OVER
-            )
-
-    def _change(self, state: AttemptState) -> None:
-        self._state = state
-        if state is AttemptState.FAILED:
-            self._state_deadline_s = running_s() + AGENTS_RECORD_LOST_PEER_S
-        elif state is AttemptState.STOPPING:
-            self._state_deadline_s = running_s() + AGENTS_END_AFTER_STOP_S
+    def _wait_for_agents(self) -> None:
+        """Wait until the attempt is over; once it has failed, only as long as agents have time."""
+        while not (self._is_over or self._signals or self._first is not None):
+            self._tick()
+        self._is_ending = True
+        if not self._signals:
+            self._tick_within(AGENTS_RECORD_LOST_PEER_S)
+        if not self._is_over:
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
             else:
                 self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
+            self._tick_within(AGENTS_END_AFTER_STOP_S)
+        if not self._is_over and self.interrupted_twice:
+            self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
 
-    def _latest_s(self) -> float:
-        """When the state has to change: later while workers may stop, or while files still come."""
-        stop_by_s = max(self._state_deadline_s, self._workers_deadline_s)
-        return min(
-            stop_by_s + AGENTS_SEND_FILES_S,
-            max(stop_by_s, self._last_file_s + AGENTS_PAUSE_BETWEEN_FILES_S),
-        )
+    @property
+    def _is_over(self) -> bool:
+        return all(agent.is_over for agent in self._agents)
+
+    def _tick_within(self, limit_s: float) -> None:
+        """Go on until the attempt is over, or agents have had their time, or a second Ctrl-C."""
+        deadline_s = running_s() + limit_s
+        while not (self._is_over or self._is_late(deadline_s) or self.interrupted_twice):
+            self._tick()
+
+    def _is_late(self, deadline_s: float) -> bool:
+        """Whether it is too late for the agents: not while workers may stop, or files come."""
+        now_s = running_s()
+        stop_by_s = max(deadline_s, self._workers_deadline_s)
+        files_come = now_s <= self._last_file_s + AGENTS_PAUSE_BETWEEN_FILES_S
+        return now_s > stop_by_s + (AGENTS_SEND_FILES_S if files_come else 0.0)
 
     def _tick(self) -> None:
         """Hear at once what has come; look at all else once a tick, however much comes.
@@ -580,7 +566,7 @@ class Attempt:
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
-            self._inspection.tick(is_ending=self._state is not AttemptState.RUNNING)
+            self._inspection.tick(is_ending=self._is_ending)
             if self._inspection.hang is not None:
                 self._note_end(self._inspection.hang, tells=False)
 
@@ -676,7 +662,7 @@ class Attempt:
             case Ended(code):
                 agent.take_end(message)
                 is_early = code != 0 and not agent.is_done
-                if is_early and self._state is AttemptState.RUNNING and not self._signals:
+                if is_early and not self._is_ending and not self._signals:
                     self._fail(self._early_end(agent))
 
     def _take_beat(self, agent: AgentConnection, beat: Beat) -> None:
@@ -719,7 +705,7 @@ class Attempt:
         if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(ChoosePort())
-        if self._state is not AttemptState.RUNNING:
+        if self._is_ending:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
@@ -731,7 +717,7 @@ class Attempt:
     def _look_for_lost_nodes(self) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""
         loss = self._meeting.loss(running_s())
-        if loss is None or self._state is not AttemptState.RUNNING or self._has_released_agents:
+        if loss is None or self._is_ending or self._has_released_agents:
             return
         lost = self._agents[loss.index]
         since_unix_s = time.time() - loss.for_s

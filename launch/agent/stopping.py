@@ -36,6 +36,7 @@ class Stoppable:
         self._grace_s = grace_s
         self._send = send
         self._until: float | None = None
+        self.has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
         self._catches_sigterm: bool | None = None  # whether the program does; None: not examined
 
     @property
@@ -59,20 +60,15 @@ class Stoppable:
             path.write_text(why)
         self._ask([int(path.name) for path in workers])
 
-    def ask_all(self) -> bool:
-        """Send SIGTERM to the children of this process: torchrun, or the workers themselves.
+    def ask_all(self) -> None:
+        """Send SIGTERM to the children of this process: torchrun, or the workers themselves."""
+        self.has_asked_all = True
+        self._ask(process_tree.children())
 
-        Returns False, and sends nothing, if workers were asked before.
-        """
-        if self.is_asked:
-            return False
-        self._ask(process_tree.children(), has_asked_all=True)
-        return True
-
-    def _ask(self, pids: Collection[int], *, has_asked_all: bool = False) -> None:
+    def _ask(self, pids: Collection[int]) -> None:
         self._until = running_s() + self._grace_s
         process_tree.send_sigterm(pids)
-        self._send(Stopping(self._grace_s, has_asked_all))
+        self._send(Stopping(self._grace_s, self.has_asked_all))
 
     def is_last_moment(self, left_s: float | None) -> bool:
         """Whether only the grace of workers that catch SIGTERM is left of a job's time.

@@ -172,12 +172,11 @@ def outermost(folders: Iterable[str]) -> list[str]:
 
 
 def assignment_inside(
-    assignment: Assignment, env: Mapping[str, str], scratch: str, goes_on: Callable[[], bool]
-) -> Assignment | None:
+    assignment: Assignment, env: Mapping[str, str], scratch: str, wait: Callable[[], None]
+) -> Assignment:
     """The assignment with commands that start inside, once its Python has what they need.
 
-    `env`: what they will inherit. `goes_on` is called until the image's Python has answered. If it
-    returns false, this returns None.
+    `env`: what they will inherit. `wait` is called until the image's Python has answered.
 
     Raises:
         UsageError: as `container_of` does; or the image does not start, or lacks something.
@@ -194,8 +193,7 @@ def assignment_inside(
     with printed.open("wb") as log:
         process = spawn(container.command(question, env), env, log)
     while process.poll() is None:
-        if not goes_on():
-            return None
+        wait()
     image = f"--container {container.image} on {assignment.name}"
     if process.returncode or not answer.exists():
         text = tail(printed, OUTPUT_BYTES).decode(errors="replace")

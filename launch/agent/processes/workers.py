@@ -242,12 +242,12 @@ def _is_script(place: str) -> bool:
 
 
 def after_prologue(
-    assignment: Assignment, env: dict[str, str], scratch: str, goes_on: Callable[[], bool]
-) -> dict[str, str] | None:
+    assignment: Assignment, env: dict[str, str], scratch: str, wait: Callable[[], None]
+) -> dict[str, str]:
     """The environment that bash has after it has sourced the prologue, starting from `env`.
 
-    `goes_on` is called until bash has ended. If it returns false, this returns None. Background
-    processes of bash continue during the run: their output goes to a file, so nothing waits for it.
+    `wait` is called until bash has ended. Background processes of bash continue during the run:
+    their output goes to a file, so nothing waits for it.
 
     Raises:
         MusterError: it failed, with the end of its output; or there is no bash.
@@ -267,8 +267,7 @@ def after_prologue(
     except MusterError as error:
         raise MusterError(f"--prologue on {assignment.name}: {error}") from None
     while process.poll() is None:
-        if not goes_on():
-            return None
+        wait()
     if process.returncode or not result.exists():
         lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
         printed = "".join(f"\n{line}" for line in lines)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from launch.agent.agent import Agent, NodeAttempt, Outcome, PartState, Signals
+from launch.agent.agent import Agent, Ending, NodeAttempt, Signals
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import STOPPABLE
@@ -136,13 +136,12 @@ def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
     part = replace(assignment(tmp_path), counts=(1, 1))
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
     agent._workload = Workload(part, [])
-    agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
     with ThreadPoolExecutor() as pool:
-        end = pool.submit(agent._end)
+        end = pool.submit(agent._end, Ending(1, "command", "boom"), is_failure=True)
         assert received.first(Ended) is not None
         agent._inspect()._answers.put(InspectedAll("7"))
         received.send(Released())
-        assert end.result() == 1
+        end.result()
     assert received.receive() == []
     for channel in (leader, received):
         channel.close()
@@ -160,15 +159,14 @@ def test_big_tracebacks_of_many_ranks_fit_through_the_channel(tmp_path, monkeypa
     received = Channel(others.fileno(), others.detach(), from_agent)
     part = replace(assignment(tmp_path), ranks=ranks)
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
-    agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
     with ThreadPoolExecutor() as pool:
-        end = pool.submit(agent._end)
+        end = pool.submit(agent._end, Ending(1, "command", "boom"), is_failure=True)
         told = []
         while not told or told[-1] != Ended(1):
             message = received.first(WorkerEnded, Ended, OddMessage)
             assert isinstance(message, WorkerEnded | Ended), message
             told.append(message)
-        assert end.result() == 1
+        end.result()
     assert [message.end.rank for message in told[:-1]] == list(ranks)
     assert AGENT_END.path(tmp_path, node=0).stat().st_size < 10_000
     for channel in (leader, received):
@@ -238,7 +236,8 @@ def test_worker_that_can_stop_gets_the_leaders_reason(tmp_path):
         reason = write(tmp_path / STOPPABLE, {str(worker.pid): ""}) / str(worker.pid)
         to_agent.send(Stop(130, "told to stop (SIGINT)", "SIGINT"))
         agent._hear()
-        agent._stop()
+        assert agent._requested is not None
+        agent._ask_workers_to_stop(agent._requested)
         assert reason.read_text() == "SIGINT"
         assert worker.wait(timeout=300) == -signal.SIGTERM
 

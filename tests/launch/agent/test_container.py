@@ -129,7 +129,7 @@ def test_image_is_asked_for_what_workers_need(tmp_path, engine, starts, python, 
     given, env, scratch = on_node(tmp_path)
     given = replace(given, commands=(NodeCommand("node0", 0, ("python",), {}, str(tmp_path)),))
     with pytest.raises(UsageError) as caught:
-        assignment_inside(given, env, scratch, lambda: True)
+        assignment_inside(given, env, scratch, lambda: None)
     assert str(caught.value).startswith(f"--container {tmp_path}/image on node0: ")
     assert why.replace("IMAGE", f"{tmp_path}/image") in str(caught.value)
 

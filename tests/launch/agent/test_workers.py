@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.agent.agent import Outcome, write_exit
+from launch.agent.agent import Ending, write_exit
 from launch.agent.processes.process_tree import EndedProcess
 from launch.agent.processes.workers import (
     Workload,
@@ -81,7 +81,7 @@ def test_records_of_a_node_have_the_agents_values(node, tmp_path):
     """What a worker has recorded itself is not written twice."""
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
-    assert write_exit(node, Outcome(1, "command", "", ends=tuple(ends)), 100.0, [], 0) == ""
+    assert write_exit(node, Ending(1, "command", "", ends=tuple(ends)), 100.0, [], 0) == ""
     record = read_json(AGENT_END.path(tmp_path, node=0))
     assert [End.from_json(value) for value in record["ends"]] == ends[1:]
     assert set(ends_on_disk(EndFacts(tmp_path, 2))) == set(ends)

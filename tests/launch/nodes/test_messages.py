@@ -444,10 +444,10 @@ def test_message_of_a_leader_does_no_more_than_end_an_agent(drawn):
             theirs.sendall(odd_messages.line(message))
             agent._hear()
             if isinstance(message, dict) and not is_of_leader(message):
-                assert agent._failure_elsewhere
-        failure = agent._failure_elsewhere
-        assert failure is None or isinstance(failure, str)
-        assert agent._outcome is None or 0 <= agent._outcome.code < 256
+                assert agent._elsewhere
+        failure = agent._elsewhere
+        assert failure is None or isinstance(failure.message, str)
+        assert agent._requested is None or 0 <= agent._requested.code < 256
         channel.close()
 
 
