@@ -493,6 +493,7 @@ class Attempt:
 
     def _wait_for_agents(self) -> None:
         """Wait until the attempt is over; once it has failed, only as long as agents have time."""
+        self._tick()  # agents that were lost before their assignment are noticed, too
         while not (self._is_over or self._signals or self._first is not None):
             self._tick()
         self._is_ending = True
