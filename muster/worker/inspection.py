@@ -98,9 +98,8 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        _thread.start_new_thread(
-            self._run, ()
-        )  # not by threading: a program may wait for all of its threads
+        # not by threading: a program may wait for all of its `threading.enumerate()`
+        _thread.start_new_thread(self._run, ())
         os.register_at_fork(after_in_child=self._close_in_child)
         atexit.register(self._end)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
@@ -154,9 +153,8 @@ class Inspector:
             self._gave_up_file.touch()
 
     def _run(self) -> None:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # signals are for the program's threads
+        # signals are for the program's threads
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
