@@ -244,7 +244,7 @@ class LedRun:
         if self._is_local:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
-                in_a_hurry=self._is_in_a_hurry,
+                at_once=self._is_in_a_hurry,
                 excluded={*self._other_children, *(process.pid for process in others)},
             )
             for agent in agents:
@@ -254,7 +254,7 @@ class LedRun:
             process_tree.end_started(
                 [process for process in started if process not in others],
                 AGENTS_END_AFTER_STOP_S,
-                in_a_hurry=self._is_in_a_hurry,
+                at_once=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )
         # these agents are forgotten last: if a signal interrupts this, `close` ends them
@@ -442,7 +442,7 @@ class Attempt:
 
     def start(self, assignments: Sequence[Assignment]) -> None:
         """Give each agent its part."""
-        self._proof = self._run_dir / assignments[0].proof
+        self._proof = self._run_dir / assignments[0].disk_marker
         with writing(self._proof):
             self._proof.parent.mkdir(exist_ok=True)
             self._proof.touch()
@@ -723,7 +723,7 @@ class Attempt:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
-            write_json(run_files.MEETING.path(self._run_dir), about)
+            write_json(run_files.AWAITED_NODES.path(self._run_dir), about)
             self._print_line(line)
         if why := meeting.failure(running_s()):
             self._note_end(self._agents[meeting.at_fault].end_of(Kind.APART, why))

@@ -82,7 +82,7 @@ class Inspector:
         # since when the main thread has been in a frame: its position, id and function
         self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
-        self._met: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
+        self._init_call: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
         self._gave_up_file = folder / f"{stem}.gave_up"
@@ -118,7 +118,9 @@ class Inspector:
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
         self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
-        self._met = unrecorded_waits.meeting([frame for frame, _ in traceback.walk_tb(trace)])
+        self._init_call = unrecorded_waits.init_call(
+            [frame for frame, _ in traceback.walk_tb(trace)]
+        )
         deadline = time.monotonic() + GIVE_UP_S
         try:
             self._gave_up_file.touch()
@@ -180,7 +182,7 @@ class Inspector:
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
         frames = _outermost_first(sys._current_frames().get(self._main or 0))
-        reply["meeting"] = self._met or unrecorded_waits.meeting(frames)
+        reply["init_call"] = self._init_call or unrecorded_waits.init_call(frames)
         if request.get("ask") == "progress":
             begun = [group.get("begun", -1) for group in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)

@@ -43,7 +43,7 @@ def load(name: str) -> Any:
 def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
     process = load("process")
-    if process.AGENT in os.environ:  # a pasted line of a dry run may outlive its shell
+    if process.AGENT_PID in os.environ:  # a pasted line of a dry run may outlive its shell
         process.end_with_agent()
     at = sys.argv.index("--")
     own = sys.argv[1:at]

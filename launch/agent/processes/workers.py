@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from configs.settings.launch import without_settings_of_torchrun
-from launch.agent.processes.process_tree import EndedProcess
+from launch.agent.processes.process_tree import TerminatedProcess
 from launch.agent.stopping import STOPPABLE
 from launch.deadlines import (
     STARTER_ENDS_OTHER_WORKERS_S,
@@ -316,7 +316,7 @@ def environment_of(
         # torchrun never removes its temporary folders: see run_module.py
         "MUSTER_SCRATCH": scratch,
         # a worker that starts while all are ending can see that it is late
-        "MUSTER_LAUNCHER": str(os.getpid()),
+        "MUSTER_AGENT_PID": str(os.getpid()),
         # the same on all nodes; other programs that reach torch's store do not know it
         "MUSTER_STORE_SECRET": assignment.store_secret,
         **({"MUSTER_DATA": assignment.data} if assignment.data else {}),
@@ -498,7 +498,7 @@ def ends_of_starter(
     return [end]
 
 
-def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess]) -> list[End]:
+def ends_of_processes(assignment: Assignment, processes: Sequence[TerminatedProcess]) -> list[End]:
     """The ends of workers that this agent had to end, and that have not recorded their end."""
     ends = []
     for process in processes:
