@@ -308,7 +308,9 @@ class Assignment:
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
     address: str | None = None  # of this node there; None: its address on the way to node 0
-    proof: str = ""  # a file in the run folder that only nodes with the launcher's disk can see
+    disk_marker: str = (
+        ""  # a file in the run folder that only nodes with the launcher's disk can see
+    )
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
     data: str = ""  # where this node has the data of --send
 
@@ -338,7 +340,7 @@ def assignments_of(
 ) -> list[Assignment]:
     """The assignment of every node's agent."""
     store_secret = secrets.token_hex(32)
-    proof = SHARED.path(spec.run_dir, name=secrets.token_hex(8))
+    marker = SHARED.path(spec.run_dir, name=secrets.token_hex(8))
     ports = range(spec.ports.first, spec.ports.last + 1) if spec.ports else (0,)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
     ends = list(accumulate(facts.counts))
@@ -362,7 +364,7 @@ def assignments_of(
             store_secret=store_secret,
             network=facts.network,
             address=node.address,
-            proof=proof.relative_to(spec.run_dir).as_posix(),
+            disk_marker=marker.relative_to(spec.run_dir).as_posix(),
             ends_unix_s=ends_unix_s,
             data=node.data,
         )

@@ -139,7 +139,7 @@ class StopRequest:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
-        if self.why:  # agents repeat the signal; a user who does is in a hurry
+        if self.why:  # agents repeat the signal; a user who does wants the end at once
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             return

@@ -109,6 +109,8 @@ NODE = {
     "ranks": [is_rank],
     "time_unix_s": is_time,
 }
+# How an agent ended the workers that were still alive, by rank.
+TERMINATED = dict_of(_is_number_of_rank, {"state": (str, None), "pid": is_whole})
 FORMS: dict[RunFile, Mapping[str, Any]] = {
     run_files.LAUNCH: {"command": str, "stop_grace_s": is_number, "nodes": [dict]},
     run_files.JOB: {
@@ -140,10 +142,10 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "clock_offset_s": is_number,
         "oom_kills": is_count,
         "full": str,
-        # how it ended each rank
-        "ended": dict_of(_is_number_of_rank, {"state": (str, None), "pid": is_whole}),
+        "terminated": TERMINATED,
+        "ended": TERMINATED,  # by older versions
     },
-    run_files.MEETING: {"since_unix_s": is_time, "text": str},
+    run_files.AWAITED_NODES: {"since_unix_s": is_time, "text": str},
     run_files.STACKS: {
         "time_unix_s": is_time,
         "sentences": _are_sentences,

@@ -103,7 +103,7 @@ AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-MEETING = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first agent waits for
+AWAITED_NODES = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first agent waits for
 LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find it
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
 # Questions to the running run, and its answers; see launch/agent/inspection/.

@@ -174,13 +174,11 @@ def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[
         unlocked = Path(folder, f"{LOCK}.new")
         descriptor = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            with suppress(
-                OSError
-            ):  # a file system without locks: the folder never counts as left over
+            # on a file system without locks the folder never counts as left over
+            with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                unlocked.rename(
-                    unlocked.with_name(LOCK)
-                )  # a file that is called LOCK is locked already
+                # renamed now, since a file with the name LOCK must be locked already
+                unlocked.rename(unlocked.with_name(LOCK))
             yield Path(folder)
         finally:
             os.close(descriptor)

@@ -43,7 +43,7 @@ from msgspec import Struct
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_tree import EndedProcess
+from launch.agent.processes.process_tree import TerminatedProcess
 from launch.agent.processes.workers import (
     INSPECTION,
     Workload,
@@ -159,7 +159,7 @@ class Agent:
             return code
         finally:
             self._warm.end()
-            process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
+            process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, at_once=lambda: True)
 
     def _assignment(self, message: Assign) -> Assignment:
         """The assignment in a message.
@@ -275,7 +275,7 @@ class NodeAttempt:
         self._reported: dict[int, End] = {}  # the ends that the leader knows, by rank
         self._connections: Connections | None = None
         self._workload: Workload | None = None
-        shared = (assignment.spec.run_dir / assignment.proof).exists()
+        shared = (assignment.spec.run_dir / assignment.disk_marker).exists()
         self._log_sync = None if shared else LogSync(assignment)
         (scratch / STOPPABLE).mkdir()
         self._stoppable = Stoppable(scratch / STOPPABLE, assignment.spec.stop_grace_s, self._send)
@@ -309,7 +309,7 @@ class NodeAttempt:
             return ending.code
         finally:
             process_tree.end_descendants(
-                WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
+                WORKERS_END_AFTER_SIGTERM_S, at_once=lambda: True, staying=self._warm.pids
             )
             if self._workload is not None:
                 self._workload.close()
@@ -469,8 +469,8 @@ class NodeAttempt:
                     self._inspect().hear(message)
                 case Notice():
                     self._signals.notices.append(0)
-                case Stop(code, why, reason, hurry):
-                    self._must_end_at_once |= hurry
+                case Stop(code, why, reason, at_once):
+                    self._must_end_at_once |= at_once
                     self._request(Ending(code, "told", why, reason or why))
                 case Lost(why):
                     self._note_failure_elsewhere(why)
@@ -599,11 +599,11 @@ class NodeAttempt:
             time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
 
-    def _end_processes(self) -> list[EndedProcess]:
+    def _end_processes(self) -> list[TerminatedProcess]:
         self._end_idle_starter()
         return process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
-            in_a_hurry=self._ends_at_once,
+            at_once=self._ends_at_once,
             meanwhile=self._end_idle_starter,
             staying=self._warm.pids,
         )
@@ -625,7 +625,7 @@ class NodeAttempt:
                 self._reported[end.rank] = end
                 self._send(WorkerEnded(end))
 
-    def _write_exit(self, ending: Ending, processes: Sequence[EndedProcess] = ()) -> str:
+    def _write_exit(self, ending: Ending, processes: Sequence[TerminatedProcess] = ()) -> str:
         """Record the end; return a line if the run folder's disk is full, else ""."""
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
@@ -681,13 +681,13 @@ def write_exit(
     assignment: Assignment,
     ending: Ending,
     clock_offset_s: float,
-    processes: Sequence[EndedProcess],
+    processes: Sequence[TerminatedProcess],
     oom_kills: int,
 ) -> str:
     """Record how this node's part ended; return a line if the run folder's disk is full, else "".
 
-    In the record, `ends` are the ends that no worker has recorded itself. `ended` are the workers
-    that were alive until this agent ended them, with their states. `oom_kills` is how many
+    In the record, `ends` are the ends that no worker has recorded itself. `terminated` are the
+    workers that were alive until this agent ended them, with their states. `oom_kills` is how many
     processes the kernel has killed for lack of memory. `full` is the returned line.
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
@@ -709,7 +709,7 @@ def write_exit(
         "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
         "full": full,
-        "ended": {each.rank: asdict(each) for each in processes if each.rank is not None},
+        "terminated": {each.rank: asdict(each) for each in processes if each.rank is not None},
     }
     with waiting_for(str(path)):
         write_end(path, record)

@@ -245,7 +245,7 @@ class LedRun:
         if self._is_local:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
-                in_a_hurry=self._is_in_a_hurry,
+                at_once=self._ends_at_once,
                 excluded={*self._other_children, *(process.pid for process in others)},
             )
             for agent in agents:
@@ -255,14 +255,14 @@ class LedRun:
             process_tree.end_started(
                 [process for process in started if process not in others],
                 AGENTS_END_AFTER_STOP_S,
-                in_a_hurry=self._is_in_a_hurry,
+                at_once=self._ends_at_once,
                 patience_s=self._patience_s,
             )
         # these agents are forgotten last: if a signal interrupts this, `close` ends them
         self._agents = {key: agent for key, agent in self._agents.items() if key not in keys}
 
-    def _is_in_a_hurry(self) -> bool:
-        return self._attempt is not None and self._attempt.interrupted_twice
+    def _ends_at_once(self) -> bool:
+        return self._attempt is not None and self._attempt.ends_at_once
 
 
 def _node_key(node: NodeFacts) -> str:
@@ -433,7 +433,7 @@ class Attempt:
 
     def start(self, assignments: Sequence[Assignment]) -> None:
         """Give each agent its part."""
-        self._proof = self._run_dir / assignments[0].proof
+        self._proof = self._run_dir / assignments[0].disk_marker
         with writing(self._proof):
             self._proof.parent.mkdir(exist_ok=True)
             self._proof.touch()
@@ -505,8 +505,8 @@ class Attempt:
             else:
                 self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
             self._tick_within(AGENTS_END_AFTER_STOP_S)
-        if not self._is_over and self.interrupted_twice:
-            self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
+        if not self._is_over and self.ends_at_once:
+            self._stop_all(128 + signal.SIGINT, "SIGINT", at_once=True)
 
     @property
     def _is_over(self) -> bool:
@@ -515,7 +515,7 @@ class Attempt:
     def _tick_within(self, limit_s: float) -> None:
         """Go on until the attempt is over, or agents have had their time, or a second Ctrl-C."""
         deadline_s = running_s() + limit_s
-        while not (self._is_over or self._is_late(deadline_s) or self.interrupted_twice):
+        while not (self._is_over or self._is_late(deadline_s) or self.ends_at_once):
             self._tick()
 
     def _is_late(self, deadline_s: float) -> bool:
@@ -710,7 +710,7 @@ class Attempt:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
-            write_json(run_files.MEETING.path(self._run_dir), about)
+            write_json(run_files.AWAITED_NODES.path(self._run_dir), about)
             self._print_line(line)
         if why := meeting.failure(running_s()):
             self._note_end(self._agents[meeting.at_fault].end_of(Kind.APART, why))
@@ -748,8 +748,8 @@ class Attempt:
         for agent in self._agents:
             agent.channel.send(message)
 
-    def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
-        self._send_all(Stop(code, f"told to stop ({why})", why, hurry))
+    def _stop_all(self, code: int, why: str, *, at_once: bool = False) -> None:
+        self._send_all(Stop(code, f"told to stop ({why})", why, at_once))
 
     def _print_notes(self) -> None:
         """Print the notes that have come, each once for all nodes that have sent it by now."""
@@ -770,7 +770,7 @@ class Attempt:
             self._signals.append(signal.SIGPIPE)
 
     @property
-    def interrupted_twice(self) -> bool:
+    def ends_at_once(self) -> bool:
         """Whether the user wants the run to end at once."""
         return self._signals.count(signal.SIGINT) > 1
 

@@ -187,7 +187,7 @@ def make_room(assignment: Assignment) -> None:
         UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
-    start = assignment.proof.rpartition("-")[2]
+    start = assignment.disk_marker.rpartition("-")[2]
     try:
         with waiting_for(str(spec.run_dir)):
             if spec.attempt:

@@ -199,7 +199,7 @@ class WorkerAnswer(Value, kw_only=True, frozen=True):
     threads: tuple[Thread, ...] = ()
     groups: dict[Line, Group] = {}
     collectives: tuple[Collective, ...] = ()
-    meeting: InitCall | None = None
+    init_call: InitCall | None = None
 
 
 class Report(WorkerAnswer, kw_only=True, frozen=True):
@@ -292,7 +292,7 @@ class Stop(Message, frozen=True):
     code: ExitCode
     why: PassedOn = "told to stop"
     signal: PassedOn = ""  # the reason that workers get; "": `why`
-    hurry: bool = False
+    at_once: bool = False  # without time for the workers to end by themselves
 
 
 class Lost(Message, frozen=True):

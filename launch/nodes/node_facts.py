@@ -105,7 +105,7 @@ def describe(question):  # type: ignore[no-untyped-def]
     """All facts that checks and launchers need; `request` comes from `survey.facts_request`."""
     request = question["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
-    shared = os.path.exists(request["proof"]) and _has_code(*request["code"])
+    shared = os.path.exists(request["disk_marker"]) and _has_code(*request["code"])
     if shared and request["named"]:  # the user means that folder, even if this one is visible
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder

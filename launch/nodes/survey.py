@@ -202,7 +202,7 @@ class Survey:
         """
         answers = self.ask(node_facts.describe, request=request)
         if IS_INSTALLED and len({answer.value.shared for answer in answers.values()}) > 1:
-            answers = self.ask(node_facts.describe, request={**request, "proof": ""})
+            answers = self.ask(node_facts.describe, request={**request, "disk_marker": ""})
         probes = {index: answers[index].value for index in sorted(answers)}
         return probes, self.silent(answers)
 
@@ -335,18 +335,18 @@ def facts_request(
     the node must also have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
-    proof = _place_of_runs() / name
+    marker = _place_of_runs() / name
     try:
-        proof.parent.mkdir(exist_ok=True)
-        proof.touch()
+        marker.parent.mkdir(exist_ok=True)
+        marker.touch()
     except OSError:
-        proof = Path(tempfile.gettempdir(), name)
-        proof.touch()
+        marker = Path(tempfile.gettempdir(), name)
+        marker.touch()
     try:
         yield {
             "folder": folder or FOLDER,
             "named": folder is not None,
-            "proof": str(proof),
+            "disk_marker": str(marker),
             "here": str(CHECKOUT),
             "own_python": own_python(),
             "code": _installed_code(),
@@ -355,7 +355,7 @@ def facts_request(
             "disks": {name: str(path) for name, path in (disks or {}).items()},
         }
     finally:
-        proof.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
 
 
 def _place_of_runs() -> Path:

@@ -49,10 +49,13 @@ class EndFacts:
         }
         for agent in (*self.agent_starts, *self.agent_ends):  # a host may be several nodes
             self.node_of |= dict.fromkeys(agent.get("ranks", ()), agent["node"])
-        # the workers that were alive until their agents ended them: how each of them ended
-        ended = (item for agent in self.agent_ends for item in agent.get("ended", {}).items())
-        self.ended_by_agent = {int(rank): how for rank, how in ended}
-        without_record = [rank for rank in self.silent_ranks if rank not in self.ended_by_agent]
+        # how each worker ended that was alive until its agent ended it; `ended` in older records
+        self.terminated = {
+            int(rank): how
+            for agent in self.agent_ends
+            for rank, how in agent.get("terminated", agent.get("ended", {})).items()
+        }
+        without_record = [rank for rank in self.silent_ranks if rank not in self.terminated]
         # a worker's stderr is the first file that it makes
         errors = {rank: ERRORS.path(run_dir, rank=rank) for rank in without_record}
         self.vanished = {rank: path for rank, path in errors.items() if path.exists()}
@@ -109,7 +112,7 @@ def _of_agent(agent: Mapping[str, Any]) -> list[End]:
 
 def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:
     """The ends of ranks that agents ended, that died, and that never started."""
-    for rank, how in facts.ended_by_agent.items():
+    for rank, how in facts.terminated.items():
         if rank not in facts.exits and rank not in known_ranks:
             state = how["state"] or "hung"
             if how.get("survives"):

@@ -46,7 +46,6 @@ from muster.run_files import (
 from muster.worker.lost_peer import HAS_LEFT
 from muster.writing import full_disk
 
-KILLED = 128 + signal.SIGKILL
 # A message of torch, Python, the kernel or Slurm, in a line outside a traceback's frames.
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
@@ -283,7 +282,7 @@ def _vanished(facts: EndFacts, cause: End) -> Failure:
     text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{place}"
     if not why:
         context = (*context, _perhaps_out_of_memory(nodes or "its node"))
-    return Failure(KILLED, text, context, ranks[0], output=_last_lines(facts, ranks[0]))
+    return Failure(last_output.KILLED, text, context, ranks[0], output=_last_lines(facts, ranks[0]))
 
 
 def _lost_node(facts: EndFacts, cause: End) -> Failure:

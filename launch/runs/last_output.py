@@ -15,7 +15,7 @@ from muster.writing import tail
 FATAL = "Fatal Python error:"  # faulthandler prints it first
 WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
-KILLED = 137
+KILLED = 137  # by SIGKILL
 # So much is read at the end of a file. A dump of faulthandler has at most 100 threads of 100 lines
 # each; an agent's log has less.
 DUMP_BYTES = 4_000_000

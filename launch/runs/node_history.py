@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,14 +65,13 @@ def failures() -> list[dict[str, Any]]:
 def bad(cluster: str) -> dict[str, str]:
     """The cluster's bad nodes, and the last failure of each."""
     of_cluster = [failure for failure in failures() if failure["cluster"] == cluster]
-    names = [failure["node"] for failure in of_cluster]
+    counts = Counter(failure["node"] for failure in of_cluster)
+    latest = {failure["node"]: failure for failure in of_cluster}
     return {
-        failure[
-            "node"
-        ]: f"the cause of {names.count(failure['node'])} failures in seven days, the last "
-        f"in {failure['run_id']}: {failure['message']}"
-        for failure in of_cluster
-        if names.count(failure["node"]) >= OFTEN
+        node: f"the cause of {counts[node]} failures in seven days, the last in "
+        f"{failure['run_id']}: {failure['message']}"
+        for node, failure in latest.items()
+        if counts[node] >= OFTEN
     }
 
 

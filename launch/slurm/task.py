@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.agent import serve
-from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
+from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_LEADER_FILE_S, SHARED_DISK_TICK_S
 from launch.nodes.channel import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
 from launch.slurm.job_connection import SlurmTask, connect, verified
@@ -46,7 +46,7 @@ def _read_once_seen(path: Path) -> Mapping[str, Any]:
     Raises:
         MusterError: this node does not see the file in time.
     """
-    deadline = running_s() + AGENT_SEES_MEETING_FILE_S
+    deadline = running_s() + AGENT_SEES_LEADER_FILE_S
     while (record := read_json(path)) is None:
         if running_s() > deadline:
             raise MusterError(

@@ -61,11 +61,11 @@ def send_checkout(
     with Survey(transport) as survey:
         firsts = _claimed(apart, survey)
         calls = [partial(_send, apart[index], config, extra or {}) for index in firsts]
-        fail([error for error in _at_once(calls) if error])
+        fail([error for error in _in_parallel(calls) if error])
     return [apart[index] for index in firsts]
 
 
-def _at_once(
+def _in_parallel(
     copies: Sequence[Callable[[], str | None]], meanwhile: Callable[[], None] = lambda: None
 ) -> list[str | None]:
     """Carry out all copies at the same time; return the error of each, or None.
@@ -121,7 +121,7 @@ def send_data(
             keep()
 
         try:
-            _at_once([partial(send, index) for index in places], meanwhile)
+            _in_parallel([partial(send, index) for index in places], meanwhile)
         except _CopyFailed as failed:
             return dict(failed.args[0])  # without those of the copies that were ended
         return errors

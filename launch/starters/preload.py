@@ -19,6 +19,8 @@ from launch.spec import PRELOAD, Facts, LaunchSpec, NodeCommand, Program
 from launch.starters.base import NodeStart, StartedProcess, Starter, command, variables
 from muster.errors import refuse
 
+Words = tuple[str, ...]
+
 READ_BYTES = 65_536
 # How the names of variables begin that differ between attempts; no library reads them when it is
 # imported.
@@ -33,8 +35,8 @@ class PreloadProcess(StartedProcess):
 
     def __init__(self, command: NodeCommand, node: NodeStart) -> None:
         reads, writes = os.pipe()
-        at = _words(command).index("--") + _position(command)
-        argv = (*command.argv[:at], "--reports", str(writes), *command.argv[at:])
+        start, options, program = _parts(command)
+        argv = (*start, *options, "--reports", str(writes), "--", *program)
         started = replace(command, argv=argv)
         try:
             process = node.spawn(
@@ -96,15 +98,16 @@ class PreloadProcess(StartedProcess):
             return False
         if _imports(command, node) != _imports(self.command, self._node):
             return False
-        words = _words(command)
+        _, options, program = _parts(command)
+        nproc, first_rank, _modules = options[1::2]
         env = {**node.env, **command.env}
         changed = dict(env.items() - self._env.items())
         self._attempt += 1
         order = {
             "attempt": self._attempt,
-            "nproc": int(words[words.index("--nproc") + 1]),
-            "first_rank": int(words[words.index("--first-rank") + 1]),
-            "argv": words[words.index("--") + 1 :],
+            "nproc": int(nproc),
+            "first_rank": int(first_rank),
+            "argv": program,
             "env": {**dict.fromkeys(self._env.keys() - env.keys()), **changed},
             "log": str(Path(node.log.name).absolute()),
         }
@@ -163,24 +166,21 @@ class PreloadProcess(StartedProcess):
                 self._has_forked = True
 
 
-def _position(command: NodeCommand) -> int:
-    """Where the arguments of preload.py begin; a Python, and words before it, come first."""
-    return 1 + next(at for at, word in enumerate(command.argv) if word.endswith(f"/{PRELOAD}"))
-
-
-def _words(command: NodeCommand) -> tuple[str, ...]:
-    """The arguments of preload.py."""
-    return command.argv[_position(command) :]
+def _parts(command: NodeCommand) -> tuple[Words, Words, Words]:
+    """The words up to preload.py, its options as `Preload.commands` gives them, and the program."""
+    argv = command.argv
+    options = 1 + next(at for at, word in enumerate(argv) if word.endswith(f"/{PRELOAD}"))
+    dashes = argv.index("--", options)
+    return argv[:options], argv[options:dashes], argv[dashes + 1 :]
 
 
 def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
     """All that decides which modules it imports, and what these see of the environment."""
-    words = _words(command)
-    modules = words[words.index("--modules") + 1]
-    program = next(word for word in words[words.index("--") + 1 :] if word != "--fill-in")
+    start, (*_, modules), program = _parts(command)
+    script = next(word for word in program if word != "--fill-in")
     env: Mapping[str, str] = {**node.env, **command.env}
     others = {name: value for name, value in env.items() if not name.startswith(ATTEMPT_VARIABLES)}
-    return command.argv[: _position(command)], command.cwd, modules, program, others
+    return start, command.cwd, modules, script, others
 
 
 class Preload(Starter):

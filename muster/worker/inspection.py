@@ -82,7 +82,7 @@ class Inspector:
         # since when the main thread has been in a frame: its position, id and function
         self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
-        self._met: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
+        self._init_call: dict[str, Any] | None = None  # likewise, if it was `init_process_group`
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
         self._gave_up_file = folder / f"{stem}.gave_up"
@@ -98,9 +98,8 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        _thread.start_new_thread(
-            self._run, ()
-        )  # not by threading: a program may wait for all of its threads
+        # not by threading: a program may wait for all of its `threading.enumerate()`
+        _thread.start_new_thread(self._run, ())
         os.register_at_fork(after_in_child=self._close_in_child)
         atexit.register(self._end)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
@@ -119,7 +118,9 @@ class Inspector:
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
         self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
-        self._met = unrecorded_waits.meeting([frame for frame, _ in traceback.walk_tb(trace)])
+        self._init_call = unrecorded_waits.init_call(
+            [frame for frame, _ in traceback.walk_tb(trace)]
+        )
         deadline = time.monotonic() + GIVE_UP_S
         try:
             self._gave_up_file.touch()
@@ -154,9 +155,8 @@ class Inspector:
             self._gave_up_file.touch()
 
     def _run(self) -> None:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # signals are for the program's threads
+        # signals are for the program's threads
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
@@ -182,7 +182,7 @@ class Inspector:
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
         frames = _outermost_first(sys._current_frames().get(self._main or 0))
-        reply["meeting"] = self._met or unrecorded_waits.meeting(frames)
+        reply["init_call"] = self._init_call or unrecorded_waits.init_call(frames)
         if request.get("ask") == "progress":
             begun = [group.get("begun", -1) for group in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)

@@ -79,38 +79,29 @@ class AgentPipes:
         os.close(self._reports)
 
 
-def start(attempt: dict[str, Any], agent: AgentPipes | None) -> tuple[dict[str, Any], int]:
-    """Fork workers; in each of them return the attempt and the local rank.
+def fork(attempt: dict[str, Any], agent: AgentPipes | None) -> tuple[int | None, dict[int, int]]:
+    """Fork the workers of an attempt.
 
-    The forking process never returns. With an agent it stays for the next attempts. It ends with
-    the exit code of the last attempt.
+    Returns the local rank in each worker, and None in the process that has forked them; there the
+    second value has their ranks, by process id.
     """
-    while True:
-        signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-        if "log" in attempt:
-            _write_to(attempt["log"])
-        sys.stdout.flush()
-        sys.stderr.flush()
-        ranks: dict[int, int] = {}  # by pid
-        for local_rank in range(attempt["nproc"]):
-            pid = os.fork()
-            if pid == 0:
-                _reset_process()
-                if agent is not None:
-                    agent.leave()
-                return attempt, local_rank
-            ranks[pid] = attempt["first_rank"] + local_rank
-        if agent is not None:
-            agent.report(attempt=attempt["attempt"], pids=list(ranks))
-        code = _wait(ranks, attempt, agent)
-        _ignore_signals()
-        if agent is not None:
-            agent.report(attempt=attempt["attempt"], code=code)
-        following = None if agent is None else agent.next_attempt()
-        if following is None:
-            sys.stderr.flush()
-            os._exit(code)  # without the exit handlers of libraries that it has imported
-        attempt = following
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    if "log" in attempt:
+        _write_to(attempt["log"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ranks: dict[int, int] = {}
+    for local_rank in range(attempt["nproc"]):
+        pid = os.fork()
+        if pid == 0:
+            _reset_process()
+            if agent is not None:
+                agent.leave()
+            return local_rank, {}
+        ranks[pid] = attempt["first_rank"] + local_rank
+    if agent is not None:
+        agent.report(attempt=attempt["attempt"], pids=list(ranks))
+    return None, ranks
 
 
 def _write_to(log: str) -> None:
@@ -137,8 +128,8 @@ def _ignore_signals() -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
-    """Wait until no worker runs; return the exit code. `ranks`: those of the workers, by pid."""
+def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
+    """Wait until no worker runs; return the attempt's exit code. `ranks`: by process id."""
     received: list[int] = []
     codes: list[int] = []  # 0, STOPPED, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
@@ -173,6 +164,8 @@ def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | No
                 signal.setitimer(signal.ITIMER_REAL, LOST_PEER_S)
             code = 1
         codes.append(code)
-    if received:
-        return 128 + received[0]
-    return 1 if 1 in codes else max(codes)
+    _ignore_signals()
+    result = 128 + received[0] if received else 1 if 1 in codes else max(codes)
+    if agent is not None:
+        agent.report(attempt=attempt["attempt"], code=result)
+    return result

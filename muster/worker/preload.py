@@ -43,7 +43,7 @@ def load(name: str) -> Any:
 def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
     process = load("process")
-    if process.AGENT in os.environ:  # a pasted line of a dry run may outlive its shell
+    if process.AGENT_PID in os.environ:  # a pasted line of a dry run may outlive its shell
         process.end_with_agent()
     at = sys.argv.index("--")
     own = sys.argv[1:at]
@@ -61,13 +61,17 @@ def main() -> None:
     gc.disable()  # collections take a fifth of an import's time, and free little
     import_modules(modules.split(","), words[words[0] == "--fill-in" :])
     gc.freeze()  # otherwise the first collection in each worker would copy all pages
-    attempt, local_rank = node_workers.start(attempt, agent)
-    for name, value in attempt.get("env", {}).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    become_worker(attempt["first_rank"] + local_rank, local_rank, attempt["argv"])
+    following: dict[str, Any] | None = attempt
+    while following is not None:
+        attempt = following
+        local_rank, ranks = node_workers.fork(attempt, agent)
+        if local_rank is not None:
+            become_worker(attempt, local_rank)
+            return
+        code = node_workers.wait(ranks, attempt, agent)
+        following = agent.next_attempt() if agent is not None else None
+    sys.stderr.flush()
+    os._exit(code)  # without the exit handlers of libraries that it has imported
 
 
 def set_threads(nproc: int) -> None:
@@ -97,13 +101,19 @@ def import_modules(names: list[str], words: list[str]) -> None:
         print(f"note: --preload {name}: {why}", file=sys.stderr)
 
 
-def become_worker(rank: int, local_rank: int, words: list[str]) -> None:
+def become_worker(attempt: dict[str, Any], local_rank: int) -> None:
     """Make this forked process equal to one that torchrun started, and run the program in it."""
+    for name, value in attempt.get("env", {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    rank = attempt["first_rank"] + local_rank
     os.environ.update(RANK=str(rank), ROLE_RANK=str(rank), LOCAL_RANK=str(local_rank))
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     with contextlib.suppress(OSError):  # the kernel shows the environment of before the fork
         Path("/proc/self/comm").write_text(f"rank {rank}", encoding="utf-8")
-    sys.argv[:] = [str(HERE / "worker_main.py"), *words]
+    sys.argv[:] = [str(HERE / "worker_main.py"), *attempt["argv"]]
     getattr(sys, "orig_argv", [])[:] = [sys.executable, "-u", *sys.argv]  # Python 3.10 and newer
     load("advance_import").reseed()
     gc.enable()

@@ -28,7 +28,7 @@ BY_CTRL_C = 130
 
 # A scheduler announces its time limit or preemption with these.
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-AGENT = "MUSTER_LAUNCHER"  # the variable with the process id of a node's agent
+AGENT_PID = "MUSTER_AGENT_PID"  # the variable with the process id of a node's agent
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -70,7 +70,7 @@ def end_with_agent() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICE_SIGNALS)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    agent = os.environ.get(AGENT)
+    agent = os.environ.get(AGENT_PID)
     if sys.platform == "linux" and agent is not None and int(agent) not in ancestors(os.getpid()):
         os._exit(128 + signal.SIGKILL)
 

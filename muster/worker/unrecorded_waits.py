@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def meeting(frames: list[FrameType]) -> dict[str, Any] | None:
+def init_call(frames: list[FrameType]) -> dict[str, Any] | None:
     """What `init_process_group` waits for, if one of `frames`, outermost first, is its frame."""
     names = [
         frame.f_code.co_name if "torch/distributed/" in frame.f_code.co_filename else ""

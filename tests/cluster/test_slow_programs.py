@@ -19,7 +19,7 @@ PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c
 FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
 # The agent of node 1 is lost, that of node 0 waits for the next attempt.
 LOSES_AGENT = (
-    "test $MUSTER_ATTEMPT = 1 || { test $RANK = 0 || kill -9 $MUSTER_LAUNCHER; sleep 999; }"
+    "test $MUSTER_ATTEMPT = 1 || { test $RANK = 0 || kill -9 $MUSTER_AGENT_PID; sleep 999; }"
 )
 SLOW = """#!/bin/sh
 case "$*" in *{mark}*) echo "$$" >> {calls}; sleep {held_s} ;; esac

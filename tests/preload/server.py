@@ -173,9 +173,9 @@ def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> Non
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    if "MUSTER_LAUNCHER" in os.environ:
+    if "MUSTER_AGENT_PID" in os.environ:
         # A worker looks whether it descends from that process. The asker does, and ends it.
-        os.environ["MUSTER_LAUNCHER"] = str(os.getppid())
+        os.environ["MUSTER_AGENT_PID"] = str(os.getppid())
     os.sched_setaffinity(0, asked["cores"])
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)

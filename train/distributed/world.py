@@ -121,7 +121,7 @@ class World:
             run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             store_secret=env.get("MUSTER_STORE_SECRET", ""),
-            is_led="MUSTER_LAUNCHER" in env,
+            is_led="MUSTER_AGENT_PID" in env,
         )
         if world.rank >= world.world_size:
             raise UsageError(

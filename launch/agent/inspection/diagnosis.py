@@ -16,7 +16,7 @@ leader, by the offsets that agents have measured.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from launch.agent.inspection.rank_view import RankView
@@ -268,26 +268,35 @@ def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
         return []
     waiting = _waiting_in_init(views, list(calls))
     absent = [view for view in views.values() if view.init_call is None and not view.groups]
-    stores = {call.store: call for call in calls.values() if call.store}
-    served = any(call.serves for call in calls.values())
-    by_launcher = any(call.by_launcher for call in calls.values())
-    elsewhere = not by_launcher and any(view.rank == 0 for view in absent)
-    foreign = [call for call in stores.values() if call.method.startswith("tcp:")]
-    if stores and not served and not elsewhere and (len(calls) == len(views) or foreign):
-        address = " and ".join(stores)
-        why = f"{waiting}, for a store at {address}, which nobody serves"
-        advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
-        if by_launcher and foreign:
-            advice = (
-                f"under torchrun no rank serves what init_method={foreign[0].method!r} names; "
-                "leave init_method out, or use --workers manual"
-            )
-        return [f"{why}: {advice}"]
+    if unserved := _unserved_store(calls.values(), absent, all_wait=len(calls) == len(views)):
+        return [f"{waiting}, {unserved}"]
     absences = [
         f"rank {view.rank} on {view.node} has not come to init_process_group: {condition(view)}"
         for view in absent[:3]
     ]
     return [f"{absences[0]}; {waiting}", *absences[1:]] if absences else []
+
+
+def _unserved_store(
+    calls: Collection[InitCall], absent: Iterable[RankView], *, all_wait: bool
+) -> str:
+    """The store that these calls wait for and nobody will serve, with advice; or ""."""
+    stores = {call.store: call.method for call in calls if call.store}
+    if not stores or any(call.serves for call in calls):
+        return ""
+    by_launcher = any(call.by_launcher for call in calls)
+    if not by_launcher and any(view.rank == 0 for view in absent):
+        return ""  # rank 0 will serve it
+    own_method = next((method for method in stores.values() if method.startswith("tcp:")), None)
+    if own_method is None and not all_wait:
+        return ""  # the ranks that have not come are the cause
+    advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
+    if own_method is not None and by_launcher:
+        advice = (
+            f"under torchrun no rank serves what init_method={own_method!r} names; "
+            "leave init_method out, or use --workers manual"
+        )
+    return f"for a store at {' and '.join(stores)}, which nobody serves: {advice}"
 
 
 def _init_calls(views: Mapping[int, RankView]) -> dict[int, InitCall]:

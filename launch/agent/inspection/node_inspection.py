@@ -214,7 +214,7 @@ class Activity:
             new = _Sample.of(pid, number, is_program=report.answers)
             if old is not None:
                 places = old.places | {*report.places}
-                is_no_sign = was_disturbed or self._is_disturbed or report.meeting is not None
+                is_no_sign = was_disturbed or self._is_disturbed or report.init_call is not None
                 counts = new.number != old.number  # no question changes this number
                 if not counts and (is_no_sign or not _is_active(old, new, len(places))):
                     new.active_at = old.active_at

@@ -104,7 +104,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
             for child in (process.children if process else ())
             if child.words != SLEEPS  # as most processes of a loader or pool do
         ),
-        init_call=report.meeting,
+        init_call=report.init_call,
         pid=report.pid,
         has_left=any(
             frame.function == LEAVES and is_of_muster(frame.file, report.muster) for frame in main

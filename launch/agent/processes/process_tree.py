@@ -38,7 +38,7 @@ REPORTED_STATES = {
 
 
 @dataclass
-class EndedProcess:
+class TerminatedProcess:
     """A process that was alive when its end was requested, and what became of it."""
 
     pid: int
@@ -98,21 +98,21 @@ def descendants(excluded: Collection[int] = ()) -> list[psutil.Process]:
 
 def end_descendants(
     grace_s: float,
-    in_a_hurry: Callable[[], bool] = lambda: False,
+    at_once: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
     excluded: Collection[int] = (),
     staying: Collection[int] = (),
-) -> list[EndedProcess]:
+) -> list[TerminatedProcess]:
     """End every process below this one, except `excluded` children; return those that were alive.
 
     Processes below an `excluded` child are not ended either; those below a `staying` child are.
 
-    First SIGTERM is sent, then SIGKILL after `grace_s`, or at once in a hurry. A process that
-    survives even that for `KILLED_PROCESS_IS_GONE_S` is given up, and marked.
+    First SIGTERM is sent, then SIGKILL after `grace_s`, or as soon as `at_once()` is true. A
+    process that survives even that for `KILLED_PROCESS_IS_GONE_S` is given up, and marked.
     """
     deadline = running_s() + grace_s
     given_up: float | None = None
-    processes: dict[int, EndedProcess] = {}
+    processes: dict[int, TerminatedProcess] = {}
     while remaining := [
         process
         for process in descendants(excluded)
@@ -121,12 +121,13 @@ def end_descendants(
         now = running_s()
         if given_up is not None and now > given_up:
             break
-        kills = now > deadline or in_a_hurry()
+        kills = now > deadline or at_once()
         if kills and given_up is None:
             given_up = now + KILLED_PROCESS_IS_GONE_S
         new = [process for process in remaining if process.pid not in processes]
         for process in new:  # all before any signal: an ended process may end those below it
-            processes[process.pid] = EndedProcess(process.pid, rank_of(process), _state(process))
+            rank, state = rank_of(process), _state(process)
+            processes[process.pid] = TerminatedProcess(process.pid, rank, state)
         for process in remaining if kills else new:
             if kills:
                 processes[process.pid].signal = "SIGKILL"
@@ -142,7 +143,7 @@ def end_descendants(
 def end_started(
     started: Sequence["subprocess.Popen[bytes]"],
     grace_s: float,
-    in_a_hurry: Callable[[], bool] = lambda: False,
+    at_once: Callable[[], bool] = lambda: False,
     patience_s: float = 0.0,
 ) -> None:
     """End these processes, which this process has started, and no others.
@@ -155,7 +156,7 @@ def end_started(
     ):
         deadline = running_s() + seconds
         while any(process.poll() is None for process in started):
-            if running_s() > deadline or in_a_hurry():
+            if running_s() > deadline or at_once():
                 break
             time.sleep(STARTED_PROCESS_TICK_S)
         for process in started:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from configs.settings.launch import without_settings_of_torchrun
-from launch.agent.processes.process_tree import EndedProcess
+from launch.agent.processes.process_tree import TerminatedProcess
 from launch.agent.stopping import STOPPABLE
 from launch.deadlines import (
     STARTER_ENDS_OTHER_WORKERS_S,
@@ -102,15 +102,10 @@ class Workload:
     def failure(self) -> WorkloadFailure | None:
         """What has failed; None as long as nothing has failed."""
         ends = self.ends()
-        for process in self._processes:
-            code = process.code()
-            if code in (None, 0) or (code == STOPPED and self.runs):
-                continue
-            own = process.command.rank
-            self._write_ends(end for end in ends if own in (None, end.rank))
-            if not stopped_cleanly(self._assignment):
-                return WorkloadFailure(process.end() if own is None else None)
-        return self._failure_beside_others(ends)
+        failure = self._failure_of_process(ends)
+        if failure is None and self.runs:
+            failure = self._reported_failure(ends) or self._recorded_failure()
+        return failure
 
     def close(self) -> None:
         """Close the log, and note the exit codes of processes that psutil has waited for."""
@@ -124,17 +119,34 @@ class Workload:
         for process in self._processes:
             process.kill()
 
-    def _failure_beside_others(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
-        """The failure of workers while their starter goes on.
+    def _failure_of_process(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
+        """The failure of a process that has ended: of a worker, or of the starter of all workers.
 
-        The starter may report such a failure. If only the worker's own record has it, the starter
-        gets a moment to end the other workers. It takes longer if one of them resists.
+        A clean stop is no failure while other processes may still stop cleanly, too.
         """
-        if not self.runs:
-            return None
-        if ends_of_failed := [end for end in ends if end.exit_code not in (0, STOPPED)]:
-            self._write_ends(ends_of_failed)
-            return WorkloadFailure()
+        for process in self._processes:
+            code = process.code()
+            if code in (None, 0) or (code == STOPPED and self.runs):
+                continue
+            rank = process.command.rank
+            is_starter = rank is None
+            self._write_ends(end for end in ends if is_starter or end.rank == rank)
+            if not stopped_cleanly(self._assignment):
+                return WorkloadFailure(process.end() if is_starter else None)
+        return None
+
+    def _reported_failure(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
+        """The failure of workers that their starter has reported while others go on."""
+        failed = [end for end in ends if end.exit_code not in (0, STOPPED)]
+        self._write_ends(failed)
+        return WorkloadFailure() if failed else None
+
+    def _recorded_failure(self) -> WorkloadFailure | None:
+        """The failure of a worker that only its own record has, while others go on.
+
+        The starter first gets a moment to end the other workers. It takes longer if one of them
+        resists.
+        """
         now = running_s()
         if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
@@ -303,7 +315,7 @@ def environment_of(
         # torchrun never removes its temporary folders: see run_module.py
         "MUSTER_SCRATCH": scratch,
         # a worker that starts while all are ending can see that it is late
-        "MUSTER_LAUNCHER": str(os.getpid()),
+        "MUSTER_AGENT_PID": str(os.getpid()),
         # the same on all nodes; other programs that reach torch's store do not know it
         "MUSTER_STORE_SECRET": assignment.store_secret,
         **({"MUSTER_DATA": assignment.data} if assignment.data else {}),
@@ -485,7 +497,7 @@ def ends_of_starter(
     return [end]
 
 
-def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess]) -> list[End]:
+def ends_of_processes(assignment: Assignment, processes: Sequence[TerminatedProcess]) -> list[End]:
     """The ends of workers that this agent had to end, and that have not recorded their end."""
     ends = []
     for process in processes:

@@ -69,7 +69,7 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     agents = [records.read(run_files.AGENT, path) or {} for path in paths]
     began_ns = map(changed_at_ns, paths)
     if not agents:
-        meeting = records.read(run_files.MEETING, run_files.MEETING.path(run_dir)) or {}
+        meeting = records.read(run_files.AWAITED_NODES, run_files.AWAITED_NODES.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
             return f"nodes connect: node 0 is {text}, {duration(since_s)} ago"

@@ -44,7 +44,7 @@ import os, subprocess, time
 import psutil
 for _ in range(20):
     subprocess.run(["sh", "-c", "true &"], check=True)
-agent = int(os.environ["MUSTER_LAUNCHER"])
+agent = int(os.environ["MUSTER_AGENT_PID"])
 def zombies():
     seen = [one.info for one in psutil.process_iter(["ppid", "status"])]
     return [one for one in seen if (one["ppid"], one["status"]) == (agent, psutil.STATUS_ZOMBIE)]
@@ -94,7 +94,7 @@ SIGNALLED = """
 import os, signal, time
 print("attempt", os.environ["MUSTER_ATTEMPT"])
 if (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]) == ("0", "1"):
-    os.kill(int(os.environ["MUSTER_LAUNCHER"]), signal.SIGTERM)
+    os.kill(int(os.environ["MUSTER_AGENT_PID"]), signal.SIGTERM)
     time.sleep(10_000)
 """
 

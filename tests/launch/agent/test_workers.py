@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launch.agent.agent import Ending, write_exit
-from launch.agent.processes.process_tree import EndedProcess
+from launch.agent.processes.process_tree import TerminatedProcess
 from launch.agent.processes.workers import (
     Workload,
     ends_of_processes,
@@ -70,8 +70,13 @@ def test_workers_that_never_began_have_another_end_than_those_that_did(node, tmp
 
 def test_worker_that_agent_ended_without_record_is_named_with_state(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
-    held = EndedProcess(7, 1, "was held by a debugger", survives=True)
-    processes = [EndedProcess(6, 0, ""), held, EndedProcess(8, None, ""), EndedProcess(9, 5, "")]
+    held = TerminatedProcess(7, 1, "was held by a debugger", survives=True)
+    processes = [
+        TerminatedProcess(6, 0, ""),
+        held,
+        TerminatedProcess(8, None, ""),
+        TerminatedProcess(9, 5, ""),
+    ]
     (end,) = ends_of_processes(node, processes)
     text = "rank 1 on node0 was held by a debugger and could not be ended (pid 7)"
     assert (end.kind, end.text) == (Kind.ENDED, text)

@@ -111,7 +111,7 @@ STACKS = {
             limit_s=60.0,
         ),
     ),
-    "meeting": InitCall(2, 4, "10.0.0.2:29500", False, True, "env://"),
+    "init_call": InitCall(2, 4, "10.0.0.2:29500", False, True, "env://"),
 }
 CHILDREN = (ChildReport(8, "computes"), ChildReport(9, "sleeps"))
 REPORT = Report(
@@ -151,7 +151,7 @@ END_FILE = {
     "clock_offset_s": 0.0,
     "ranks": [2, 3],
     "oom_kills": 0,
-    "ended": {"3": {"pid": 8, "rank": 3, "state": "", "signal": "SIGTERM", "survives": False}},
+    "terminated": {"3": {"pid": 8, "rank": 3, "state": "", "signal": "SIGTERM", "survives": False}},
 }
 RANK_END = {
     "rank": 2,

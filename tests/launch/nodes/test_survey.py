@@ -142,11 +142,11 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
 
     class Mixed(Survey):
         def __init__(self) -> None:
-            self.proofs: list[str] = []
+            self.markers: list[str] = []
 
         def ask(self, function, *_, request, **__):
-            self.proofs.append(request["proof"])
-            return {0: answer(bool(request["proof"])), 1: answer(shared=False)}
+            self.markers.append(request["disk_marker"])
+            return {0: answer(bool(request["disk_marker"])), 1: answer(shared=False)}
 
         def silent(self, answers):
             return {}
@@ -155,7 +155,7 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
     with facts_request() as request:
         probes, _ = mixed.probes(request)
     assert [probe.shared for probe in probes.values()] == [False, False]
-    assert mixed.proofs == [request["proof"], ""]
+    assert mixed.markers == [request["disk_marker"], ""]
 
 
 def test_probe_of_a_node_runs_on_python_3_8():

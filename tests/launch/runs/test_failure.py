@@ -158,7 +158,7 @@ def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
 
 def agent(folder, index, cause, message="", **more):
     record = {"index": index, "node": f"node{index}", "cause": cause, "message": message}
-    usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "ended": {}, "oom_kills": 0}
+    usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "oom_kills": 0}
     write(folder, {f"agents/node_{index:05d}.exit.json": record | usual | more})
 
 
@@ -287,7 +287,7 @@ def test_hung_rank_is_named_as_cause_instead_of_our_kill(ended, tmp_path):
     for index in (0, 1):
         agent(tmp_path, index, "command", f"torchrun on node{index} ended with exit code 1")
     how = {2: victim("had been stopped, as by SIGSTOP")}
-    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", ended=how)
+    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", terminated=how)
     failure = explain(tmp_path, 3, 1)
     assert failure.code == 1
     assert failure.text == (
@@ -307,11 +307,12 @@ def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
     assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
 
 
-def test_rank_that_died_is_distinguished_from_ended_ranks(ended, tmp_path):
+@pytest.mark.parametrize("key", ["terminated", "ended"])  # the latter by older versions
+def test_rank_that_died_is_distinguished_from_ended_ranks(ended, tmp_path, key):
     ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
     agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1")
     how = {2: victim(), 3: victim(number="SIGTERM")}
-    agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
+    agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], **{key: how})
     failure = explain(tmp_path, 4, 1)
     assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a message")
 
@@ -367,7 +368,7 @@ AGENT_END |= {
     "full": "",
 }
 KILLED_END = End(Kind.KILLED, "node0", 8.0, 0, signal=9)
-AGENT_END["ended"] = {
+AGENT_END["terminated"] = {
     "0": {"pid": 8, "rank": 0, "state": "", "signal": "SIGTERM", "survives": True}
 }
 
@@ -395,7 +396,7 @@ def test_random_records_of_a_node_have_a_cause(records):
 
 def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
     ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
+    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], terminated={1: victim()})
     failure = explain(tmp_path, 2, 1)
     assert failure.code == 1 and "Connection closed by peer" in failure.text
 
@@ -620,7 +621,7 @@ def test_rank_that_left_early_is_named_where_no_line_is_known(ended, tmp_path):
 def test_first_lost_peer_traceback_is_shown_without_other_cause(ended, tmp_path):
     """Its worker has hidden it as a consequence."""
     ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
+    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], terminated={1: victim()})
     lines = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
     assert lines == ["error: rank 0 on node0 lost another worker:", "Traceback ...", GLOO]
 

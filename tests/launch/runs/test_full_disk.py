@@ -118,7 +118,7 @@ def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     leader, own = socket.socketpair()
     with leader, closing(Channel(own.fileno(), own.detach(), from_leader)) as channel:
-        elsewhere = replace(assignment(tmp_path), proof="elsewhere")
+        elsewhere = replace(assignment(tmp_path), disk_marker="elsewhere")
         scratch = tmp_path / "scratch"
         attempt = NodeAttempt(elsewhere, channel, Signals(), scratch, WarmInterpreter())
         assert attempt.run() == 1

@@ -41,7 +41,7 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     log = (first / "workers" / f"rank_{1 - rank:05d}.err").read_text()
     agent = read_json(first / "agents" / f"node_{1 - rank:05d}.exit.json")
     # on a busy machine it is killed before it can write
-    is_killed = "SIGKILL" in [process["signal"] for process in agent["ended"].values()]
+    is_killed = "SIGKILL" in [process["signal"] for process in agent["terminated"].values()]
     assert is_killed or "error: lost " in log or "error: stopped by SIGTERM" in log
     assert recovery_s(out, tmp_path / "hurt", "step [0-9]+ again") > 0
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}

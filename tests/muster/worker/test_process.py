@@ -107,7 +107,7 @@ def test_processes_end_with_their_agent(which, own_scripts, tmp_path):
         "from launch.spec import NodeCommand\n"
         "from launch.agent.processes.workers import spawn\n"
         f"env = {{**os.environ, 'PYTHONPATH': {str(tmp_path)!r}}}\n"
-        "env['MUSTER_LAUNCHER'] = str(os.getpid())\n"
+        "env['MUSTER_AGENT_PID'] = str(os.getpid())\n"
         f"child = spawn(NodeCommand('node0', 0, {own_scripts[which]!r}, {{}}, '/'), env, None)\n"
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
@@ -123,7 +123,7 @@ def test_processes_end_with_their_agent(which, own_scripts, tmp_path):
 def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
     """A Python that starts has no reaction to it yet; the agent lets it wait."""
     log = tmp_path / "log"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), process.AGENT: str(os.getpid())}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), process.AGENT_PID: str(os.getpid())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with log.open("wb") as output:
         child = spawn(NodeCommand("node0", 0, own_scripts[0], {}, str(tmp_path)), env, output)
@@ -158,7 +158,7 @@ def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
     words = [sys.executable, str(CHECKOUT / RUN_MODULE), "tool"]
     line = f"{shlex.join(words)} > {shlex.quote(str(log))} 2>&1 & read -r _"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    env.pop(process.AGENT, None)
+    env.pop(process.AGENT_PID, None)
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, env=env) as shell:
         assert wait_until(lambda: log.exists() and log.read_text())
         (torchrun,) = psutil.Process(shell.pid).children()

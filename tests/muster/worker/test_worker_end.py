@@ -93,7 +93,7 @@ def test_a_segmentation_fault_says_where(tmp_path):
 def test_a_worker_whose_agent_is_gone_ends(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert run(tmp_path, "train.py", MUSTER_LAUNCHER=str(gone.pid)).returncode == 128 + 9
+    assert run(tmp_path, "train.py", MUSTER_AGENT_PID=str(gone.pid)).returncode == 128 + 9
 
 
 # gloo's threads run only while the others of this processor sleep: the last collective's thread

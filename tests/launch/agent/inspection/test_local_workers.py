@@ -213,17 +213,17 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
     return wait_until(lambda: look() > 1.5)
 
 
-@pytest.mark.parametrize("meeting", [None, InitCall(0, 2, "10.0.0.9:4000", False, False, "")])
-def test_retries_in_init_process_group_are_no_progress(meeting, tmp_path):
+@pytest.mark.parametrize("init_call", [None, InitCall(0, 2, "10.0.0.9:4000", False, False, "")])
+def test_retries_in_init_process_group_are_no_progress(init_call, tmp_path):
     """Each of them may write a warning."""
     activity = Activity()
-    report = Report(rank=0, answers=True, begun=-1, meeting=meeting)
+    report = Report(rank=0, answers=True, begun=-1, init_call=init_call)
     activity.look({0: os.getpid()}, {0: report})
     began = activity._samples[0].active_at
     with (tmp_path / "log").open("wb", buffering=0) as file:
         file.write(b"connection refused")
     activity.look({0: os.getpid()}, {0: report})
-    assert (activity._samples[0].active_at > began) == (meeting is None)
+    assert (activity._samples[0].active_at > began) == (init_call is None)
 
 
 @pytest.mark.slow

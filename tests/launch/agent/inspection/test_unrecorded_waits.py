@@ -49,7 +49,7 @@ def test_why_ranks_wait_without_a_recorded_collective(tmp_path):
             seen = sentences(views)[0]
             time.sleep(0.2)
         looks = local_workers.ask(folder, [0, 1], 60.0, ask="progress").values()
-        assert all(look.meeting for look in looks)
+        assert all(look.init_call for look in looks)
     assert re.match(SENTENCE, seen)
 
 
