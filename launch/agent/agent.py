@@ -455,7 +455,7 @@ class NodeAttempt:
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _lose_leader(self, how: str) -> None:
-        end = self._end_of(Kind.LAUNCHER, message=how)
+        end = self._end_of(Kind.JOB, message=how)
         self._change(PartState.ENDING, Outcome(1, "launcher", end.text, ends=(end,)))
 
     def _hear(self) -> None:
@@ -471,7 +471,7 @@ class NodeAttempt:
                     return
                 case OddMessage():
                     odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
-                    self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
+                    self._note_failure_elsewhere(odd, (self._end_of(Kind.NODE_LOST, message=odd),))
                 case Inspect():
                     self._inspect().hear(message)
                 case Notice():
@@ -503,7 +503,8 @@ class NodeAttempt:
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._job_ends_s is None else self._job_ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
-            end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
+            text = f"{self._assignment.name}: the time of its job is nearly up"
+            end = self._end_of(Kind.SIGNAL, number=signal.SIGTERM, message=text)
             self._request_stop(Outcome(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
     def _stop(self) -> None:
