@@ -3,20 +3,22 @@
 A starter says how a worker has ended (`WorkerEnd`). The worker's agent joins that with the worker's
 own record, and reports an `End`. An agent also reports what it could not do itself. The leader adds
 what only the leader sees: an agent that is gone, a hang, a signal. Each `End` has its node's name
-and a time by the leader's clock. `cause_of` gets all of them, in any order. `End.text` is the only
-place that makes a sentence of an `End`.
+and a time by the leader's clock. `cause_of` gets all of them, in any order. `OUTCOMES` is the table
+of the kinds of ends: its sentences, the words for `exit.json`, and the states of runs.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr, replace
 
-from muster.errors import STOPPED
+from muster.errors import STOPPED, name_of
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S
 from muster.worker.lost_peer import TIMED_OUT, is_lost_peer
@@ -58,6 +60,20 @@ class StarterEnd:
     time_unix_s: float
 
 
+def named(ranks: Iterable[int]) -> str:
+    """`rank 2`, or `ranks 2, 3`."""
+    names = [str(rank) for rank in sorted(ranks)]
+    return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` without its middle, if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - len(CUT)) // 2
+    return f"{text[:half]}{CUT}{text[-half:]}"
+
+
 class Kind(Enum):
     """What can end a rank, a node's part or a run; the name of a member is its name in JSON."""
 
@@ -65,62 +81,64 @@ class Kind(Enum):
     def _generate_next_value_(name: str, *_: object) -> str:
         return name
 
-    # ends of a rank that no other end has caused
-    RAISED = auto()  # its worker has recorded an exception
-    EXITED = auto()  # it ended with an exit code other than 0
-    INVALID = auto()  # it refused its settings, or its data
+    # ends of a rank
+    PROGRAM = auto()  # its program raised an error, refused its input, or exited with another code
     KILLED = auto()  # a signal ended it; if the end has no rank: the starter of a node's ranks
-    VANISHED = auto()  # it has no record, and nobody has seen how it ended
+    UNRECORDED = auto()  # it has no record; with a message, its agent ended it, and found it so
+    LOST_PEER = auto()  # it lost another rank; with a signal, it was sent that, and recorded it
     STOPPED = auto()  # it stopped in order, on request
     DONE = auto()  # it ended with exit code 0
-    # ends of a rank that other ends have caused
-    LOST_PEER = auto()
-    TIMED_OUT = auto()  # it waited for another rank in vain
-    TOLD = auto()  # it was sent a signal, and recorded that
-    ENDED = auto()  # its agent ended it, and it has recorded nothing
     # ends of a node's part
-    STARTER = auto()  # its starter ended with an exit code, as torchrun after its workers
-    NOT_STARTED = auto()  # its starter ended with an exit code before it had any worker
     REFUSED = auto()  # nothing could be started: there is no such program, or a prologue failed
-    SIGNAL = auto()  # its agent was sent a signal; if the end has no node: the leader was
-    TIME_UP = auto()  # the scheduler has announced the end of the job's time
-    GONE = auto()  # the connection to its agent is closed
-    SILENT = auto()  # nothing came from its agent
-    APART = auto()  # it does not reach the others, or its agent says that it lost one of them
-    ODD = auto()  # its agent sent something that is no message
-    LAUNCHER = auto()  # its agent has lost its leader
+    NOT_STARTED = auto()  # its starter ended with an exit code before it had any worker
+    FAILED = auto()  # its starter ended, as torchrun after its workers; or its message says how
+    # its agent was sent a signal, or the leader if there is no node; with a message, the scheduler
+    # has announced the end of the job's time
+    SIGNAL = auto()
+    NODE_LOST = auto()  # its agent is gone, or its messages are odd, or it does not reach others
     FULL = auto()  # the run folder's disk is full
     # ends of a run
     HANG = auto()
     TIMEOUT = auto()  # ranks waited in a collective in vain, and all ranks were inspected
-    JOB = auto()  # the scheduler reported how its job ended
-    OTHER = auto()  # only an agent's message says why, as in records of earlier versions
+    JOB = auto()  # the scheduler reported how its job ended; with a node, its agent lost its leader
 
     @property
     def word(self) -> str:
         """The cause in exit.json, as docs/automation.md explains it."""
-        return WORDS[self]
+        return OUTCOMES[self].word
+
+    @property
+    def state(self) -> str:
+        """The state of a run that this has ended: `failed`, or `stopped`."""
+        return OUTCOMES[self].state
+
+    @property
+    def can_be_consequence(self) -> bool:
+        """Whether another end may have caused it."""
+        return OUTCOMES[self].can_be_consequence
+
+    @property
+    def example(self) -> "End":
+        return OUTCOMES[self].example
 
 
-NODE_LOST = "node_lost"
-OUT_OF_MEMORY = "out_of_memory"
-DISK_FULL = "disk_full"
-WORDS = {
-    **dict.fromkeys((Kind.RAISED, Kind.EXITED, Kind.INVALID), "program"),
-    **dict.fromkeys((Kind.KILLED, Kind.VANISHED), "killed"),
-    **dict.fromkeys((Kind.GONE, Kind.SILENT, Kind.APART, Kind.ODD), NODE_LOST),
-    **dict.fromkeys((Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD), "peer_lost"),
-    **dict.fromkeys((Kind.TIMEOUT, Kind.ENDED), "timeout"),
-    **dict.fromkeys((Kind.SIGNAL, Kind.TIME_UP), "signal"),
-    **dict.fromkeys((Kind.JOB, Kind.LAUNCHER), "job"),
-    **dict.fromkeys((Kind.STARTER, Kind.OTHER), "failed"),
-    Kind.NOT_STARTED: "not_started",
-    Kind.REFUSED: "refused",
-    Kind.STOPPED: "stopped",
-    Kind.DONE: "left_early",
-    Kind.HANG: "hang",
-    Kind.FULL: DISK_FULL,
+# What earlier versions recorded: the kinds of ends, and before that the causes of agents' ends.
+OLD_KINDS = {
+    **dict.fromkeys(("RAISED", "EXITED", "INVALID"), Kind.PROGRAM),
+    **dict.fromkeys(("VANISHED", "ENDED"), Kind.UNRECORDED),
+    **dict.fromkeys(("TIMED_OUT", "TOLD"), Kind.LOST_PEER),
+    **dict.fromkeys(("STARTER", "OTHER"), Kind.FAILED),
+    **dict.fromkeys(("GONE", "SILENT", "APART", "ODD"), Kind.NODE_LOST),
+    **dict.fromkeys(("LAUNCHER", "launcher"), Kind.JOB),
+    **dict.fromkeys(("TIME_UP", "signal"), Kind.SIGNAL),
+    "refused": Kind.REFUSED,
 }
+OLD_MESSAGES = {  # of ends whose message was only a part of their sentence
+    "SILENT": "heard nothing from {end.place} for {end.message}: is its link down?",
+    "ODD": "{end.place} sent an odd message: {end.message}",
+    "TIME_UP": "{end.node}: the time of its job is nearly up",
+}
+OUT_OF_MEMORY = "out_of_memory"  # the cause of ends of several kinds, by their texts
 
 
 ExitCode = Annotated[int, Meta(ge=0, lt=256)]
@@ -159,12 +177,35 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_recorded(self) -> bool:
         """Whether its worker has recorded it itself."""
-        return self.rank is not None and self.kind not in (Kind.KILLED, Kind.ENDED, Kind.VANISHED)
+        return self.rank is not None and self.kind not in (Kind.KILLED, Kind.UNRECORDED)
 
     @property
     def lacks_reason(self) -> bool:
         """Whether only an exit code is known: the worker's record is missing."""
-        return self.kind is Kind.EXITED and not self.message
+        return self.kind is Kind.PROGRAM and not self.message
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether it is a rank that waited for another one until a timeout."""
+        is_loss = self.kind is Kind.LOST_PEER and self.signal is None
+        return is_loss and TIMED_OUT.search(self.message) is not None
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether it is a rank that was ended by a signal that agents send, recorded or not."""
+        if self.kind is Kind.UNRECORDED:
+            return bool(self.message)
+        return self.kind is Kind.LOST_PEER and self.signal is not None
+
+    @property
+    def was_signalled(self) -> bool:
+        """Whether a node was sent a signal, and not only told that its time is nearly up."""
+        return self.kind is Kind.SIGNAL and not self.message
+
+    @property
+    def is_of_scheduler(self) -> bool:
+        """Whether the scheduler has reported it."""
+        return self.kind is Kind.JOB and not self.node
 
     @property
     def exit_code(self) -> int:
@@ -172,41 +213,27 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
 
     @property
+    def place(self) -> str:
+        """The node, with its address if that is known."""
+        return f"{self.node} ({self.address})" if self.address else self.node
+
+    @property
     def text(self) -> str:
         """The sentence that is printed about this end, without its traceback."""
-        who = f"rank {self.rank} on {self.node}"
-        place = f"{self.node} ({self.address})" if self.address else self.node
-        name = "" if self.signal is None else signal_name(self.signal)
-        match self.kind:
-            case Kind.EXITED:
-                return f"{who}: {self.message or f'exit code {self.code}'}"
-            case Kind.KILLED if self.rank is not None:
-                why = f"; {self.message}" if self.message else ""
-                return f"{who} was killed by {name}{why}"
-            case Kind.KILLED:
-                of = f" ({named(self.ranks)})" if self.ranks else ""
-                return f"{self.message} on {self.node} was killed by {name}{of}"
-            case Kind.STARTER | Kind.NOT_STARTED if self.node:
-                return f"{self.message} on {self.node} ended with exit code {self.code}"
-            case Kind.ENDED:
-                return f"{who} {self.message or 'hung'}"
-            case Kind.TOLD:
-                return f"{who}: {self.message}"
-            case Kind.SIGNAL:
-                return f"{self.node} was sent {name}" if self.node else f"stopped by {name}"
-            case Kind.TIME_UP:
-                return f"{self.node}: the time of its job is nearly up"
-            case Kind.GONE:
-                return (
-                    f"{place} is gone: its agent was killed, or the node went down, or the "
-                    "connection to it was cut"
-                )
-            case Kind.SILENT:
-                return f"heard nothing from {place} for {self.message}: is its link down?"
-            case Kind.ODD:
-                return f"{place} sent an odd message: {self.message}"
-            case Kind.LAUNCHER:
-                return f"{self.node} {self.message or 'lost its launcher'}"
+        fields = {
+            "rank": "" if self.rank is None else f"rank {self.rank} on {self.node}",
+            "node": self.node,
+            "place": self.place,
+            "code": str(self.code),
+            "signal": "" if self.signal is None else signal_name(self.signal),
+            "message": self.message,
+            "starter": self.message if self.ranks else "",
+            "ranks": named(self.ranks) if self.ranks else "",
+        }
+        known = {name: value for name, value in fields.items() if value}
+        for sentence in OUTCOMES[self.kind].sentences:
+            with suppress(KeyError):
+                return sentence.format_map(known)
         return self.message
 
     @property
@@ -221,67 +248,177 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, raw: object) -> "End | None":
-        """The end that `to_json` has made into `raw`; None if `raw` is anything else."""
+        """The end that `to_json`, perhaps of an earlier version, has made into `raw`; or None."""
+        kind = ""
+        if isinstance(raw, dict) and isinstance(raw.get("kind"), str):
+            kind = raw["kind"]
+            raw = {**raw, "kind": OLD_KINDS[kind].name if kind in OLD_KINDS else kind}
         try:
-            return msgspec.convert(raw, cls)
+            end = msgspec.convert(raw, cls)
         except (msgspec.ValidationError, UnicodeEncodeError):
             return None
+        if kind == "TOLD" and end.code > 128:
+            return replace(end, signal=end.code - 128)
+        if kind in OLD_MESSAGES:
+            return replace(end, message=OLD_MESSAGES[kind].format(end=end))
+        return end
 
 
-# These kinds of ends are causes: no other end has caused them.
-PRIMARY_KINDS = frozenset(
-    {
-        *(Kind.RAISED, Kind.EXITED, Kind.INVALID, Kind.KILLED, Kind.REFUSED, Kind.SIGNAL),
-        *(Kind.TIME_UP, Kind.GONE, Kind.SILENT, Kind.APART, Kind.ODD, Kind.HANG, Kind.TIMEOUT),
-    }
+class Outcome(NamedTuple):
+    """One kind of end, by an example."""
+
+    example: End
+    word: str  # the cause in exit.json
+    # the first whose fields the end has; if there is none, it is the end's message
+    sentences: tuple[str, ...] = ()
+    can_be_consequence: bool = False  # of another end
+    state: str = "failed"  # of a run with this cause
+
+
+WHY_GONE = "its agent was killed, or the node went down, or the connection to it was cut"
+STARTER_ENDED = "{starter} on {node} ended with exit code {code}"
+OUTCOMES = {outcome.example.kind: outcome for outcome in (
+    Outcome(
+        End(Kind.PROGRAM, "node0", 6.0, 0, message="ValueError: 7"), "program",
+        ("{rank}: {message}", "{rank}: exit code {code}"),
+    ),
+    Outcome(
+        End(Kind.KILLED, "node1", 5.0, 2, signal=9), "killed",
+        (
+            "{rank} was killed by {signal}; {message}",
+            "{rank} was killed by {signal}",
+            "{message} on {node} was killed by {signal} ({ranks})",
+            "{message} on {node} was killed by {signal}",
+        ),
+    ),
+    Outcome(
+        End(Kind.UNRECORDED, "node1", 0.0, 2), "killed",
+        ("{rank} {message}", "{rank} ended without a message"), can_be_consequence=True,
+    ),
+    Outcome(
+        End(Kind.LOST_PEER, "node2", 1.0, 4, message="Timed out waiting 3000ms"), "peer_lost",
+        ("{rank}: {message}",), can_be_consequence=True,
+    ),
+    Outcome(
+        End(Kind.STOPPED, "node0", 8.0, 0, STOPPED, message="stopped cleanly after step 3"),
+        "stopped", can_be_consequence=True, state="stopped",
+    ),
+    Outcome(End(Kind.DONE, "node0", 9.0, 0, 0), "left_early", can_be_consequence=True),
+    Outcome(End(Kind.REFUSED, "node0", 2.0, code=2, message="there is no program x"), "refused"),
+    Outcome(
+        End(Kind.NOT_STARTED, "node0", 3.0, message="torchrun", ranks=(0, 1)), "not_started",
+        (STARTER_ENDED,), can_be_consequence=True,
+    ),
+    Outcome(
+        End(Kind.FAILED, "node2", 4.0, message="torchrun", ranks=(4, 5)), "failed",
+        (STARTER_ENDED,), can_be_consequence=True,
+    ),
+    Outcome(
+        End(Kind.SIGNAL, "node0", 2.0, signal=15), "signal",
+        ("{message}", "{node} was sent {signal}", "stopped by {signal}"), state="stopped",
+    ),
+    Outcome(
+        End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2"), "node_lost",
+        ("{message}", f"{{place}} is gone: {WHY_GONE}"),
+    ),
+    Outcome(
+        End(Kind.FULL, "", 9.0, message="node0: /logs: the disk is full"), "disk_full",
+        can_be_consequence=True,
+    ),
+    Outcome(End(Kind.HANG, "", 9.0, message="no progress for 10 min"), "hang"),
+    Outcome(End(Kind.TIMEOUT, "", 9.0, message="rank 2 has not come to all_reduce"), "timeout"),
+    Outcome(
+        End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7"), "job",
+        ("{node} {message}", "{message}", "{node} lost its launcher"), can_be_consequence=True,
+    ),
+)}  # fmt: skip
+STATES = {outcome.word: outcome.state for outcome in OUTCOMES.values()}
+# Somebody wanted the run to end. Another signal, such as SIGSEGV, is a failure.
+STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
+
+
+def state_word(code: int, cause: str = "") -> str:
+    """`done`, `stopped` or `failed`: the state of a run with this exit code and recorded cause.
+
+    `cause`: "" if none was recorded.
+    """
+    word = cause or name_of(code)
+    # a program may end with the code of a signal by itself
+    if code == 0 or (word == "signal" and code not in STOPPED_BY_SIGNAL):
+        return "failed" if code else "done"
+    return STATES.get(word, "failed")
+
+
+def _any(end: End) -> bool:
+    return True
+
+
+class Step(NamedTuple):
+    """Ends like `example`, of which the earliest is the cause if no step before has any."""
+
+    example: End
+    where: Callable[[End], bool] = _any  # which ends of this kind
+    beside: Callable[[End], bool] = _any  # the step counts only if such an end is there, too
+
+    def among(self, ends: Collection[End]) -> list[End]:
+        if not any(map(self.beside, ends)):
+            return []
+        return [end for end in ends if end.kind is self.example.kind and self.where(end)]
+
+
+# The cause among ends that may be consequences.
+STEPS = (
+    # perhaps the disk had no space for the record of another cause
+    Step(Kind.FULL.example),
+    Step(Kind.UNRECORDED.example, where=lambda end: not end.was_ended),
+    # if others waited in vain, they waited for the rank that its agent had to end; that a rank
+    # recorded a signal is a weaker sign
+    Step(
+        End(Kind.UNRECORDED, "node3", 0.0, 6, message="was waiting for a disk or a file server"),
+        where=lambda end: end.was_ended,
+        beside=lambda end: end.waited_in_vain,
+    ),
+    Step(
+        End(Kind.LOST_PEER, "node3", 2.0, 7, 143, signal=15, message="stopped by SIGTERM"),
+        where=lambda end: end.was_ended,
+        beside=lambda end: end.waited_in_vain,
+    ),
+    Step(Kind.NOT_STARTED.example),
+    Step(Kind.JOB.example, where=lambda end: end.is_of_scheduler),
+    Step(End(Kind.JOB, "node2", 3.0, message="lost its launcher")),
+    # others needed it, and lost it
+    Step(Kind.DONE.example, beside=lambda end: end.kind is Kind.LOST_PEER),
+    Step(Kind.LOST_PEER.example),
+    Step(Kind.STOPPED.example),
+    Step(Kind.FAILED.example),
+    Step(End(Kind.UNRECORDED, "node3", 0.0, 6, message="hung")),
+    Step(Kind.DONE.example),
 )
-LOSS_KINDS = frozenset({Kind.GONE, Kind.SILENT})
-SIGNAL_KINDS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
-PEER_KINDS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
-NO_KINDS: frozenset[Kind] = frozenset()
 
 
 def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     """The end that is the cause of all others, in whatever order they come; None: there is none.
 
-    An end that no other end has caused comes before the end of a rank that lost another one. Among
-    ends of one group, the earliest is the cause. `nodes`: all nodes of the run. A signal to each of
-    them is a signal to the run.
+    An end that no other end can have caused comes first, and then those of each of `STEPS`. Among
+    such ends, the earliest is the cause. `nodes`: all nodes of the run. A signal to each of them is
+    a signal to the run.
     """
     all_ends = set(ends)
     full = {end.node for end in all_ends if end.kind is Kind.FULL}  # "": the leader's disk
     all_ends = {  # on a full disk the record with the reason had no space
         end for end in all_ends if not (end.lacks_reason and full & {end.node, ""})
     }
-    for kinds in _groups(frozenset(end.kind for end in all_ends)):
-        if of_group := [end for end in all_ends if end.kind in kinds]:
-            cause = min(of_group, key=_order)
-            signalled = {end.node for end in all_ends if end.kind is Kind.SIGNAL}
-            is_to_all = cause.kind is Kind.SIGNAL and bool(nodes) and signalled >= set(nodes)
-            return replace(cause, node="") if is_to_all else cause
-    return None
-
-
-def _groups(kinds: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
-    """Groups of kinds, in order: an end of the first group that occurs in `kinds` is the cause."""
-    return (
+    if any(end.kind is Kind.NODE_LOST or end.is_of_scheduler for end in all_ends):
         # a scheduler sends signals to all others when it has lost a node, or ends the job
-        PRIMARY_KINDS - (SIGNAL_KINDS if kinds & (LOSS_KINDS | {Kind.JOB}) else NO_KINDS),
-        frozenset({Kind.FULL}),  # perhaps the disk had no space for the record of another cause
-        frozenset({Kind.VANISHED}),
-        # if others waited in vain, they waited for the rank that its agent had to end; that a
-        # rank recorded a signal is a weaker sign
-        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in kinds else NO_KINDS,
-        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in kinds else NO_KINDS,
-        frozenset({Kind.NOT_STARTED}),
-        frozenset({Kind.JOB}),
-        frozenset({Kind.LAUNCHER}),
-        frozenset({Kind.DONE}) if kinds & PEER_KINDS else NO_KINDS,  # others needed it, and lost it
-        PEER_KINDS,
-        frozenset({Kind.STOPPED}),
-        frozenset({Kind.STARTER, Kind.OTHER}),
-        frozenset(Kind),
-    )
+        all_ends = {end for end in all_ends if end.kind is not Kind.SIGNAL}
+    own = [end for end in all_ends if not end.kind.can_be_consequence]
+    candidates = next(filter(None, (own, *(step.among(all_ends) for step in STEPS))), None)
+    if candidates is None:
+        return None
+    cause = min(candidates, key=_order)
+    signalled = {end.node for end in all_ends if end.was_signalled}
+    is_to_all = cause.was_signalled and bool(nodes) and signalled >= set(nodes)
+    return replace(cause, node="") if is_to_all else cause
 
 
 def _order(end: End) -> tuple[float, int, str]:
@@ -307,18 +444,22 @@ def end_of_worker(
             return End(Kind.KILLED, node, time_unix_s, rank, signal=process.signal, message=message)
         code = (process.exit_code or 0) % 256
         if record is None or code:
-            kind = {0: Kind.DONE, STOPPED: Kind.STOPPED}.get(code, Kind.EXITED)
+            kind = {0: Kind.DONE, STOPPED: Kind.STOPPED}.get(code, Kind.PROGRAM)
             return End(kind, node, time_unix_s, rank, code)
     if record is None:
         return None
+    code = record["code"]
+    kind = _kind_of(record)
+    was_told = kind is Kind.LOST_PEER and record["cause"] == "signal" and code > 128
     return End(
-        _kind_of(record),
+        kind,
         node,
         on_leaders_clock(record["time_unix_s"], clock_offset_s),
         rank,
-        record["code"],
-        message=record["message"],
-        traceback=record["traceback"],
+        code,
+        code - 128 if was_told else None,
+        record["message"],
+        record["traceback"],
     )
 
 
@@ -331,27 +472,11 @@ def reclassified(record: dict[str, Any]) -> dict[str, Any]:
 def _kind_of(record: dict[str, Any]) -> Kind:
     """The kind of end that a worker has recorded."""
     cause = reclassified(record)["cause"]
-    if cause == "lost_peer":
-        return Kind.TIMED_OUT if TIMED_OUT.search(record["message"]) else Kind.LOST_PEER
-    if cause == "signal":  # KeyboardInterrupt is an exception
-        return Kind.RAISED if record["traceback"] else Kind.TOLD
-    kinds = {"crash": Kind.RAISED, "exit": Kind.EXITED, "refused": Kind.INVALID}
-    return {**kinds, "done": Kind.DONE, "stopped": Kind.STOPPED}.get(cause, Kind.TOLD)
+    if cause == "signal" and record["traceback"]:  # KeyboardInterrupt is an exception
+        return Kind.PROGRAM
+    of_program = dict.fromkeys(("crash", "exit", "refused"), Kind.PROGRAM)
+    return {**of_program, "done": Kind.DONE, "stopped": Kind.STOPPED}.get(cause, Kind.LOST_PEER)
 
 
 def on_leaders_clock(time_unix_s: float, clock_offset_s: float) -> float:
     return min(max(time_unix_s + clock_offset_s, 0.0), LAST_UNIX_S)
-
-
-def named(ranks: Iterable[int]) -> str:
-    """`rank 2`, or `ranks 2, 3`."""
-    names = [str(rank) for rank in sorted(ranks)]
-    return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
-
-
-def shortened(text: str, limit: int) -> str:
-    """`text` without its middle, if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = (limit - len(CUT)) // 2
-    return f"{text[:half]}{CUT}{text[-half:]}"

@@ -253,8 +253,9 @@ class Job:
         lines = str(record["traceback"])
         text = str(end.get("message")).removeprefix("error: ")
         if record["message"]:  # otherwise the rank ended well, but before the others
-            text = f"rank {rank} on {host}: {record['message']}"
-        text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
+            text = end.get("sentence") or text
+        if lines and lines.rstrip() not in text:  # as a record without a sentence has it
+            text += f"\n\nIn the worker:\n{lines.rstrip()}"
         output = end.get("output")
         text += f"\n\nThe end of its output:\n{output}" if output else ""
         path = run_files.RESULT.path(self.run_dir, rank=rank)

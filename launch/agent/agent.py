@@ -420,7 +420,7 @@ class NodeAttempt:
             silence_s = self._leader_silence_s
             lost = f"heard nothing from its launcher for {silence_s:.0f} s: is the link down?"
         if lost:
-            end = self._end_of(Kind.LAUNCHER, message=lost)
+            end = self._end_of(Kind.JOB, message=lost)
             raise EndsNow(Ending(1, "launcher", end.text, ends=(end,)))
         if self._elsewhere is not None and not self._stoppable.has_asked_all:
             raise EndsNow(self._elsewhere)
@@ -464,7 +464,7 @@ class NodeAttempt:
                     return
                 case OddMessage():
                     odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
-                    self._note_failure_elsewhere(odd, self._end_of(Kind.APART, message=odd))
+                    self._note_failure_elsewhere(odd, self._end_of(Kind.NODE_LOST, message=odd))
                 case Inspect():
                     self._inspect().hear(message)
                 case Notice():
@@ -493,7 +493,8 @@ class NodeAttempt:
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._job_ends_s is None else self._job_ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
-            end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
+            text = f"{self._assignment.name}: the time of its job is nearly up"
+            end = self._end_of(Kind.SIGNAL, number=signal.SIGTERM, message=text)
             self._request(Ending(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
     def _ask_workers_to_stop(self, ending: Ending) -> None:

@@ -57,7 +57,7 @@ from launch.deadlines import (
     MEETING_TICK_S,
     RECOVERY_LOOKED_FOR_EVERY_S,
 )
-from launch.ends import PRIMARY_KINDS, End, Kind, cause_of
+from launch.ends import End, Kind, cause_of
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s, wait_for_news
 from launch.nodes.messages import (
     Accepted,
@@ -356,10 +356,10 @@ class AgentConnection:
         if self.channel.ended and (why := self._why_not_started()):
             self._loss = self.end_of(Kind.REFUSED, why)
         elif self.channel.ended:
-            self._loss = self.end_of(Kind.GONE)
+            self._loss = self.end_of(Kind.NODE_LOST)
         elif self.channel.silent_s > patience_s:
             since_unix_s = time.time() - self.channel.silent_s
-            self._loss = self.end_of(Kind.SILENT, f"{patience_s:.0f} s", since_unix_s)
+            self._loss = self.end_of_silence(patience_s, since_unix_s)
         return self._loss
 
     def _why_not_started(self) -> str:
@@ -383,6 +383,12 @@ class AgentConnection:
         time_unix_s = time.time() if time_unix_s is None else time_unix_s
         address = "" if self.here is None else self.here.address
         return End(kind, self.assignment.name, time_unix_s, message=message, address=address)
+
+    def end_of_silence(self, silent_s: float, since_unix_s: float) -> End:
+        """The end of this agent, of which nothing has come for `silent_s` seconds."""
+        end = self.end_of(Kind.NODE_LOST, time_unix_s=since_unix_s)
+        text = f"heard nothing from {end.place} for {silent_s:.0f} s: is its link down?"
+        return replace(end, message=text)
 
 
 class Attempt:
@@ -476,7 +482,7 @@ class Attempt:
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
         cause = cause_of(ends, nodes) if ends else None
-        if cause is None or (cause.kind in PRIMARY_KINDS and not cause.lacks_reason):
+        if cause is None or not (cause.kind.can_be_consequence or cause.lacks_reason):
             return cause
         if line := full_disk(run_files.EXIT.path(self._run_dir)):  # then records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))
@@ -485,11 +491,11 @@ class Attempt:
     def _silent_nodes(self) -> list[End]:
         """The ends of silent nodes, if a scheduler has sent a signal to all other nodes."""
         silent = [agent for agent in self._agents if agent.end_code is None]
-        signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
+        signalled = {end.node for end in self._ends if end.was_signalled}
         others = {agent.assignment.name for agent in self._agents if agent not in silent}
         if not others or not signalled >= others:
             return []
-        return [agent.end_of(Kind.GONE) for agent in silent]
+        return [agent.end_of(Kind.NODE_LOST) for agent in silent]
 
     def _wait_for_agents(self) -> None:
         """Wait until the attempt is over; once it has failed, only as long as agents have time."""
@@ -621,7 +627,9 @@ class Attempt:
                 check_sender(message, agent.assignment)
                 self._take(agent, message)
         except OddMessage as error:
-            self._note_end(agent.end_of(Kind.ODD, str(error)))
+            odd = agent.end_of(Kind.NODE_LOST)
+            text = f"{odd.place} sent an odd message: {error}"
+            self._note_end(replace(odd, message=text))
             agent.channel.close()  # this ends the agent
 
     def _take(self, agent: AgentConnection, message: FromAgent) -> None:
@@ -695,7 +703,7 @@ class Attempt:
         Some of its ranks may have stopped in order while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
-        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.label} ended its part early")
+        return cause_of(own) or agent.end_of(Kind.FAILED, f"{agent.label} ended its part early")
 
     def _meet(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
@@ -713,7 +721,7 @@ class Attempt:
             write_json(run_files.AWAITED_NODES.path(self._run_dir), about)
             self._print_line(line)
         if why := meeting.failure(running_s()):
-            self._note_end(self._agents[meeting.at_fault].end_of(Kind.APART, why))
+            self._note_end(self._agents[meeting.at_fault].end_of(Kind.NODE_LOST, why))
 
     def _look_for_lost_nodes(self) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""
@@ -723,10 +731,10 @@ class Attempt:
         lost = self._agents[loss.index]
         since_unix_s = time.time() - loss.for_s
         if loss.how == "closed":
-            self._note_end(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
+            self._note_end(lost.end_of(Kind.NODE_LOST, time_unix_s=since_unix_s))
         else:
             silent_s = AGENT_LOST_WHEN_SILENT_S
-            self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
+            self._note_end(lost.end_of_silence(silent_s, since_unix_s - silent_s))
 
     def _note_agent(self, agent: AgentConnection, here: NodeReady) -> None:
         agent.here = here

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.ends import End, Kind, end_of_worker, reclassified
+from launch.ends import OLD_KINDS, End, Kind, end_of_worker, reclassified
 from launch.runs.last_output import lost_peer_in
 from muster import records
 from muster.errors import NO_RETRY
@@ -20,8 +20,6 @@ from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
 OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
 OF_STACKS = ("sentences", "reports")
-# Earlier versions recorded an agent's end without values: the kind of end for each cause.
-OLD_KINDS = {"signal": Kind.SIGNAL, "refused": Kind.REFUSED, "launcher": Kind.LAUNCHER}
 
 
 class EndFacts:
@@ -100,11 +98,11 @@ def _of_agent(agent: Mapping[str, Any]) -> list[End]:
     if isinstance(values := agent.get("ends"), list):
         return [end for value in values if (end := End.from_json(value)) is not None]
     time_unix_s = agent.get("noticed_unix_s", 0.0)
-    kind = OLD_KINDS.get(agent["cause"], Kind.OTHER)
+    kind = OLD_KINDS.get(agent["cause"], Kind.FAILED)  # an earlier version has recorded no values
     number = agent["code"] - 128 if kind is Kind.SIGNAL and agent["code"] > 128 else None
     if agent["cause"] in ("done", "stopped", "told") or (kind is Kind.SIGNAL and number is None):
         return []
-    message = "" if kind is Kind.LAUNCHER else agent["message"]
+    message = "" if kind in (Kind.JOB, Kind.SIGNAL) else agent["message"]
     return [
         End(kind, agent["node"], time_unix_s, code=agent["code"], signal=number, message=message)
     ]
@@ -117,11 +115,13 @@ def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> I
             state = how["state"] or "hung"
             if how.get("survives"):
                 state = f"{state} and could not be ended (pid {how.get('pid')})"
-            yield End(Kind.ENDED, facts.node_of.get(rank, "its node"), 0.0, rank, message=state)
+            yield End(
+                Kind.UNRECORDED, facts.node_of.get(rank, "its node"), 0.0, rank, message=state
+            )
     for rank, errors in facts.vanished.items():
         if rank not in known_ranks:
             node = facts.node_of.get(rank, "its node")
-            end = End(Kind.VANISHED, node, 0.0, rank)
+            end = End(Kind.UNRECORDED, node, 0.0, rank)
             if why := lost_peer_in(errors):
                 record = {"cause": "lost_peer", "message": why, "traceback": ""}
                 end = end_of_worker(node, rank, {**record, "time_unix_s": 0.0, "code": 1}) or end
@@ -133,12 +133,12 @@ def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> I
 def _lost_nodes(facts: EndFacts, ends: list[End]) -> Iterator[End]:
     """The nodes whose agents recorded no end; the other nodes ended because of that."""
     recorded = {agent["index"] for agent in facts.agent_ends}
-    times = [end.time_unix_s for end in ends if end.kind in (Kind.SIGNAL, Kind.LAUNCHER)]
+    times = [end.time_unix_s for end in ends if end.was_signalled or end.kind is Kind.JOB]
     if len(times) < len(recorded) or not times:
         return
     for agent in facts.agent_starts:
         if agent["index"] not in recorded:
-            yield End(Kind.GONE, agent["node"], min(times), address=agent["address"])
+            yield End(Kind.NODE_LOST, agent["node"], min(times), address=agent["address"])
 
 
 def of_hang(seen: Mapping[str, Any]) -> End:
@@ -150,7 +150,7 @@ def of_hang(seen: Mapping[str, Any]) -> End:
 def of_timeout(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
     """A collective that timed out, from the inspection, if ranks have ended because of that."""
     reports = seen.get("reports", ())
-    waited = any(end.kind is Kind.TIMED_OUT for end in ends)
+    waited = any(end.waited_in_vain for end in ends)
     if not seen or not (waited or any(report.get("gave_up") for report in reports)):
         return None
     return End(Kind.TIMEOUT, "", seen.get("time_unix_s", 0.0), message=seen["sentences"][0])

@@ -18,12 +18,9 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from launch.ends import (
-    DISK_FULL,
     ENDED_WELL,
-    NODE_LOST,
     OUT_OF_MEMORY,
     OWN_CAUSES,
-    PRIMARY_KINDS,
     End,
     Kind,
     cause_of,
@@ -84,14 +81,14 @@ def explain(
     facts = EndFacts(run_dir, world_size)
     if len(facts.done_ranks) == facts.world_size and not code:
         return None
-    if cause is None or cause.kind is Kind.JOB:
+    if cause is None or cause.is_of_scheduler:
         cause = _on_disk(facts, cause)
     failure = _stopped_in_order(facts, cause) or PRINTED.get(cause.kind, _text_alone)(facts, cause)
     word = failure.cause or cause.kind.word
     if MEMORY.search(failure.text):
         word = OUT_OF_MEMORY
     elif FULL.search(failure.text) and (facts.full_disks or cause.kind is Kind.REFUSED):
-        word = DISK_FULL
+        word = Kind.FULL.word
     return replace(
         failure,
         code=failure.code % 256 or code or 1,  # never 0, even if a record says so
@@ -110,7 +107,7 @@ def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any])
     if not code:
         return None
     end = End.from_json(record.get("end"))
-    is_of_job = end is not None and end.kind is Kind.JOB  # the ranks' records may say less
+    is_of_job = end is not None and end.is_of_scheduler  # the ranks' records may say less
     failure = None if end is None or is_of_job else explain(run_dir, world_size, code, end)
     if failure is None:
         context = _jobs_output(run_dir) if is_of_job else ()
@@ -130,6 +127,7 @@ def end_record_of(failure: Failure) -> dict[str, Any]:
         failure.cause,
         failure.output,
         None if end is None else with_fields(end, traceback="").to_json(),
+        end.text if end is not None and end.rank == failure.rank else "",
     )
 
 
@@ -138,16 +136,16 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
     ends = ends_on_disk(facts)
     ends += [of_job] if of_job is not None else []
     cause = cause_of(ends, facts.nodes)
-    if cause is None or cause.kind not in PRIMARY_KINDS:
+    if cause is None or cause.kind.can_be_consequence:
         ends += _aborted_at_exit(facts)
-    if cause is None or cause.kind not in PRIMARY_KINDS or cause.lacks_reason:
+    if cause is None or cause.kind.can_be_consequence or cause.lacks_reason:
         full = [*facts.full_disks]
         if of_job is None:  # who looks at a run later writes nothing into its folder
             full.append(full_disk(EXIT.path(facts.run_dir)))
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
-    if cause.kind is Kind.NOT_STARTED:  # the record of such an end has no reason
-        reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.OTHER)]
+    if cause.kind is Kind.NOT_STARTED and not cause.node:  # no record says why
+        reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.FAILED)]
         cause = with_fields(cause, message=", ".join(reasons[-1:]) or cause.message)
     return cause
 
@@ -194,7 +192,7 @@ def _stopped_in_order(facts: EndFacts, cause: End) -> Failure | None:
     reasons = [end["message"] for end in facts.exits.values() if end["cause"] == "stopped"]
     if not reasons or len(reasons) != facts.world_size:
         return None
-    if cause.kind in (Kind.STOPPED, Kind.SIGNAL, Kind.TIME_UP):
+    if cause.kind.state == Kind.STOPPED.state:
         return Failure(STOPPED, reasons[0], cause=Kind.STOPPED.word)
     return Failure(cause.exit_code, _lines(cause.text), (reasons[0],))
 
@@ -203,13 +201,20 @@ def _text_alone(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, _lines(cause.text))
 
 
-def _raised(facts: EndFacts, cause: End) -> Failure:
-    alike = _failed_alike(facts, cause)
+def _program(facts: EndFacts, cause: End) -> Failure:
+    """A program that raised an error, refused its input, or ended itself."""
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
     # the traceback in `cause` may be shortened
-    traceback = record["traceback"] if record else cause.traceback
-    if not traceback:
-        return Failure(cause.exit_code, _lines(cause.message), alike, cause.rank)
+    if traceback := record["traceback"] if record else cause.traceback:
+        return _raised(facts, cause, traceback)
+    if record is None or record["cause"] not in ("crash", "refused"):
+        return _exited(facts, cause)
+    alike = _failed_alike(facts, cause)
+    return Failure(cause.exit_code, _lines(cause.message), alike, cause.rank)
+
+
+def _raised(facts: EndFacts, cause: End, traceback: str) -> Failure:
+    alike = _failed_alike(facts, cause)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
     how = f"failed first, at {clock}; the others stopped because of it"
     if facts.world_size == 1 or alike:
@@ -266,8 +271,10 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, f"error: {text}", tuple(context), cause.rank, output=output)
 
 
-def _vanished(facts: EndFacts, cause: End) -> Failure:
-    """Ranks without a record; nobody has seen how they ended."""
+def _unrecorded(facts: EndFacts, cause: End) -> Failure:
+    """Ranks without a record: their agents ended them, or nobody has seen how they ended."""
+    if cause.was_ended:
+        return _waited_for_in_vain(facts, cause)
     context = _others_stopped(facts.exits)
     ranks = sorted({*facts.vanished, cause.rank or 0})
     for rank in ranks:
@@ -289,12 +296,12 @@ def _lost_node(facts: EndFacts, cause: End) -> Failure:
     context = (
         (f"{named(facts.silent_ranks)} ended without a message",) if facts.silent_ranks else ()
     )
-    return Failure(1, _lines(cause.text), context, cause=NODE_LOST)
+    return Failure(1, _lines(cause.text), context, cause=Kind.NODE_LOST.word)
 
 
 def _signalled_run(facts: EndFacts, cause: End) -> Failure:
     """A signal to the run, or to one node; a traceback that followed it is printed, too."""
-    if cause.kind is Kind.SIGNAL and cause.node:
+    if cause.was_signalled and cause.node:
         return _lost_node(facts, cause)
     tracebacks = [end["traceback"].rstrip() for end in facts.exits.values() if end["traceback"]]
     return Failure(cause.exit_code, f"error: {cause.text}", tuple(tracebacks[:1]))
@@ -321,33 +328,29 @@ def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
 def _timed_out(facts: EndFacts) -> list[End]:
     """The ranks that waited for others in vain, the earliest first."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
-    waited = [end for end in ends if end.kind is Kind.TIMED_OUT]
+    waited = [end for end in ends if end.waited_in_vain]
     return sorted(waited, key=lambda end: end.time_unix_s)
 
 
 def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
     """Ranks that lived until their agents ended them, while others timed out."""
-    late_ends = [end for end in ends_on_disk(facts) if end.kind is cause.kind]
+    ended = (end for end in ends_on_disk(facts) if end.was_ended)
+    late_ends = [end for end in ended if end.kind is cause.kind]
     late_ends = sorted(late_ends or [cause], key=lambda end: end.rank or 0)
     waited = _timed_out(facts)
     waiting = named(end.rank for end in waited if end.rank is not None)
     pronoun = "it" if len(late_ends) == 1 else "them"
     reasons = "; ".join(
-        end.text if end.kind is Kind.ENDED else _busy_text(end) for end in late_ends
+        end.text if end.kind is Kind.UNRECORDED else _busy_text(end) for end in late_ends
     )
     text = f"error: {reasons}: {waiting} waited for {pronoun} and timed out; see --timeout-s"
     seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     how = [f"{waiting}: {end.message}" for end in waited[:1]]
-    return Failure(1, text, (*how, *seen), cause=Kind.ENDED.word)
+    return Failure(1, text, (*how, *seen), cause=Kind.TIMEOUT.word)
 
 
 def _busy_text(end: End) -> str:
     return f"rank {end.rank} on {end.node} was busy elsewhere"
-
-
-def _signalled_worker(facts: EndFacts, cause: End) -> Failure:
-    """A rank that was sent a signal: by its agent, if other ranks had waited for it in vain."""
-    return _waited_for_in_vain(facts, cause) if _timed_out(facts) else _lost_peer(facts, cause)
 
 
 def _never_started(facts: EndFacts, cause: End) -> Failure:
@@ -414,7 +417,9 @@ def _is_of_torch(frame: Frame) -> bool:
 
 
 def _lost_peer(facts: EndFacts, cause: End) -> Failure:
-    """A rank lost the connection to another one; no record says more."""
+    """A rank lost the connection to another one, or was sent a signal; no record says more."""
+    if cause.was_ended and _timed_out(facts):  # by its agent, since others waited for it in vain
+        return _waited_for_in_vain(facts, cause)
     left = [end["message"] for end in facts.exits.values() if HAS_LEFT in end["message"]]
     if left:
         ranks = sorted({int(rank) for rank in RANK.findall(left[0].partition(HAS_LEFT)[0])})
@@ -431,21 +436,18 @@ def _lost_peer(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, text, context, cause.rank, brief=brief)
 
 
-# How a cause is printed; for a kind that is not in this table, only its text is printed.
+# What the run folder adds to the sentences of `OUTCOMES`; for other kinds that is nothing.
 PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
-    **dict.fromkeys((Kind.RAISED, Kind.INVALID), _raised),
-    Kind.EXITED: _exited,
+    Kind.PROGRAM: _program,
     Kind.KILLED: _killed,
-    Kind.VANISHED: _vanished,
-    **dict.fromkeys((Kind.GONE, Kind.SILENT, Kind.APART), _lost_node),
-    **dict.fromkeys((Kind.SIGNAL, Kind.TIME_UP), _signalled_run),
+    Kind.UNRECORDED: _unrecorded,
+    Kind.NODE_LOST: _lost_node,
+    Kind.SIGNAL: _signalled_run,
     Kind.HANG: _hang,
     Kind.TIMEOUT: _collective_timed_out,
-    Kind.ENDED: _waited_for_in_vain,
     Kind.NOT_STARTED: _never_started,
     Kind.DONE: _left_early,
-    **dict.fromkeys((Kind.LOST_PEER, Kind.TIMED_OUT), _lost_peer),
-    Kind.TOLD: _signalled_worker,
+    Kind.LOST_PEER: _lost_peer,
 }
 
 

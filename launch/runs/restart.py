@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.deadlines import RESTART_WAITS_FOR_DISK_S
-from launch.ends import DISK_FULL
+from launch.ends import Kind
 from launch.spec import LaunchSpec
 from muster import records, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
@@ -101,7 +101,8 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
 def pause_s(run_dir: Path) -> float:
     """How long the next attempt waits: on a full disk it would fail at once, as the last one."""
     end = read_json(run_files.EXIT.path(run_dir))
-    is_full = end is None or end.get("cause") == DISK_FULL  # its record may have found no space
+    # its record may have found no space
+    is_full = end is None or end.get("cause") == Kind.FULL.word
     return RESTART_WAITS_FOR_DISK_S if is_full else 0.0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from configs.settings.launch import RunConfig
-from launch.ends import DISK_FULL
+from launch.ends import Kind
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
 from muster.command import hide
@@ -141,12 +141,13 @@ def end_record(
     cause: str = "",
     output: str = "",
     value: Mapping[str, Any] | None = None,
+    sentence: str = "",
 ) -> dict[str, Any]:
     """The record of a run that is over.
 
-    `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
+    `rank`: the one that failed first. `cause`: the word of a `Kind`, or of the exit code. `output`:
     the last lines that this rank printed, where it left no traceback. `value`: the JSON of the
-    cause as an `ends.End`.
+    cause as an `ends.End`. `sentence`: about that end, without a traceback.
     """
     return {
         "code": code,
@@ -156,6 +157,7 @@ def end_record(
         "cause": cause or name_of(code),
         "output": output,
         "end": value,
+        "sentence": sentence,
     }
 
 
@@ -174,7 +176,7 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
     try:
         yield
     except MusterError as error:
-        cause = DISK_FULL if is_full(error.__cause__ or error) else ""
+        cause = Kind.FULL.word if is_full(error.__cause__ or error) else ""
         end(spec.run_dir, error.exit_code, str(error), cause=cause)
         raise
     except OSError as error:
@@ -183,7 +185,7 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         else:
             is_denied = isinstance(error, PermissionError) and error.filename is not None
             code = UsageError.exit_code if is_denied else MusterError.exit_code  # as `entry` ends
-            cause = DISK_FULL if is_full(error) else ""
+            cause = Kind.FULL.word if is_full(error) else ""
             end(spec.run_dir, code, explained(error), cause=cause)
         raise
     except Exception as error:

@@ -16,16 +16,14 @@ from typing import Any, TypeAlias
 
 from configs import plugins
 from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S, JOB_WATCHED_EVERY_S
+from launch.ends import state_word
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.spec import LaunchSpec
 from muster.errors import STOPPED, MusterError
-from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import on_one_line
 
 CANCELLED = 128 + signal.SIGTERM
-# Somebody wanted the run to end. Another signal, such as SIGSEGV, is a failure.
-STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -239,14 +237,12 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
 
 def state_after(end: Record) -> State:
     """The state of a run whose end has this record."""
-    if end["code"] == 0:
-        return State("done", True, end=end)
+    word = state_word(end["code"], end.get("cause", ""))
+    if word == "done":
+        return State(word, True, end=end)
     if end["code"] == STOPPED:
-        return State("stopped", True, str(end["message"]), end=end)
+        return State(word, True, str(end["message"]), end=end)
     words = str(end.get("message", "")).strip().rpartition("\n")[2]
-    # a program may end with such a code by itself, which is a failure
-    by_signal = end["code"] in STOPPED_BY_SIGNAL and end.get("cause", "signal") == "signal"
-    word = "stopped" if by_signal else "failed"
     code = f"exit code {end['code']}"
     words = words.removeprefix("error: ")
     return State(word, True, words if words.endswith(code) else f"{code}: {words}", end=end)

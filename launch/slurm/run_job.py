@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from launch.deadlines import SHORT_JOB_S, SLURM_CLOCK_DIFFERS_S
-from launch.ends import NODE_LOST
+from launch.ends import Kind
 from launch.nodes.channel import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
@@ -193,7 +193,7 @@ def requeue_if_useful(
 
 def may_be_requeued(run_dir: Path, end: Mapping[str, Any]) -> bool:
     """Whether the job may go on after this end; see `requeue_if_useful`."""
-    return end.get("cause") == NODE_LOST or restart.stopped_for_notice(run_dir)
+    return end.get("cause") == Kind.NODE_LOST.word or restart.stopped_for_notice(run_dir)
 
 
 def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:

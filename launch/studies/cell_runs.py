@@ -16,6 +16,7 @@ from typing import Any
 
 from launch.agent.processes.process_tree import on_stop
 from launch.deadlines import CELL_RUN_TICK_S, CELL_TRIED_AGAIN_S
+from launch.ends import state_word
 from launch.launchers.base import launcher_name, launcher_of
 from launch.programs.command_line import split_program
 from launch.runs import restart, run_record, run_state
@@ -296,8 +297,8 @@ def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
         return
     refused = code == WRONG_INPUT and log.exists()  # the run has made no folder
     end = {} if refused else run_record.read_end(run_dir) or {}
-    by_itself = end.get("cause") == "program"  # a program may end with one of STOPS by itself
-    cell.state = "stopped" if code in STOPS and not by_itself else "failed"
+    # a negative code: a signal has ended the command
+    cell.state = state_word(128 - code) if code < 0 else state_word(code, end.get("cause", ""))
     # the last line of a traceback has the error; exit.json has the whole traceback
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
     if output := last_line(end.get("output") or ""):

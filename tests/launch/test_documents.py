@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.ends import OUT_OF_MEMORY, WORDS
+from launch.ends import OUT_OF_MEMORY, STATES
 from launch.runs import waiting
 from muster import errors, json_output
 from muster.checkout import CHECKOUT
@@ -247,7 +247,7 @@ def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
 def test_the_page_has_every_cause_and_exit_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE.partition("## Why it ended")[2], re.M))
     by_code = {*errors.NAMES.values(), "signal"}
-    assert rows.keys() == by_code | {*WORDS.values(), OUT_OF_MEMORY}
+    assert rows.keys() == by_code | {*STATES, OUT_OF_MEMORY}
     assert {int(code): name for name, code in rows.items() if name in errors.NAMES.values()} == (
         errors.NAMES
     )

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import strategies as st
@@ -10,26 +11,31 @@ from msgspec.structs import replace
 from launch.ends import (
     ENDED_WELL,
     MESSAGE_CHARACTERS,
+    OLD_KINDS,
+    OUTCOMES,
+    STEPS,
     TRACEBACK_CHARACTERS,
-    WORDS,
     End,
     Kind,
     WorkerEnd,
     cause_of,
     end_of_worker,
+    state_word,
 )
+from launch.runs.failure import PRINTED
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
 
 KILLED = End(Kind.KILLED, "node1", 5.0, 2, signal=9)
-RAISED = End(Kind.RAISED, "node0", 6.0, 0, message="ValueError: 7", traceback="Traceback ...\n")
+RAISED = End(Kind.PROGRAM, "node0", 6.0, 0, message="ValueError: 7", traceback="Traceback ...\n")
 LOST = End(Kind.LOST_PEER, "node2", 1.0, 4, message="lost another worker")
-TIMED_OUT = replace(LOST, kind=Kind.TIMED_OUT, message="Timed out waiting 3000ms")
-ENDED = End(Kind.ENDED, "node3", 0.0, 6, message="was waiting for a disk or a file server")
-GONE = End(Kind.GONE, "node1", 7.0, address="10.0.0.2")
+TIMED_OUT = replace(LOST, message="Timed out waiting 3000ms")
+ENDED = End(Kind.UNRECORDED, "node3", 0.0, 6, message="was waiting for a disk or a file server")
+GONE = End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2")
 SIGNALS = [End(Kind.SIGNAL, f"node{index}", 2.0 + index, signal=15) for index in range(3)]
+BROKEN = "RuntimeError: Broken pipe"
 ABORTED = "rank 1 on node0 was killed by SIGABRT"
-EXIT = End(Kind.STARTER, "node2", 0.5, message="torchrun")
+EXIT = End(Kind.FAILED, "node2", 0.5, message="torchrun")
 
 
 @st.composite
@@ -59,7 +65,7 @@ def test_the_order_of_arrival_decides_nothing(drawn):
 
 
 FULL = End(Kind.FULL, "", 9.0, message="full")
-NO_RECORD = End(Kind.EXITED, "node0", 2.0, 0, 7)
+NO_RECORD = End(Kind.PROGRAM, "node0", 2.0, 0, 7)
 FULL_ELSEWHERE = End(Kind.FULL, "node9", 9.0, message="full")
 
 
@@ -99,21 +105,21 @@ def test_a_signal_to_all_nodes_is_one_to_the_run():
     ("record", "process", "kind", "text"),
     [
         (None, (None, 9), Kind.KILLED, "rank 1 on node0 was killed by SIGKILL"),
-        (None, (7, None), Kind.EXITED, "rank 1 on node0: exit code 7"),
-        (None, (-1, None), Kind.EXITED, "rank 1 on node0: exit code 255"),
+        (None, (7, None), Kind.PROGRAM, "rank 1 on node0: exit code 7"),
+        (None, (-1, None), Kind.PROGRAM, "rank 1 on node0: exit code 255"),
         (None, (0, None), Kind.DONE, ""),
         (None, (75, None), Kind.STOPPED, ""),
         (("done", ""), (None, 6), Kind.KILLED, f"{ABORTED}; {ENDED_WELL}"),
-        (("done", ""), (120, None), Kind.EXITED, "rank 1 on node0: exit code 120"),
+        (("done", ""), (120, None), Kind.PROGRAM, "rank 1 on node0: exit code 120"),
         (("done", ""), (0, None), Kind.DONE, ""),
-        (("crash", "ValueError: 7"), (1, None), Kind.RAISED, "ValueError: 7"),
-        (("crash", "ValueError: 7"), (None, 9), Kind.RAISED, "ValueError: 7"),
-        (("crash", "RuntimeError: Broken pipe"), None, Kind.LOST_PEER, "RuntimeError: Broken pipe"),
-        (("crash", "PeerFailed: lost rank 2"), None, Kind.LOST_PEER, "PeerFailed: lost rank 2"),
-        (("lost_peer", "Timed out"), None, Kind.TIMED_OUT, "Timed out"),
-        (("exit", "no data"), (1, None), Kind.EXITED, "rank 1 on node0: no data"),
-        (("signal", "stopped by SIGTERM"), None, Kind.TOLD, "rank 1 on node0: stopped by SIGTERM"),
-        (("a word of tomorrow", "x"), None, Kind.TOLD, "rank 1 on node0: x"),
+        (("crash", "ValueError: 7"), (1, None), Kind.PROGRAM, "rank 1 on node0: ValueError: 7"),
+        (("crash", "ValueError: 7"), (None, 9), Kind.PROGRAM, "rank 1 on node0: ValueError: 7"),
+        (("crash", BROKEN), None, Kind.LOST_PEER, f"rank 1 on node0: {BROKEN}"),
+        (("crash", "PeerFailed: x"), None, Kind.LOST_PEER, "rank 1 on node0: PeerFailed: x"),
+        (("lost_peer", "Timed out"), None, Kind.LOST_PEER, "rank 1 on node0: Timed out"),
+        (("exit", "no data"), (1, None), Kind.PROGRAM, "rank 1 on node0: no data"),
+        (("signal", "by SIGTERM"), None, Kind.LOST_PEER, "rank 1 on node0: by SIGTERM"),
+        (("a word of tomorrow", "x"), None, Kind.LOST_PEER, "rank 1 on node0: x"),
     ],
 )  # fmt: skip
 def test_a_worker_s_record_and_its_process_are_one_end(record, process, kind, text):
@@ -123,7 +129,7 @@ def test_a_worker_s_record_and_its_process_are_one_end(record, process, kind, te
             "cause": cause,
             "message": message,
             "traceback": "",
-            "code": 1,
+            "code": 143 if cause == "signal" else 1,
             "time_unix_s": 8.0,
         }
     if process is not None:
@@ -131,21 +137,109 @@ def test_a_worker_s_record_and_its_process_are_one_end(record, process, kind, te
     end = end_of_worker("node0", 1, record, process, clock_offset_s=-2.0)
     assert (end.kind, end.text, end.rank, end.node) == (kind, text, 1, "node0")
     assert end.time_unix_s in (6.0, 7.0)
+    assert end.waited_in_vain == ("Timed out" in text) and end.was_ended == ("SIGTERM" in text)
 
 
 def test_a_rank_that_runs_has_no_end():
     assert end_of_worker("node0", 1, None) is None
 
 
-def test_each_kind_has_a_word_and_a_text():
+NODE_LOST = (
+    "node1 (10.0.0.2) is gone: its agent was killed, or the node went down, or the connection to "
+    "it was cut"
+)
+# Of each kind's example: the sentence, the word in exit.json, whether others may have caused it.
+TOLD = {
+    Kind.PROGRAM: ("rank 0 on node0: ValueError: 7", "program", False),
+    Kind.KILLED: ("rank 2 on node1 was killed by SIGKILL", "killed", False),
+    Kind.UNRECORDED: ("rank 2 on node1 ended without a message", "killed", True),
+    Kind.LOST_PEER: ("rank 4 on node2: Timed out waiting 3000ms", "peer_lost", True),
+    Kind.STOPPED: ("stopped cleanly after step 3", "stopped", True),
+    Kind.DONE: ("", "left_early", True),
+    Kind.REFUSED: ("there is no program x", "refused", False),
+    Kind.NOT_STARTED: ("torchrun on node0 ended with exit code 1", "not_started", True),
+    Kind.FAILED: ("torchrun on node2 ended with exit code 1", "failed", True),
+    Kind.SIGNAL: ("node0 was sent SIGTERM", "signal", False),
+    Kind.NODE_LOST: (NODE_LOST, "node_lost", False),
+    Kind.FULL: ("node0: /logs: the disk is full", "disk_full", True),
+    Kind.HANG: ("no progress for 10 min", "hang", False),
+    Kind.TIMEOUT: ("rank 2 has not come to all_reduce", "timeout", False),
+    Kind.JOB: ("Slurm says NODE_FAIL of job 7", "job", True),
+}
+
+
+def test_each_kind_s_example_is_told_as_the_table_says():
+    assert OUTCOMES.keys() == set(Kind) and len(Kind) <= 15 and set(PRINTED) < set(Kind)
+    for kind, (example, word, *_, can_be_consequence, state) in OUTCOMES.items():
+        assert (example.text, word, can_be_consequence) == TOLD[kind]
+        assert state == ("stopped" if kind in (Kind.STOPPED, Kind.SIGNAL) else "failed")
+        assert (kind.word, kind.state) == (word, state)
+        assert kind.can_be_consequence == any(step.example.kind is kind for step in STEPS)
+
+
+def test_each_step_s_example_comes_before_that_of_the_next():
     for kind in Kind:
-        end = End(kind, "node0", 1.0, 1, 7, 9, "why")
-        assert kind.word == WORDS[kind] and isinstance(end.text, str) and end.exit_code == 137
+        if not kind.can_be_consequence:
+            assert cause_of([STEPS[0].example, kind.example]) == kind.example
+    for step, below in pairwise(STEPS):
+        beside = [] if step.beside(below.example) else [TIMED_OUT]
+        for ends in ([step.example, below.example], [below.example, step.example]):
+            assert cause_of([*ends, *beside]) == step.example
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "state"),
+    [
+        (0, "", "done"),
+        (75, "", "stopped"),
+        (143, "", "stopped"),
+        (143, "signal", "stopped"),
+        (143, "program", "failed"),
+        (143, "killed", "failed"),
+        (139, "signal", "failed"),
+        (1, "a word of tomorrow", "failed"),
+    ],
+)
+def test_state_of_a_run_is_that_of_its_cause(code, cause, state):
+    assert state_word(code, cause) == state
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "now", "text"),
+    [
+        ("RAISED", {"rank": 1, "message": "x"}, Kind.PROGRAM, "rank 1 on node0: x"),
+        ("EXITED", {"rank": 1, "code": 7}, Kind.PROGRAM, "rank 1 on node0: exit code 7"),
+        ("INVALID", {"rank": 1, "message": "x"}, Kind.PROGRAM, "rank 1 on node0: x"),
+        ("VANISHED", {"rank": 1}, Kind.UNRECORDED, "rank 1 on node0 ended without a message"),
+        ("ENDED", {"rank": 1, "message": "hung"}, Kind.UNRECORDED, "rank 1 on node0 hung"),
+        ("TIMED_OUT", {"rank": 1, "message": "x"}, Kind.LOST_PEER, "rank 1 on node0: x"),
+        ("TOLD", {"rank": 1, "code": 143, "message": "x"}, Kind.LOST_PEER, "rank 1 on node0: x"),
+        (
+            "STARTER", {"message": "torchrun", "ranks": [0, 1]}, Kind.FAILED,
+            "torchrun on node0 ended with exit code 1",
+        ),
+        ("OTHER", {"message": "it ended"}, Kind.FAILED, "it ended"),
+        ("TIME_UP", {"signal": 15}, Kind.SIGNAL, "node0: the time of its job is nearly up"),
+        ("GONE", {"address": "::1"}, Kind.NODE_LOST, NODE_LOST.replace("1 (10.0.0.2)", "0 (::1)")),
+        (
+            "SILENT", {"address": "::1", "message": "15 s"}, Kind.NODE_LOST,
+            "heard nothing from node0 (::1) for 15 s: is its link down?",
+        ),
+        ("APART", {"message": "it waits"}, Kind.NODE_LOST, "it waits"),
+        ("ODD", {"message": "x {y}"}, Kind.NODE_LOST, "node0 sent an odd message: x {y}"),
+        ("LAUNCHER", {"message": ""}, Kind.JOB, "node0 lost its launcher"),
+    ],
+)  # fmt: skip
+def test_end_of_an_old_kind_is_read_as_one_of_today_s(kind, fields, now, text):
+    assert kind in OLD_KINDS and kind not in Kind.__members__
+    end = End.from_json({"kind": kind, "node": "node0", "time_unix_s": 5.0, **fields})
+    assert (end.kind, end.text) == (now, text)
+    assert end.was_ended == (kind in ("ENDED", "TOLD"))
 
 
 @pytest.mark.parametrize("code", [0, 256])
 def test_no_end_has_the_exit_code_of_a_success(code):
-    assert End(Kind.EXITED, "node0", 1.0, 1, code).exit_code == 1
+    assert End(Kind.PROGRAM, "node0", 1.0, 1, code).exit_code == 1
 
 
 def test_an_end_is_the_same_after_its_way_through_json():

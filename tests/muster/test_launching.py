@@ -246,6 +246,18 @@ ENDS = {
 }
 
 
+@pytest.mark.parametrize("sentence", ["rank 1 on node1: ValueError: 7", None])
+def test_traceback_of_a_rank_is_once_in_the_failure(tmp_path, sentence):
+    """An earlier version recorded no sentence."""
+    lines = "Traceback (most recent call last):\nValueError: 7"
+    end = {"code": 1, "message": lines, "rank": 1, "cause": "program", "sentence": sentence}
+    rank = {"rank": 1, "host": "a", "message": "ValueError: 7", "traceback": f"{lines}\n"}
+    rank |= {"cause": "crash", "code": 1, "time_unix_s": 1.0}
+    write(tmp_path, {"exit.json": end, "exits/rank_00001.json": rank})
+    failure, _ = muster.Job(tmp_path)._failure(1)
+    assert str(failure) == (f"{sentence}\n\nIn the worker:\n{lines}" if sentence else lines)
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_last_lines_are_the_failure_of_a_rank_without_exception(tmp_path, how):
     code, message, output, cause, own = ENDS[how]

@@ -480,11 +480,11 @@ def ends_of_starter(
 ) -> list[End]:
     """The end of these workers' starter, if their own ends do not explain it; else nothing."""
     signalled = starter.signal is not None
-    if not signalled and any(end.kind not in (Kind.DONE, Kind.STOPPED) for end in workers):
+    if not signalled and any(end.is_failure for end in workers):
         return []
     run_dir = assignment.spec.run_dir
     begun = any(ERRORS.path(run_dir, rank=rank).exists() for rank in assignment.ranks)
-    kind = Kind.STARTER if begun else Kind.NOT_STARTED
+    kind = Kind.FAILED if begun else Kind.NOT_STARTED
     end = End(
         Kind.KILLED if signalled else kind,
         assignment.name,
@@ -505,7 +505,7 @@ def ends_of_processes(assignment: Assignment, processes: Sequence[TerminatedProc
             state = process.state or "hung"
             if process.survives:
                 state = f"{state} and could not be ended (pid {process.pid})"
-            end = End(Kind.ENDED, assignment.name, 0.0, process.rank, message=state)
+            end = End(Kind.UNRECORDED, assignment.name, 0.0, process.rank, message=state)
             path = RANK_END.path(assignment.spec.run_dir, rank=process.rank)
             ends += [] if path.exists() else [end]
     return ends

@@ -88,7 +88,7 @@ def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
 
 @pytest.mark.parametrize(
     ("ending", "kind"),
-    [("exit 2", Kind.REFUSED), ("exit 255", Kind.GONE), ("kill -KILL $$", Kind.GONE)],
+    [("exit 2", Kind.REFUSED), ("exit 255", Kind.NODE_LOST), ("kill -KILL $$", Kind.NODE_LOST)],
 )
 def test_agent_that_never_spoke_and_exited_blames_no_node(agent, tmp_path, ending, kind):
     """With 255 ssh says that the connection broke, so the node may be lost."""
@@ -122,7 +122,7 @@ def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_pat
     assert loss_after(20) is None
     other.send(Beat(1.0))
     assert loss_after(10) is None
-    assert loss_after(10).kind == Kind.SILENT
+    assert loss_after(10).kind == Kind.NODE_LOST
 
 
 def test_agent_that_waits_for_a_disk_is_named_once_with_its_file(agent, tmp_path):

@@ -46,7 +46,7 @@ def test_recovery_is_reported_at_first_record_or_first_output(run_dir):
 
 def test_recovery_without_time_of_fault_counts_from_the_attempts_end(run_dir):
     """As of a rank that others had waited for in vain."""
-    end = End(Kind.ENDED, "node1", 0.0, 1, message="hung").to_json()
+    end = End(Kind.UNRECORDED, "node1", 0.0, 1, message="hung").to_json()
     write(run_dir, {"attempts/0/exit.json": {"time_unix_s": 20.5, "end": end}, **STEP_3})
     assert report(run_dir) == "attempt 2: step 3 again after 10.0 s"
 

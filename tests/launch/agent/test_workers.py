@@ -36,13 +36,13 @@ def test_worker_end_comes_from_its_record_or_else_starter(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(0, 1, None, 9.0), WorkerEnd(1, None, 9, 9.0)], 100.0)
     assert [(end.kind, end.rank, end.time_unix_s) for end in ends] == [
-        (Kind.RAISED, 0, 108.0),
+        (Kind.PROGRAM, 0, 108.0),
         (Kind.KILLED, 1, 109.0),
     ]
     assert {end.node for end in ends} == {"node0"}
 
 
-RAISED = End(Kind.RAISED, "node0", 8.0, 0)
+RAISED = End(Kind.PROGRAM, "node0", 8.0, 0)
 DONE = End(Kind.DONE, "node0", 8.0, 0, 0)
 EXIT, KILL = StarterEnd("torchrun", 1, None, 9.0), StarterEnd("torchrun", None, 9, 9.0)
 
@@ -62,7 +62,7 @@ def test_starter_end_is_reported_where_worker_ends_explain_less(node, starter, w
 
 def test_workers_that_never_began_have_another_end_than_those_that_did(node, tmp_path):
     (end,) = ends_of_starter(node, EXIT, [], 0.0)
-    assert end.kind is Kind.STARTER
+    assert end.kind is Kind.FAILED
     (tmp_path / "workers" / "rank_00000.err").unlink()
     (end,) = ends_of_starter(node, EXIT, [], 0.0)
     assert (end.kind, end.ranks) == (Kind.NOT_STARTED, (0, 1))
@@ -79,7 +79,7 @@ def test_worker_that_agent_ended_without_record_is_named_with_state(node, tmp_pa
     ]
     (end,) = ends_of_processes(node, processes)
     text = "rank 1 on node0 was held by a debugger and could not be ended (pid 7)"
-    assert (end.kind, end.text) == (Kind.ENDED, text)
+    assert (end.kind, end.text) == (Kind.UNRECORDED, text)
 
 
 def test_records_of_a_node_have_the_agents_values(node, tmp_path):
@@ -128,21 +128,21 @@ def aborted(node, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.KILLED)]
+    ("why", "kind"), [(LATE, Kind.LOST_PEER), (LOST, Kind.LOST_PEER), (OWN, Kind.KILLED)]
 )
 def test_worker_aborted_by_nccl_for_lost_peer_is_no_cause(aborted, why, kind):
     (end,) = aborted(why)
-    assert (end.kind, end.exit_code) == (kind, 134)
+    assert (end.kind, end.exit_code, end.waited_in_vain) == (kind, 134, why == LATE)
     if kind is not Kind.KILLED:
         assert end.message.endswith(why)
         rank_1 = End(Kind.KILLED, "node1", 20.0, 1, signal=9)
         if why == LATE:
-            rank_1 = End(Kind.ENDED, "node1", 20.0, 1, message="hung")
+            rank_1 = End(Kind.UNRECORDED, "node1", 20.0, 1, message="hung")
         assert cause_of([end, rank_1]) is rank_1
 
 
 @pytest.mark.parametrize(
-    ("why", "kind"), [(LATE, Kind.TIMED_OUT), (LOST, Kind.LOST_PEER), (OWN, Kind.VANISHED)]
+    ("why", "kind"), [(LATE, Kind.LOST_PEER), (LOST, Kind.LOST_PEER), (OWN, Kind.UNRECORDED)]
 )
 def test_aborted_worker_without_a_record_has_the_agents_kind(node, tmp_path, why, kind):
     (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))

@@ -59,7 +59,7 @@ def test_worker_that_exits_before_it_has_output_is_explained(tmp_path):
     """Its agent's log has what it printed."""
     log = "Python path configuration:\n  PYTHONHOME = '/old'\nFatal Python error: no codec\n"
     write(tmp_path, {"agents/node_00000.log": log})
-    failure = explain(tmp_path, 1, 1, End(Kind.EXITED, "node0", 1.0, 0, code=3))
+    failure = explain(tmp_path, 1, 1, End(Kind.PROGRAM, "node0", 1.0, 0, code=3))
     assert (failure.code, failure.cause) == (3, "not_started")
     assert failure.context[0].endswith(
         f"failed before the start; the end of {tmp_path}/agents/node_00000.log:"
@@ -74,7 +74,7 @@ def test_abort_at_exit_is_no_cause_where_another_rank_failed(ended, tmp_path):
     aborted = "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
     write(tmp_path, {"workers/rank_00001.err": aborted})
     assert crash_of(tmp_path / "workers" / "rank_00001.err") is not None
-    end = End(Kind.EXITED, "node0", 5.0, 0, code=3)
+    end = End(Kind.PROGRAM, "node0", 5.0, 0, code=3)
     agent(tmp_path, 0, "command", end.text, ends=[end.to_json()])
     assert explain(tmp_path, 2).code == 3
 
@@ -238,7 +238,7 @@ def test_schedulers_word_is_shown_where_the_leader_died(ended, tmp_path):
     of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
     for rank in range(2):
         ended(rank, "signal", 5.0, "stopped by SIGTERM", code=143)
-        end = End(Kind.LAUNCHER, f"node{rank}", 4.0)
+        end = End(Kind.JOB, f"node{rank}", 4.0)
         agent(tmp_path, rank, "launcher", end.text, ends=[end.to_json()])
     failure = explain(tmp_path, 2, 1, of_job)
     assert (failure.cause, failure.text) == ("job", "error: Slurm says NODE_FAIL of job 7")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.ends import NODE_LOST
+from launch.ends import Kind
 from launch.runs import run_state, waiting
 from launch.runs.run_state import Submission, Watchers
 from launch.slurm.run_watcher import SlurmRunWatcher
@@ -118,7 +118,7 @@ def test_recorded_end_counts_where_slurm_cannot_be_asked(slurm, tmp_path, outage
     failed = run_folder(tmp_path, "failed", JOB, FAILED)
     noticed = run_folder(tmp_path, "noticed", JOB, DONE_IN_ORDER)
     write(noticed, {"stopped.json": {"why": NOTICE}})
-    lost = run_folder(tmp_path, "lost", JOB, {**FAILED, "cause": NODE_LOST})
+    lost = run_folder(tmp_path, "lost", JOB, {**FAILED, "cause": Kind.NODE_LOST.word})
     slurm.silence() if outage == "silent" else slurm.is_cluster("elsewhere")
     states = run_state.states_of([failed, noticed, lost], Watchers())
     assert states[0].word == "failed"

@@ -31,9 +31,9 @@ def of_agents(*ends: End) -> dict:
 
 
 SENT_A_SIGNAL = of_agents(*(End(Kind.SIGNAL, node, 4.0, signal=15) for node in ("node0", "node1")))
-LOST_LEADER = of_agents(*(End(Kind.LAUNCHER, node, 4.0) for node in ("node0", "node1")))
+LOST_LEADER = of_agents(*(End(Kind.JOB, node, 4.0) for node in ("node0", "node1")))
 KILLED = of_agents(
-    End(Kind.LAUNCHER, "node0", 4.0),
+    End(Kind.JOB, "node0", 4.0),
     End(Kind.KILLED, "node1", 1.0, signal=9, message="torchrun", ranks=(1,)),
 )
 KILLED_TEXT = "error: torchrun on node1 was killed by SIGKILL (rank 1)"

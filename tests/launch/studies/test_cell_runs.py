@@ -11,7 +11,9 @@ from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 
-@pytest.mark.parametrize(("cause", "state"), [("program", "failed"), ("signal", "stopped")])
+@pytest.mark.parametrize(
+    ("cause", "state"), [("program", "failed"), ("killed", "failed"), ("signal", "stopped")]
+)
 def test_a_program_that_ends_with_a_signal_s_code_has_failed(tmp_path, cause, state):
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
     run_record.end(tmp_path, 143, "error: rank 0 on node0: exit code 143", 0, cause)
