@@ -98,7 +98,7 @@ def _prepare_torchrun() -> None:
     package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
     package.__path__ = [str(MUSTER / "worker")]  # `muster` may be another package's name there
     process = importlib.import_module("_muster.process")
-    if process.AGENT in os.environ:  # a pasted line of a dry run may outlive its shell
+    if process.AGENT_PID in os.environ:  # a pasted line of a dry run may outlive its shell
         process.end_with_agent()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     socket.getfqdn = lambda name="": name or socket.gethostname()

@@ -165,7 +165,9 @@ def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | Non
             code = 1
         codes.append(code)
     _ignore_signals()
-    result = 128 + received[0] if received else 1 if 1 in codes else max(codes)
+    result = 1 if 1 in codes else max(codes)
+    if received:
+        result = 128 + received[0]
     if agent is not None:
         agent.report(attempt=attempt["attempt"], code=result)
     return result

@@ -15,7 +15,7 @@ too. The one name that is added, last on the path, is `muster` (`muster/on_path/
 Its agent hands everything in through the environment:
 
     MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
-    MUSTER_AGENT_PID      pid of the agent: when that process ends, so does this one
+    MUSTER_AGENT_PID     pid of the agent: when that process ends, so does this one
     MUSTER_CPUS          of the node's workers that are bound: 0,1;2,3
 
 How a program may end, and what is done then; the first record of `write_exit` stays.
