@@ -145,7 +145,7 @@ class Script(Trainer):
 
     def place(self, folder: Path) -> Path:
         project = folder.parent / "project"  # beside the runs: a snapshot has none of them
-        project.mkdir()
+        project.mkdir(exist_ok=True)
         (project / "train.py").write_text((PROGRAMS / self.file).read_text())
         return project
 
@@ -169,8 +169,8 @@ class Sleeps(Trainer):
         return ENDLESS
 
 
-class Run:
-    """A run that trains and trains, to do something terrible to."""
+class Command:
+    """A run's command as a user gives it, and what it prints."""
 
     def __init__(
         self,
@@ -178,11 +178,10 @@ class Run:
         way: Callable[..., list[str]],
         folder: Path,
         *more: str,
-        program: Trainer | None = None,
-        nodes: int = 4,
+        program: Trainer,
+        nodes: int,
     ) -> None:
-        self.cluster, self.folder, self._program = cluster, folder, program or Trainer()
-        self._ranks = nodes
+        self.cluster, self.folder, self._program = cluster, folder, program
         folder.mkdir(exist_ok=True)
         flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
         # Files: what several attempts print would fill a pipe that nobody reads.
@@ -195,6 +194,35 @@ class Run:
                 stderr=err,
                 start_new_session=True,
             )
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code and what it has printed, when it is over."""
+        code = self.process.wait(300)
+        return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+
+    def printed(self) -> str:
+        """All that the user sees, wherever it is seen."""
+        files = [self.folder / name for name in ("out", "job.out", "err")]
+        return "".join(file.read_text() for file in files if file.exists())
+
+
+class Run(Command):
+    """A run that trains and trains, to do something terrible to."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        way: Callable[..., list[str]],
+        folder: Path,
+        *more: str,
+        program: Trainer | None = None,
+        nodes: int = 4,
+    ) -> None:
+        super().__init__(cluster, way, folder, *more, program=program or Trainer(), nodes=nodes)
+        self._ranks = nodes
         wait_until(lambda: self._all_train() or self.is_over())
         assert self._all_train(), self.printed()
         self.run_dir = only_run(folder)
@@ -232,9 +260,6 @@ class Run:
         """What the program of each rank puts out of its steps, of the present attempt."""
         return list(self.folder.glob(self._program.output))
 
-    def is_over(self) -> bool:
-        return self.process.poll() is not None
-
     def ends(self) -> None:
         """Wait until nothing of the run is left anywhere."""
         assert wait_until(lambda: self.left() == []), self.left()
@@ -253,16 +278,6 @@ class Run:
     def _agents_alive(self) -> list[int]:
         records = [read_json(path) for path in self._agents()]
         return [one["pid"] for one in records if is_alive(one)]
-
-    def end(self) -> tuple[int, str, str]:
-        """Exit code and what it has printed, when it is over."""
-        code = self.process.wait(300)
-        return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
-
-    def printed(self) -> str:
-        """All that the user sees, wherever it is seen."""
-        files = [self.folder / name for name in ("out", "job.out", "err")]
-        return "".join(file.read_text() for file in files if file.exists())
 
     def exit(self) -> dict[str, Any]:
         """What the run has recorded of its end, once it has."""

@@ -1,5 +1,9 @@
-"""Steps without end: a loop of a user's own that saves and records with Muster's library."""
+"""A loop of a user's own that saves and records with Muster's library: saves.py FOLDER [EPOCHS].
 
+Without the second argument it has no end.
+"""
+
+import sys
 import time
 
 import torch
@@ -9,11 +13,12 @@ import muster
 
 inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
 targets = inputs.sum(1, keepdim=True)
+epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
 with muster.init():
     torch.manual_seed(0)
     model = muster.sync(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    steps = muster.steps(inputs, batch_size=16, epochs=1_000_000, seed=42)
+    steps = muster.steps(inputs, batch_size=16, epochs=epochs, seed=42)
     objects = {"model": model, "optimizer": optimizer, "steps": steps}
     with muster.checkpoints(every="1 step", **objects) as checkpoints:
         checkpoints.resume()
