@@ -11,11 +11,12 @@ How an attempt works: one loop looks at the connections to other nodes, at signa
 workers, every 50 ms and whenever the leader has sent something. After an end, the order of the
 steps matters. First the leader is told, which has the other nodes end. Then workers get a moment to
 record that they lost a peer. Then they are ended. Then this node's record is written and sent. Last
-the agent waits until all nodes have done that: until then the others need its connection to node 0.
+the agent waits until all nodes have done that: until then the others may need its connection to
+node 0, or what its workers have left running.
 
 The states of this node's part of an attempt; only `_change` changes the state:
 
-    MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
+    MEETING    it waits for the port of torch, and first for the connections of all nodes to node 0
     RUNNING    its workers run
     STOPPING   somebody asked for the end; workers have their time to end by themselves
     FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
@@ -42,7 +43,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
-from launch.agent.connections import Connections
+from launch.agent.connections import Connector, Listener, listen_or_connect
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import EndedProcess
@@ -74,6 +75,8 @@ from launch.nodes.channel import Channel, Heartbeat, running_s, wait_for_news, w
 from launch.nodes.messages import (
     REFUSED,
     Assign,
+    ChoosePort,
+    ChosenPort,
     Done,
     Ended,
     Failed,
@@ -84,6 +87,7 @@ from launch.nodes.messages import (
     Notice,
     OddMessage,
     Released,
+    Start,
     Stop,
     WorkerEnded,
     from_leader,
@@ -95,7 +99,7 @@ from launch.nodes.resources import (
     shared_memory,
     too_little_shared,
 )
-from launch.nodes.this_machine import gpu_count, interface_of
+from launch.nodes.this_machine import free_port, gpu_count, interface_of, is_free, ports_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -281,7 +285,9 @@ class NodeAttempt:
         self._failure_elsewhere: str | None = None  # a line about a failure elsewhere
         self._unreported_ends: tuple[End, ...] = ()  # that failure, if the leader does not know
         self._is_released = False  # the leader said that no other node needs this agent any more
-        self._connections: Connections | None = None
+        self._connections: Listener | Connector | None = None  # where nodes connect
+        self._has_to_choose_port = False
+        self._master_port: int | None = None  # torch's port, with which all nodes start
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -343,11 +349,12 @@ class NodeAttempt:
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        connections = self._connections = Connections(assignment, self._send)
-        while connections.master_port is None and self._goes_on():
+        if assignment.nodes_connect:
+            self._connections = listen_or_connect(assignment, self._send)
+        while self._master_port is None and self._goes_on():
             self._tick()
-        env = self._environment(connections.own_address) if self._goes_on() else None
-        if env is None or connections.master_port is None:
+        env = self._environment(self._own_address) if self._goes_on() else None
+        if env is None or self._master_port is None:
             return
         started: Assignment | None = assignment
         if assignment.spec.program.image:
@@ -358,9 +365,7 @@ class NodeAttempt:
                 started = assignment_inside(assignment, env, str(self._scratch), self._tick_on)
         if started is None:
             return
-        workload = self._workload = start_workload(
-            started, connections.master_port, env, self._warm
-        )
+        workload = self._workload = start_workload(started, self._master_port, env, self._warm)
         self._workers_began_s = running_s()
         self._change(PartState.RUNNING)
         while workload.runs and self._goes_on():
@@ -400,11 +405,13 @@ class NodeAttempt:
 
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
-        assert self._connections is not None
         is_meeting = self._state is PartState.MEETING
         wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
         self._hear()
-        self._connections.tick()
+        if self._has_to_choose_port:
+            self._choose_port()
+        for message in [] if self._connections is None else self._connections.tick():
+            self._send(message)
         self._look_at_workers()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
@@ -428,6 +435,25 @@ class NodeAttempt:
                 Outcome(1, "peer", self._failure_elsewhere, ends=self._unreported_ends),
             )
 
+    @property
+    def _own_address(self) -> str:
+        """This node's address on the network for gradients; known when workers may start."""
+        own = self._assignment.address
+        if self._connections is not None:
+            own = self._connections.own_address
+        return own or self._assignment.coordinator_address
+
+    def _choose_port(self) -> None:
+        """Choose torch's port, which the leader then tells all nodes.
+
+        Raises:
+            MusterError: no port is free for torch, or --master-port is not.
+        """
+        self._has_to_choose_port = False
+        self._send(ChosenPort(master_port_of(self._assignment)))
+        if isinstance(self._connections, Listener):
+            self._connections.stop_accepting()  # not earlier: its port must not look free for torch
+
     def _look_at_workers(self) -> None:
         """Inspect the workers once a worker has waited in vain, or once its progress is due."""
         if self._workload is None:
@@ -450,8 +476,11 @@ class NodeAttempt:
 
     @property
     def _leader_silence_s(self) -> float:
-        """How long its leader may be silent: shorter if this node has also lost node 0."""
-        is_cut_off = self._connections is not None and self._connections.is_cut_off
+        """How long its leader may be silent: shorter if this node has also lost node 0.
+
+        Where nodes do not connect, the leader of another machine is on node 0.
+        """
+        is_cut_off = (self._connections or self._leader).is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _lose_leader(self, how: str) -> None:
@@ -472,6 +501,10 @@ class NodeAttempt:
                 case OddMessage():
                     odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
                     self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
+                case ChoosePort():
+                    self._has_to_choose_port = True
+                case Start(master_port):
+                    self._master_port = master_port
                 case Inspect():
                     self._inspect().hear(message)
                 case Notice():
@@ -648,6 +681,22 @@ class NodeAttempt:
 
     def _send(self, message: Struct) -> None:
         self._leader.send(message)
+
+
+def master_port_of(assignment: Assignment) -> int:
+    """The port of torch on this node, which is node 0: the one that was asked for, or a free one.
+
+    Raises:
+        MusterError: no port is free for torch, or --master-port is not.
+    """
+    if assignment.master_port is None:
+        return free_port(ports=ports_of(assignment.spec.ports))
+    if not is_free(assignment.master_port):
+        raise MusterError(
+            f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
+            "another, or leave it out: a free one is found"
+        )
+    return assignment.master_port
 
 
 def write_agent(assignment: Assignment, address: str, interface: str | None, cores: str) -> None:

@@ -273,7 +273,7 @@ class KeepConnection(Message, frozen=True):
 
 
 class ChoosePort(Message, frozen=True):
-    """All nodes are connected: node 0 chooses torch's port."""
+    """To node 0 alone: choose torch's port, since the workers of all nodes may start."""
 
 
 class Start(Message, frozen=True):
@@ -492,13 +492,17 @@ def check_sender(message: FromAgent, assignment: Assignment) -> None:
     """Check that the agent with this assignment may send the message.
 
     Raises:
-        OddMessage: it is about another node or its ranks.
+        OddMessage: it is about another node or its ranks, or about connections that there are not.
     """
     match message:
-        case Listening() | Accepted() | ChosenPort():
+        case ChosenPort():
             is_own = assignment.index == 0
+        case Listening() | Accepted():
+            is_own = assignment.nodes_connect and assignment.index == 0
         case Connected() | Unreached():
-            is_own = assignment.index != 0
+            is_own = assignment.nodes_connect and assignment.index != 0
+        case Broken():
+            is_own = assignment.nodes_connect
         case Inspected(report=about) | WorkerEnded(end=about):
             is_own = about.rank in assignment.ranks
         case Failed(end=end):
