@@ -12,9 +12,9 @@ other end has closed or the way between them is dead.
 There are none, and nothing of this module runs, where they would show no more than the leader sees
 anyway (`nodes_connect` of the assignments is false then):
 
-    a local run       all nodes are this machine, and their agents are children of the leader
-    led from node 0   each agent of a Slurm job has connected to the leader on node 0, over the
-                      network on which the nodes find each other: no --network chooses another one
+    a local run      all nodes are this machine, and their agents are children of the leader
+    led from node 0  all agents of a Slurm job have connected to the leader, which is on node 0, and
+                     no --network asks for another way to node 0 than that one
 
     Listener   node 0's side: it keeps connections that the leader knows, and few others
     Connector  the other side: it tries until it is connected, and again when that has ended
@@ -424,7 +424,8 @@ class Meeting:
         if self.has_begun:
             if node is not None and by in (0, node):  # else it is no connection of the run
                 self._breaks.setdefault(node, _Break(how)).by.add(by)
-                self._first_break_s = now_s if self._first_break_s is None else self._first_break_s
+                if self._first_break_s is None:
+                    self._first_break_s = now_s
         elif by == 0:
             self._accepted.pop(connection, None)
         elif by == node:

@@ -56,9 +56,9 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
-# Of `struct tcp_info`: how often the kernel has sent the same data again without an answer, and the
-# milliseconds since the last answer.
-TCP_INFO_PARTS = struct.Struct("=2xB53xI")
+# Of `struct tcp_info`: how often the kernel has sent the same data again, and has asked whether it may
+# send more, without an answer; and the milliseconds since the last answer.
+TCP_INFO_PARTS = struct.Struct("=2xBB52xI")
 RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
 Wanted = TypeVar("Wanted")
 
@@ -111,8 +111,9 @@ class Channel:
                 info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_PARTS.size)
         except OSError:  # a pipe
             return False
-        repeats, unanswered_ms = TCP_INFO_PARTS.unpack(info)
-        return bool(repeats and unanswered_ms > AGENT_LOST_WHEN_SILENT_S * 1000)
+        repeats, questions, silent_ms = TCP_INFO_PARTS.unpack(info)
+        is_silent: bool = silent_ms > AGENT_LOST_WHEN_SILENT_S * 1000
+        return is_silent and max(repeats, questions) > 1  # a single packet may be lost
 
     @property
     def clock_offset_s(self) -> float:
