@@ -642,7 +642,8 @@ class Attempt:
             case Beat():
                 self._take_beat(agent, message)
             case Listening() | Accepted() | Connected() | Unreached() | Broken():
-                assert self._meeting is not None  # else `check_sender` has refused it
+                if self._meeting is None:
+                    raise OddMessage("a connection to node 0, although nodes do not connect")
                 self._meeting.take(index, message, running_s())
                 if isinstance(message, Listening):
                     self._have_others_connect(message.at.port)

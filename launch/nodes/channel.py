@@ -56,8 +56,8 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
-# Of `struct tcp_info`: how often the kernel has sent the same data again, and has asked whether it may
-# send more, without an answer; and the milliseconds since the last answer.
+# Of `struct tcp_info`: how often the kernel has sent the same data again, or has asked whether it
+# may send more, without an answer; and the milliseconds since the last answer.
 TCP_INFO_PARTS = struct.Struct("=2xBB52xI")
 RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
 Wanted = TypeVar("Wanted")

@@ -492,17 +492,13 @@ def check_sender(message: FromAgent, assignment: Assignment) -> None:
     """Check that the agent with this assignment may send the message.
 
     Raises:
-        OddMessage: it is about another node or its ranks, or about connections that there are not.
+        OddMessage: it is about another node or its ranks.
     """
     match message:
-        case ChosenPort():
+        case Listening() | Accepted() | ChosenPort():
             is_own = assignment.index == 0
-        case Listening() | Accepted():
-            is_own = assignment.nodes_connect and assignment.index == 0
         case Connected() | Unreached():
-            is_own = assignment.nodes_connect and assignment.index != 0
-        case Broken():
-            is_own = assignment.nodes_connect
+            is_own = assignment.index != 0
         case Inspected(report=about) | WorkerEnded(end=about):
             is_own = about.rank in assignment.ranks
         case Failed(end=end):

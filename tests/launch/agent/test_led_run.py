@@ -21,6 +21,7 @@ from launch.nodes.messages import (
     Ended,
     Note,
     Start,
+    Unreached,
     from_agent,
     from_leader,
 )
@@ -194,6 +195,9 @@ def test_where_nodes_do_not_connect_node_0_chooses_the_port_at_once(agent, tmp_p
         attempt._tick()
         assert node_0.receive() == [Start(20_000)]
         assert [type(one) for one in node_1.receive()] == [Assign, Start]
+        node_1.send(Unreached("connection refused"))
+        attempt._tick()
+        assert attempt._first is not None and "node1 sent an odd message" in attempt._first.text
 
 
 WORK = [

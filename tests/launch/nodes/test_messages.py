@@ -65,7 +65,6 @@ from launch.nodes.messages import (
     NoProgress,
     Note,
     Notice,
-    OddMessage,
     ProcessReport,
     Released,
     Report,
@@ -78,7 +77,6 @@ from launch.nodes.messages import (
     Welcome,
     WorkerAnswer,
     WorkerEnded,
-    check_sender,
     from_agent,
     from_leader,
     from_stranger,
@@ -416,15 +414,6 @@ def test_an_odd_message_is_that_agent_s_failure(message):
         assert (failure.code, failure.text) == (1, f"error: {cause.text}")
         assert failure.cause == "node_lost"
         assert held_bytes(job._run_dir) < 1000
-
-
-@pytest.mark.parametrize("message", [Connected(NODE_1_END), Broken(NODE_1_END, "closed")])
-def test_a_connection_where_nodes_do_not_connect_is_odd(message):
-    own = assignments_of(
-        LaunchSpec("run", Path("/run"), Program(())), replace(FACTS, nodes_connect=False), []
-    )
-    with pytest.raises(OddMessage, match="not of its own node"):
-        check_sender(message, own[1])
 
 
 def pairs(first: list, second: list) -> list[list[dict]]:
