@@ -26,8 +26,8 @@ from configs.settings.launch import (
 )
 from muster.run_files import SHARED
 
-# In a plan, this stands for what is not known yet, such as the port that node 0 chooses when all
-# nodes are connected.
+# In a plan, this stands for what is not known yet, such as the port that node 0 chooses just before
+# the workers start.
 PLACEHOLDER = "<decided on node0>"
 
 
@@ -208,8 +208,9 @@ class Facts:
 
     nodes: tuple[NodeFacts, ...]
     master_addr: str
-    master_port: int | None = None  # None: node 0 finds one when all are connected
+    master_port: int | None = None  # None: node 0 finds one just before the workers start
     network: str | None = None
+    nodes_connect: bool = True  # to node 0, before their workers start; see connections.py
 
     @property
     def shared(self) -> bool:
@@ -291,7 +292,7 @@ class NodeCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """One agent's part of a run; `index` counts nodes from 0, to which all others connect."""
+    """One agent's part of a run; `index` counts nodes from 0."""
 
     spec: LaunchSpec  # its folder is a path as this node sees it, from `cwd`
     cwd: str
@@ -302,9 +303,10 @@ class Assignment:
     machine_ranks: tuple[int, ...]  # with those of other nodes that its machine simulates
     commands: tuple[NodeCommand, ...]
     coordinator_address: str  # of node 0 on the network for gradients
+    nodes_connect: bool  # to node 0, before their workers start; see connections.py
     # Node 0 listens at the first of these that is free, 0 being any; the others are told which.
     coordinator_ports: tuple[int, ...]
-    master_port: int | None  # None: one that is free when all nodes are connected
+    master_port: int | None  # None: one that is free just before the workers start
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
     address: str | None = None  # of this node there; None: its address on the way to node 0
@@ -359,6 +361,7 @@ def assignments_of(
             machine_ranks=of_machine[node.spec.name],
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
+            nodes_connect=facts.nodes_connect,
             coordinator_ports=tuple(ports),
             master_port=facts.master_port,
             store_secret=store_secret,

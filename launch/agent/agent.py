@@ -6,7 +6,7 @@ channel or falls silent, or when it gets a signal.
 
 How its part of an attempt works, in the order of `NodeAttempt.run`:
 
-    meet       the nodes connect to node 0, which chooses a port for torch
+    meet       nodes connect to node 0 where that is needed; node 0 chooses a port for torch
     work       the workers start, and run until all of them have ended
     release    the leader is told, and this agent waits until all nodes have finished
 
@@ -19,7 +19,8 @@ an `Ending` as its value. Then, each step with its own limit in launch/deadlines
     record     the workers get a moment to record that they have lost a peer
     end        all processes of the attempt on this node are ended
     hand over  this node's record is written, and sent with the files that the leader lacks
-    release    as above, since the other nodes still need this agent's connection
+    release    as above, since other nodes may need this agent's connection to node 0, or what
+               its workers have left running
 
 Who asks for the end, as Ctrl-C does, lets the workers end by themselves first: `work` goes on for
 as long as they have time. Signal handlers only note which signals came.
@@ -40,7 +41,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
-from launch.agent.connections import Connections
+from launch.agent.connections import Connector, Listener, listen_or_connect
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import TerminatedProcess
@@ -72,6 +73,8 @@ from launch.nodes.channel import Channel, Heartbeat, running_s, wait_for_news, w
 from launch.nodes.messages import (
     REFUSED,
     Assign,
+    ChoosePort,
+    ChosenPort,
     Done,
     Ended,
     Failed,
@@ -82,6 +85,7 @@ from launch.nodes.messages import (
     Notice,
     OddMessage,
     Released,
+    Start,
     Stop,
     WorkerEnded,
     from_leader,
@@ -93,7 +97,7 @@ from launch.nodes.resources import (
     shared_memory,
     too_little_shared,
 )
-from launch.nodes.this_machine import gpu_count, interface_of
+from launch.nodes.this_machine import free_port, gpu_count, interface_of, is_free, ports_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -273,7 +277,9 @@ class NodeAttempt:
         self._must_end_at_once = False
         self._is_released = False  # no other node needs this agent any more
         self._reported: dict[int, End] = {}  # the ends that the leader knows, by rank
-        self._connections: Connections | None = None
+        self._connections: Listener | Connector | None = None  # where nodes connect
+        self._has_to_choose_port = False
+        self._master_port: int | None = None  # torch's port, with which all nodes start
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.disk_marker).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -343,10 +349,11 @@ class NodeAttempt:
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        connections = self._connections = Connections(assignment, self._send)
-        while connections.master_port is None:
+        if assignment.nodes_connect:
+            self._connections = listen_or_connect(assignment, self._send)
+        while self._master_port is None:
             self._tick(MEETING_TICK_S)
-        env = self._environment(connections.own_address)
+        env = self._environment(self._own_address)
         inside = assignment
         if assignment.spec.program.image:
             # this import would delay all other runs if it were at the top of the file
@@ -354,7 +361,7 @@ class NodeAttempt:
 
             with waiting_for("its --container"):
                 inside = assignment_inside(assignment, env, str(self._scratch), self._tick)
-        workload = start_workload(inside, connections.master_port, env, self._warm)
+        workload = start_workload(inside, self._master_port, env, self._warm)
         self._workload = workload
         self._workers_began_s = running_s()
         while workload.runs:
@@ -399,10 +406,12 @@ class NodeAttempt:
 
     def _look(self, within_s: float) -> None:
         """Wait for the leader's messages, at most so long; look at other nodes, and at workers."""
-        assert self._connections is not None
         wait_for_news([self._leader], within_s)
         self._hear()
-        self._connections.tick()
+        if self._has_to_choose_port:
+            self._choose_port()
+        for message in [] if self._connections is None else self._connections.tick():
+            self._send(message)
         self._look_at_workers()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
@@ -424,6 +433,25 @@ class NodeAttempt:
             raise EndsNow(Ending(1, "launcher", end.text, ends=(end,)))
         if self._elsewhere is not None and not self._stoppable.has_asked_all:
             raise EndsNow(self._elsewhere)
+
+    @property
+    def _own_address(self) -> str:
+        """This node's address on the network for gradients; known when workers may start."""
+        own = self._assignment.address
+        if self._connections is not None:
+            own = self._connections.own_address
+        return own or self._assignment.coordinator_address
+
+    def _choose_port(self) -> None:
+        """Choose torch's port, which the leader then tells all nodes.
+
+        Raises:
+            MusterError: no port is free for torch, or --master-port is not.
+        """
+        self._has_to_choose_port = False
+        self._send(ChosenPort(master_port_of(self._assignment)))
+        if isinstance(self._connections, Listener):
+            self._connections.stop_accepting()  # not earlier: its port must not look free for torch
 
     def _look_at_workers(self) -> None:
         """Inspect the workers once a worker has waited in vain, or once its progress is due."""
@@ -447,8 +475,11 @@ class NodeAttempt:
 
     @property
     def _leader_silence_s(self) -> float:
-        """How long its leader may be silent: shorter if this node has also lost node 0."""
-        is_cut_off = self._connections is not None and self._connections.is_cut_off
+        """How long its leader may be silent: shorter if this node has also lost node 0.
+
+        Where nodes do not connect, the leader of another machine is on node 0.
+        """
+        is_cut_off = (self._connections or self._leader).is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _hear(self) -> None:
@@ -465,6 +496,10 @@ class NodeAttempt:
                 case OddMessage():
                     odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
                     self._note_failure_elsewhere(odd, self._end_of(Kind.NODE_LOST, message=odd))
+                case ChoosePort():
+                    self._has_to_choose_port = True
+                case Start(master_port):
+                    self._master_port = master_port
                 case Inspect():
                     self._inspect().hear(message)
                 case Notice():
@@ -658,6 +693,22 @@ class NodeAttempt:
 
     def _send(self, message: Struct) -> None:
         self._leader.send(message)
+
+
+def master_port_of(assignment: Assignment) -> int:
+    """The port of torch on this node, which is node 0: the one that was asked for, or a free one.
+
+    Raises:
+        MusterError: no port is free for torch, or --master-port is not.
+    """
+    if assignment.master_port is None:
+        return free_port(ports=ports_of(assignment.spec.ports))
+    if not is_free(assignment.master_port):
+        raise MusterError(
+            f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
+            "another, or leave it out: a free one is found"
+        )
+    return assignment.master_port
 
 
 def write_agent(assignment: Assignment, address: str, interface: str | None, cores: str) -> None:

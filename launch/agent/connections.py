@@ -9,10 +9,16 @@ itself, such as docker's. And the connections need no proof: nobody reads from t
 them. The kernels at both ends ask each other every second whether they live, and report when the
 other end has closed or the way between them is dead.
 
-    Connections  this node's part, which its leader directs
-    Listener     node 0's side: it keeps connections that the leader knows, and few others
-    Connector    the other side: it tries until it is connected, and again when that has ended
-    Meeting      the leader's part: which nodes are connected, by the reports of both ends
+There are none, and nothing of this module runs, where they would show no more than the leader sees
+anyway (`nodes_connect` of the assignments is false then):
+
+    a local run      all nodes are this machine, and their agents are children of the leader
+    led from node 0  all agents of a Slurm job have connected to the leader, which is on node 0, and
+                     no --network asks for another way to node 0 than that one
+
+    Listener   node 0's side: it keeps connections that the leader knows, and few others
+    Connector  the other side: it tries until it is connected, and again when that has ended
+    Meeting    the leader's part: which nodes are connected, by the reports of both ends
 
 Data that another program sends here stays in the kernel, in a buffer of a few kilobytes. The end of
 a connection is noticed in spite of that, since `POLLRDHUP` does not wait until the data is read.
@@ -27,10 +33,10 @@ import ipaddress
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
@@ -45,8 +51,6 @@ from launch.nodes.channel import running_s
 from launch.nodes.messages import (
     Accepted,
     Broken,
-    ChoosePort,
-    ChosenPort,
     Connect,
     Connected,
     ConnectionEnds,
@@ -54,10 +58,8 @@ from launch.nodes.messages import (
     KeepConnection,
     Listening,
     Message,
-    Start,
     Unreached,
 )
-from launch.nodes.this_machine import free_port, is_free, ports_of
 from launch.spec import Assignment
 from muster.errors import MusterError
 
@@ -80,67 +82,23 @@ MOST_ACCEPTED = 1_024  # connections of no node that the leader remembers
 MOST_NAMED = 3  # of these, in a message
 
 BreakKind = Literal["closed", "silent"]
+ConnectionReport: TypeAlias = Listening | Accepted | Connected | Unreached | Broken
 
 
-class Connections:
-    """One node's part of the connections of an attempt.
-
-    `send` sends a message to the leader.
+def listen_or_connect(
+    assignment: Assignment, send: Callable[[Message], None]
+) -> "Listener | Connector":
+    """This node's end of the connections of an attempt; `send` sends a message to the leader.
 
     Raises:
-        MusterError: on creation; node 0 cannot listen at the address it should have.
+        MusterError: this node is node 0, and cannot listen at the address it should have.
     """
-
-    def __init__(self, assignment: Assignment, send: Callable[[Message], None]) -> None:
-        self._assignment = assignment
-        self._send = send
-        self._end: Listener | Connector | None = None
-        self._must_choose = False
-        self.master_port: int | None = None  # torch's port, with which all nodes start
-        if assignment.index == 0:
-            address = assignment.coordinator_address
-            self._end = Listener(assignment.name, address, assignment.coordinator_ports)
-            send(Listening(Endpoint(self._end.own_address, self._end.port)))
-
-    @property
-    def own_address(self) -> str:
-        """This node's address on the network for gradients; known when workers may start."""
-        own = None if self._end is None else self._end.own_address
-        return own or self._assignment.coordinator_address
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether this node was connected to node 0, and no longer is."""
-        return isinstance(self._end, Connector) and self._end.is_cut_off
-
-    def hear(self, message: object) -> None:
-        """Take a message of the leader."""
-        match message:
-            case Connect(address, port) if self._end is None:
-                self._end = Connector(address, port, self._assignment.address)
-            case KeepConnection(ends) if isinstance(self._end, Listener):
-                self._end.keep(ends)
-            case ChoosePort():
-                self._must_choose = self._assignment.index == 0
-            case Start(master_port):
-                self.master_port = master_port
-
-    def tick(self) -> None:
-        """Do what is due; must be called many times a second.
-
-        Raises:
-            MusterError: no port is free for torch, or --master-port is not.
-        """
-        if isinstance(self._end, Listener) and self._must_choose:
-            self._must_choose = False
-            self._send(ChosenPort(_master_port(self._assignment)))
-            self._end.stop_accepting()  # not earlier: its own port must not look free for torch
-        for message in [] if self._end is None else self._end.tick():
-            self._send(message)
-
-    def close(self) -> None:
-        if self._end is not None:
-            self._end.close()
+    if assignment.index != 0:
+        return Connector(assignment.address)
+    address = assignment.coordinator_address
+    listener = Listener(assignment.name, address, assignment.coordinator_ports)
+    send(Listening(Endpoint(listener.own_address, listener.port)))
+    return listener
 
 
 class Listener:
@@ -149,6 +107,8 @@ class Listener:
     Raises:
         MusterError: on creation; this node cannot listen at this address.
     """
+
+    is_cut_off = False  # no connection leads from node 0 to itself
 
     def __init__(self, node: str, address: str, ports: Sequence[int]) -> None:
         self._server: socket.socket | None = _server(node, address, ports)
@@ -164,9 +124,10 @@ class Listener:
         """What is new, as messages to the leader."""
         return [*self._ended(), *self._accepted()]
 
-    def keep(self, ends: ConnectionEnds) -> None:
-        """Keep this connection: the leader knows that it is one of the run's."""
-        self._unknown.pop(ends, None)
+    def hear(self, message: object) -> None:
+        """Take a message of the leader: which connection is one of the run's, and is kept."""
+        if isinstance(message, KeepConnection):
+            self._unknown.pop(message.ends, None)
 
     def stop_accepting(self) -> None:
         """Close the port, and the connections of no node, since all nodes are connected."""
@@ -238,8 +199,8 @@ class Connector:
     `own`: this node's address on the network for gradients; None: its address on the way to node 0.
     """
 
-    def __init__(self, address: str, port: int, own: str | None) -> None:
-        self._where = (address, port)
+    def __init__(self, own: str | None) -> None:
+        self._where: tuple[str, int] | None = None  # node 0 listens there
         self._own = own
         self.own_address: str | None = None  # once it is connected
         self._connection: socket.socket | None = None
@@ -253,11 +214,16 @@ class Connector:
         """Whether it was connected, and no longer is."""
         return self.own_address is not None and self._ends is None
 
+    def hear(self, message: object) -> None:
+        """Take a message of the leader: where node 0 listens."""
+        if isinstance(message, Connect):
+            self._where = (message.address, message.port)
+
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
         try:
-            if self._connection is None and running_s() >= self._next_s:
-                self._begin()
+            if self._connection is None and self._where and running_s() >= self._next_s:
+                self._begin(self._where)
             if self._connection is None:
                 return []
             if self._ends is None:
@@ -277,14 +243,13 @@ class Connector:
         self._connection = None
         self._ends = None
 
-    def _begin(self) -> None:
+    def _begin(self, where: tuple[str, int]) -> None:
         """Begin to connect.
 
         Raises:
             OSError: that is not possible.
         """
-        address = self._where[0]
-        connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        connection = socket.socket(socket.AF_INET6 if ":" in where[0] else socket.AF_INET)
         self._connection = connection
         self._poll.register(connection, select.POLLOUT)
         self._next_s = running_s() + NODE_0_REACHED_S
@@ -294,7 +259,7 @@ class Connector:
         if self._own is not None:
             connection.bind((self._own, 0))
         with suppress(BlockingIOError):  # the try goes on in the kernel
-            connection.connect(self._where)
+            connection.connect(where)
 
     def _conclude(self, connection: socket.socket) -> list[Message]:
         """Look whether the present try has succeeded.
@@ -374,17 +339,6 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
     )
 
 
-def _master_port(assignment: Assignment) -> int:
-    if assignment.master_port is None:
-        return free_port(ports=ports_of(assignment.spec.ports))
-    if not is_free(assignment.master_port):
-        raise MusterError(
-            f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
-            "another, or leave it out: a free one is found"
-        )
-    return assignment.master_port
-
-
 @dataclass(frozen=True)
 class ReportedConnection:
     """A connection to node 0: the endpoint of the other node, and that of node 0.
@@ -394,6 +348,12 @@ class ReportedConnection:
 
     node: Endpoint
     node_0: Endpoint
+
+    @classmethod
+    def of(cls, index: int, ends: ConnectionEnds) -> "ReportedConnection":
+        """The connection with these ends, as the node with this index reports them."""
+        own, peer = _plain(ends.own), _plain(ends.peer)
+        return cls(peer, own) if index == 0 else cls(own, peer)
 
     def __str__(self) -> str:
         return f"from {_in_words(self.node)} to {_in_words(self.node_0)}"
@@ -439,22 +399,37 @@ class Meeting:
         self._breaks: dict[int, _Break] = {}
         self._first_break_s: float | None = None
 
-    def listens(self, at: Endpoint) -> None:
-        """Note where node 0 listens."""
-        self.node_0_endpoint = _plain(at)
+    def take(self, index: int, report: ConnectionReport, now_s: float) -> None:
+        """Take what the node with this index reports."""
+        match report:
+            case Listening(at):
+                self.node_0_endpoint = _plain(at)
+            case Accepted(ends):
+                unmatched = self._unmatched()
+                if len(unmatched) >= MOST_ACCEPTED:
+                    del self._accepted[unmatched[0]]
+                self._accepted[ReportedConnection.of(0, ends)] = ends
+            case Connected(ends):
+                self._connected[index] = ReportedConnection.of(index, ends)
+                self._reasons.pop(index, None)
+            case Unreached(reason):
+                self._reasons[index] = reason
+            case Broken(ends, how):
+                self._take_break(index, ReportedConnection.of(index, ends), how, now_s)
 
-    def accepted(self, ends: ConnectionEnds) -> None:
-        """Note a connection that node 0 has accepted."""
-        connection = ReportedConnection(node=_plain(ends.peer), node_0=_plain(ends.own))
-        unmatched = self._unmatched()
-        if len(unmatched) >= MOST_ACCEPTED:
-            del self._accepted[unmatched[0]]
-        self._accepted[connection] = ends
-
-    def connected(self, index: int, ends: ConnectionEnds) -> None:
-        """Note that this node has connected."""
-        self._connected[index] = ReportedConnection(node=_plain(ends.own), node_0=_plain(ends.peer))
-        self._reasons.pop(index, None)
+    def _take_break(
+        self, by: int, connection: ReportedConnection, how: BreakKind, now_s: float
+    ) -> None:
+        node = next((at for at, own in self._connected.items() if own == connection), None)
+        if self.has_begun:
+            if node is not None and by in (0, node):  # else it is no connection of the run
+                self._breaks.setdefault(node, _Break(how)).by.add(by)
+                if self._first_break_s is None:
+                    self._first_break_s = now_s
+        elif by == 0:
+            self._accepted.pop(connection, None)
+        elif by == node:
+            del self._connected[node]
 
     def newly_met(self) -> list[ConnectionEnds]:
         """The connections that both ends have newly reported, as node 0 reports them."""
@@ -464,33 +439,6 @@ class Meeting:
         new = met - self._known
         self._known = met
         return [self._accepted[connection] for connection in new]
-
-    def unreached(self, index: int, reason: str) -> None:
-        """Note that this node has tried to connect, without success."""
-        self._reasons[index] = reason
-
-    def broken(self, index: int, report: Broken, now_s: float) -> None:
-        """Note that a connection of this node has closed or is silent, as the node reports."""
-        own = _plain(report.ends.own)
-        peer = _plain(report.ends.peer)
-        if index == 0:
-            connection = ReportedConnection(node=peer, node_0=own)
-        else:
-            connection = ReportedConnection(node=own, node_0=peer)
-        node = next(
-            (at for at, reported in self._connected.items() if reported == connection), None
-        )
-        if not self.has_begun:
-            if index == 0:
-                self._accepted.pop(connection, None)
-            elif node == index:
-                del self._connected[index]
-            return
-        if node is None or index not in (0, node):
-            return  # it is no connection of the run
-        self._breaks.setdefault(node, _Break(report.how)).by.add(index)
-        if self._first_break_s is None:
-            self._first_break_s = now_s
 
     @property
     def missing(self) -> list[int]:
@@ -512,8 +460,8 @@ class Meeting:
 
     def failure(self, now_s: float) -> str | None:
         """Why the run cannot begin, if nodes are missing after the time to wait; else None."""
-        missing = self.missing
-        if self.has_begun or not missing or now_s - self._began_s <= self._join_s:
+        missing = [] if self.has_begun else self.missing
+        if not missing or now_s - self._began_s <= self._join_s:
             return None
         node_0 = "node 0" if self.node_0_endpoint is None else _in_words(self.node_0_endpoint)
         head = (
@@ -525,22 +473,28 @@ class Meeting:
 
     @property
     def at_fault(self) -> int:
-        """The node that cannot be reached, or cannot reach others: node 0 if several miss it."""
-        missing = self.missing
-        return 0 if 1 < len(missing) == len(self._names) - 1 else missing[0]
+        """The node that cannot be reached, or cannot reach others, while nodes are missing."""
+        return self._cut_off(self.missing)
+
+    def _cut_off(self, unconnected: Collection[int]) -> int:
+        """The node that is cut off, where these nodes have no connection to node 0.
+
+        If these are several, and no other node is connected, it is node 0; else the first of them.
+        """
+        if len(unconnected) > 1 and len(unconnected) == len(self._names) - 1:
+            return 0
+        return min(unconnected)
 
     def loss(self, now_s: float) -> Loss | None:
         """The node that is lost, after all nodes had time to report; None if none is lost.
 
-        If only one end of a connection reports its break, the node at the other end is lost. If
-        both ends report it, node 0 is lost if all other nodes have lost it; else the other node is.
+        It is node 0 if node 0 has not reported a break itself; else the one that is cut off.
         """
         if self._first_break_s is None or now_s - self._first_break_s < BOTH_ENDS_REPORT_BREAK_S:
             return None
-        index, broken = min(self._breaks.items())
-        others = len(self._names) - 1
-        is_node_0 = broken.by == {index} or 1 < others == len(self._breaks)
-        return Loss(0 if is_node_0 else index, broken.how, now_s - self._first_break_s)
+        first = self._breaks[min(self._breaks)]
+        lost = self._cut_off(self._breaks) if 0 in first.by else 0
+        return Loss(lost, first.how, now_s - self._first_break_s)
 
     def _unmatched(self) -> list[ReportedConnection]:
         """The connections of node 0 that no other node has reported."""

@@ -54,7 +54,6 @@ from launch.deadlines import (
     AGENTS_RECORD_LOST_PEER_S,
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
-    MEETING_TICK_S,
     RECOVERY_LOOKED_FOR_EVERY_S,
 )
 from launch.ends import End, Kind, cause_of
@@ -428,9 +427,9 @@ class Attempt:
         self._looks_for_recovery_at_s = 0.0  # next; each look reads the run folder's disk
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
-        # `start` sets these
+        self._meeting: Meeting | None = None  # where nodes connect
+        # `start` sets this
         self._proof: Path
-        self._meeting: Meeting
 
     @property
     def output_tail(self) -> bytes:
@@ -445,8 +444,11 @@ class Attempt:
             self._proof.touch()
         for agent, assignment in zip(self._agents, assignments, strict=True):
             agent.begin(assignment, self._run_dir)
-        names = [assignment.name for assignment in assignments]
-        self._meeting = Meeting(names, self._spec.join_s, running_s())
+        if assignments[0].nodes_connect:
+            names = [assignment.name for assignment in assignments]
+            self._meeting = Meeting(names, self._spec.join_s, running_s())
+        else:
+            self._agents[0].channel.send(ChoosePort())
 
     def wait(self) -> int:
         """Wait for the end; return the exit code.
@@ -543,13 +545,10 @@ class Attempt:
         heard = [agent for agent in self._agents if is_due or agent.channel in ready]
         for agent in heard:
             self._hear(agent)
-        if self._meeting.has_begun:
-            self._look_for_lost_nodes()
-        else:
-            self._meet()
+        if self._meeting is not None:
+            self._look_at_connections(self._meeting)
         if is_due:
-            tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
-            self._looks_at_s = running_s() + tick_s
+            self._looks_at_s = running_s() + MAIN_LOOP_TICK_S
             self._look()
         for agent in heard:
             if lost := agent.loss():
@@ -637,16 +636,12 @@ class Attempt:
         match message:
             case Beat():
                 self._take_beat(agent, message)
-            case Listening():
-                self._take_listening(agent, message)
-            case Accepted(ends):
-                self._meeting.accepted(ends)
-            case Connected(ends):
-                self._meeting.connected(index, ends)
-            case Unreached(reason):
-                self._meeting.unreached(index, reason)
-            case Broken():
-                self._meeting.broken(index, message, running_s())
+            case Listening() | Accepted() | Connected() | Unreached() | Broken():
+                if self._meeting is None:
+                    raise OddMessage("a connection to node 0, although nodes do not connect")
+                self._meeting.take(index, message, running_s())
+                if isinstance(message, Listening):
+                    self._have_others_connect(message.at.port)
             case ChosenPort(port):
                 self._send_all(Start(port))
                 if self._spec.attempt:
@@ -682,11 +677,10 @@ class Attempt:
         if beat.stands_s:  # the files of this agent may be late
             self._last_file_s = running_s()
 
-    def _take_listening(self, agent: AgentConnection, message: Listening) -> None:
-        self._meeting.listens(message.at)
-        address = agent.assignment.coordinator_address
+    def _have_others_connect(self, port: int) -> None:
+        """Have the other nodes connect to this port of node 0."""
         for other in self._agents[1:]:
-            other.channel.send(Connect(address, message.at.port))
+            other.channel.send(Connect(other.assignment.coordinator_address, port))
 
     def _take_stopping(self, message: Stopping) -> None:
         if not self._workers_deadline_s and not self._spec.quiet:
@@ -705,9 +699,15 @@ class Attempt:
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.FAILED, f"{agent.label} ended its part early")
 
-    def _meet(self) -> None:
+    def _look_at_connections(self, meeting: Meeting) -> None:
+        """Look at the connections to node 0: those that are to come, or those that may break."""
+        if meeting.has_begun:
+            self._look_for_lost_nodes(meeting)
+        else:
+            self._meet(meeting)
+
+    def _meet(self, meeting: Meeting) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
-        meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
             node_0.channel.send(KeepConnection(connection))
@@ -723,9 +723,9 @@ class Attempt:
         if why := meeting.failure(running_s()):
             self._note_end(self._agents[meeting.at_fault].end_of(Kind.NODE_LOST, why))
 
-    def _look_for_lost_nodes(self) -> None:
+    def _look_for_lost_nodes(self, meeting: Meeting) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""
-        loss = self._meeting.loss(running_s())
+        loss = meeting.loss(running_s())
         if loss is None or self._is_ending or self._has_released_agents:
             return
         lost = self._agents[loss.index]

@@ -43,12 +43,15 @@ class Local(Launcher):
     def probe(self) -> Facts:
         if problems := list(self.problems()):  # at a restart, too
             raise MusterError("\n".join(problems))
-        return Facts(self._nodes, ADDRESS, self._config.master_port)
+        return self._facts(self._config.master_port)
 
     def assume(self) -> Facts:
         # Chosen now, so that the lines of a dry run can be pasted.
         port = self._config.master_port or free_port(ports=ports_of(self._config.port_range))
-        return Facts(self._nodes, ADDRESS, port)
+        return self._facts(port)
+
+    def _facts(self, master_port: int | None) -> Facts:
+        return Facts(self._nodes, ADDRESS, master_port, nodes_connect=False)
 
     @cached_property
     def _nodes(self) -> tuple[NodeFacts, ...]:

@@ -21,6 +21,8 @@ import math
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -35,6 +37,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
     BEAT_EVERY_S,
     ITSELF_STOPPED_AFTER_S,
     LEADER_LOST_WHEN_SILENT_S,
@@ -53,6 +56,9 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
+# Of `struct tcp_info`: how often the kernel has sent the same data again, or has asked whether it
+# may send more, without an answer; and the milliseconds since the last answer.
+TCP_INFO_PARTS = struct.Struct("=2xBB52xI")
 RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
 Wanted = TypeVar("Wanted")
 
@@ -92,6 +98,22 @@ class Channel:
         What came after the last look is not known yet: a disk may have held up this process.
         """
         return self._looked_s - self._heard_s
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the other machine, by TCP, has long given no answer to what was sent.
+
+        A machine answers even if the process there is stopped or does not read. That is why this is
+        not TCP_USER_TIMEOUT, with which the kernel also gives up a process that does not read.
+        """
+        try:
+            with socket.fromfd(self._reads, socket.AF_INET, socket.SOCK_STREAM) as same:
+                info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_PARTS.size)
+        except OSError:  # a pipe
+            return False
+        repeats, questions, silent_ms = TCP_INFO_PARTS.unpack(info)
+        is_silent: bool = silent_ms > AGENT_LOST_WHEN_SILENT_S * 1000
+        return is_silent and max(repeats, questions) > 1  # a single packet may be lost
 
     @property
     def clock_offset_s(self) -> float:

@@ -273,7 +273,7 @@ class KeepConnection(Message, frozen=True):
 
 
 class ChoosePort(Message, frozen=True):
-    """All nodes are connected: node 0 chooses torch's port."""
+    """To node 0 alone: choose torch's port, since the workers of all nodes may start."""
 
 
 class Start(Message, frozen=True):

@@ -62,8 +62,9 @@ class JobConnection:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.peer_address: str = connection.getpeername()[0]
-        self.own_address: str = connection.getsockname()[0]
+        # an IPv4 address has that prefix at a port for IPv6 as well
+        self.peer_address: str = connection.getpeername()[0].removeprefix("::ffff:")
+        self.own_address: str = connection.getsockname()[0].removeprefix("::ffff:")
         self.began_s = running_s()
         descriptor = connection.detach()
         self.channel = Channel(descriptor, descriptor, from_stranger)
@@ -83,7 +84,8 @@ class SlurmTask(Value, frozen=True):
     index: Annotated[int, Meta(ge=0, lt=1 << 20)]
     name: HostName
     workers: Annotated[int, Meta(ge=0, le=4_096)]
-    address: Annotated[str, Meta(max_length=64)] = ""  # where the other agents connect to it
+    # in --network, else on the way to the leader; "" until it is connected
+    address: Annotated[str, Meta(max_length=64)] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -235,7 +237,8 @@ def connect(
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
     connection.mark_proven(from_leader)
-    description = msgspec.json.encode(task)
+    known = task if task.address else msgspec.structs.replace(task, address=connection.own_address)
+    description = msgspec.json.encode(known)
     channel.send(Introduction(description, proof(token, "agent", *values, description)))
     if channel.first(Welcome) is None:
         channel.close()

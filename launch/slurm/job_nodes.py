@@ -244,23 +244,33 @@ class JobNodes:
                     "some with --gpus-per-node"
                 )
             nodes.append(replace(node, nproc=count, data=self._data.get(host, "")))
-        if hosts[0] in tasks:  # without node 0 there is no address that others could connect to
-            address = tasks[hosts[0]].address or _address_of_first([*agents.values()])
-            facts = replace(facts, master_addr=address)
-        return replace(facts, nodes=tuple(nodes))
+        facts = replace(facts, nodes=tuple(nodes))
+        # without node 0 there is no address that others could connect to
+        return _with_addresses(facts, [*agents.values()]) if hosts[0] in agents else facts
 
 
-def _address_of_first(agents: Sequence[tuple[JobConnection, SlurmTask]]) -> str:
-    """The address at which the other agents can reach the first one, whatever its name resolves to.
+def _with_addresses(facts: Facts, agents: Sequence[tuple[JobConnection, SlurmTask]]) -> Facts:
+    """`facts` with the address at which others can reach node 0, whatever its name resolves to.
 
-    If this process is on the node of the first agent, that is the address at which the second agent
-    has reached this process. Otherwise it is the address from which the first agent has connected.
+    If this process is on node 0, that is where the second agent has reached this process. Otherwise
+    it is the address from which the first agent has connected.
     """
-    first, _ = agents[0]
-    second, _ = agents[min(1, len(agents) - 1)]
-    is_here = first.peer_address == first.own_address
-    address = second.own_address if is_here else first.peer_address
-    return address.removeprefix("::ffff:")  # an IPv4 address, at a port for IPv6 as well
+    (first, task), *others = agents
+    if facts.network is not None:
+        return replace(facts, master_addr=task.address)
+    if first.peer_address != first.own_address:  # this process is elsewhere
+        return replace(facts, master_addr=first.peer_address)
+    address = others[0][0].own_address if others else first.own_address
+    facts = replace(facts, master_addr=address)
+    own = [address, *(task.address for _, task in others)]
+    is_proof = all(
+        (link.own_address, link.peer_address) == (address, task.address) for link, task in others
+    )
+    if not is_proof or len(agents) < len(facts.nodes):  # several networks, NAT, or a lost node
+        return facts
+    # each node has reached node 0 at this address: another connection would show no more
+    nodes = tuple(replace(node, address=each) for node, each in zip(facts.nodes, own, strict=True))
+    return replace(facts, nodes=nodes, nodes_connect=False)
 
 
 def _gather(

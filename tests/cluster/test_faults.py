@@ -3,16 +3,19 @@
 import re
 import signal
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S
 from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, Loop, daemons_of
 from tests.cluster.ways import Run, Script
 from tests.commands import cause_in
-from tests.launch.submit import submit
+from tests.launch.submit import submit, wait_until
 from tests.train.workers import losses_by_step, read_json
 
 SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
@@ -107,6 +110,35 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
     code, _, err = submit("--launcher", "local", *whole, *words, "--run-id", "whole")
     assert code == 0, err
     assert found == pytest.approx(losses_by_step(logs / "whole"), abs=1e-5)
+
+
+@MATRIX
+def test_agent_cut_off_from_the_leader_of_its_job_leaves_after_15_s(begin):
+    """A leader that is only stopped has longer."""
+    run = begin("sbatch", Loop())
+    end = run_files.AGENT_END.path(run.run_dir, node=2)
+    try:
+        recoveries.link("down")(run)
+        assert wait_until(end.exists)
+    finally:
+        recoveries.link("up")(run)
+    silence = "heard nothing from its launcher for 15 s: is the link down?"
+    assert read_json(end)["message"].endswith(silence)
+
+
+@MATRIX
+def test_a_leader_in_a_job_that_was_stopped_for_a_while_loses_no_agent(begin):
+    run = begin("sbatch", Loop())
+    leader = psutil.Process(read_json(run_files.JOB.path(run.run_dir))["pid"])
+    leader.suspend()
+    try:
+        time.sleep(2 * AGENT_LOST_WHEN_SILENT_S)
+    finally:
+        leader.resume()
+    fault = FAULTS["worker killed"]
+    fault.hit(run)
+    run.ends()
+    assert re.search(fault.says, run.exit()["message"].splitlines()[-1]), run.printed()
 
 
 def of_a_script(run: Run) -> dict:

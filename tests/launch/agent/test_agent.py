@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from launch.agent.agent import Agent, Ending, NodeAttempt, Signals
+from launch.agent.agent import Agent, Ending, NodeAttempt, Signals, master_port_of
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import STOPPABLE
@@ -32,6 +32,7 @@ from launch.nodes.messages import (
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
+from muster.errors import MusterError
 from muster.run_files import AGENT_END
 from tests.commands import call, ended
 from tests.launch.pretended import assignment
@@ -190,6 +191,13 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
     (tmp_path / "shows.py").write_text(shows + waits)
     inspection, own = run_well(*LOCAL, "--", "./shows.py", cwd=tmp_path).split()[-2:]
     assert len(inspection) < 80 and own == str(folder)
+
+
+def test_a_port_for_torch_that_is_in_use_is_refused(tmp_path):
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(MusterError, match=f"--master-port {port} is in use on node0"):
+            master_port_of(replace(assignment(tmp_path), master_port=port))
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])

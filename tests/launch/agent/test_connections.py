@@ -11,22 +11,20 @@ import pytest
 
 from configs.settings.launch import PortRange
 from launch.agent import connections
-from launch.agent.connections import Connections, Connector, Listener, Meeting
+from launch.agent.connections import Connector, Listener, Meeting, listen_or_connect
 from launch.nodes.messages import (
     Accepted,
     Broken,
-    ChoosePort,
-    ChosenPort,
     Connect,
     Connected,
     ConnectionEnds,
     Endpoint,
     KeepConnection,
-    Listening,
     Message,
-    Start,
     Unreached,
 )
+from launch.nodes.this_machine import free_port, ports_of
+from launch.spec import Assignment
 from muster.errors import MusterError
 from tests.launch import pretended
 from tests.launch.submit import wait_until
@@ -47,7 +45,8 @@ def connect():
     with ExitStack() as stack:
 
         def make(port: int, own: str | None = None, address: str = HERE) -> Connector:
-            made = Connector(address, port, own)
+            made = Connector(own)
+            made.hear(Connect(address, port))
             stack.callback(made.close)
             return made
 
@@ -92,7 +91,7 @@ def test_both_ends_report_the_same_connection(node_0, connect):
 def test_an_end_that_closes_is_reported_by_the_other_at_once(node_0, connect, who):
     node = connect(node_0.port)
     (accepted,), (connected,) = until([node_0, node], all_of)
-    node_0.keep(accepted.ends)
+    node_0.hear(KeepConnection(accepted.ends))
     gone, left, own = node, node_0, accepted.ends
     if who == "node 0":
         gone, left, own = node_0, node, connected.ends
@@ -153,7 +152,7 @@ def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
     """Nobody reads it, and the end that comes after it is seen all the same."""
     with socket.create_connection((HERE, node_0.port)) as other:
         ((accepted,),) = until([node_0], all_of)
-        node_0.keep(accepted.ends)
+        node_0.hear(KeepConnection(accepted.ends))
         other.sendall(b"muster:{\n")
         for _ in range(10):
             assert node_0.tick() == []
@@ -195,7 +194,7 @@ def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypa
     monkeypatch.setattr(connections, "NODE_0_CLOSES_UNKNOWN_AFTER_S", 0.1)
     known = connect(node_0.port)
     (accepted,), _ = until([node_0, known], all_of)
-    node_0.keep(accepted.ends)
+    node_0.hear(KeepConnection(accepted.ends))
     with ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection((HERE, node_0.port)))
@@ -212,7 +211,7 @@ def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypa
 def test_no_stranger_comes_in_after_the_start(node_0, connect):
     node = connect(node_0.port)
     (accepted,), _ = until([node_0, node], all_of)
-    node_0.keep(accepted.ends)
+    node_0.hear(KeepConnection(accepted.ends))
     with socket.create_connection((HERE, node_0.port)) as stranger:
         until([node_0], all_of)
         node_0.stop_accepting()
@@ -259,18 +258,29 @@ def assignment(index: int, count: int, ports: tuple[int, int] | None = None, **m
     return replace(one, **{**own, **more})
 
 
+class Agent:
+    """The connections of one node, and what it reports to the leader."""
+
+    def __init__(self, own: Assignment) -> None:
+        self.reports: list[Message] = []
+        self.end = listen_or_connect(own, self.reports.append)
+        self.hear = self.end.hear
+
+    def tick(self) -> list[Message]:
+        """All that it has reported by now."""
+        self.reports += self.end.tick()
+        return self.reports
+
+
 @pytest.fixture
 def agents():
-    """The connections of as many nodes, and what each says to the leader."""
+    """The connections of as many nodes."""
     with ExitStack() as stack:
 
-        def make(count: int, **more) -> list:
-            made = []
-            for index in range(count):
-                reports: list[Message] = []
-                own = Connections(assignment(index, count, **more), reports.append)
-                stack.callback(own.close)
-                made.append((own, reports))
+        def make(count: int, **more) -> list[Agent]:
+            made = [Agent(assignment(index, count, **more)) for index in range(count)]
+            for one in made:
+                stack.callback(one.end.close)
             return made
 
         yield make
@@ -281,47 +291,34 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
     monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
     with socket.create_server((HERE, 0)) as other:
         first = other.getsockname()[1]
-        ((node_0, reports), (node_1, own)) = agents(2, ports=PortRange(first, first + 20))
-        where = reports.pop().at
+        node_0, node_1 = agents(2, ports=PortRange(first, first + 20))
+        where = node_0.reports.pop().at
         node_1.hear(Connect(where.address, where.port))
-        assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
-        node_0.hear(KeepConnection(reports.pop().ends))
-        node_0.hear(ChoosePort())
-        node_0.tick()
-        chosen = reports.pop()
-        assert isinstance(chosen, ChosenPort)
-        port = chosen.port
+        assert wait_until(lambda: all([node_0.tick(), node_1.tick()]))
+        node_0.hear(KeepConnection(node_0.reports.pop().ends))
+        port = free_port(ports=ports_of(PortRange(first, first + 20)))
         assert len({where.port, port}) == 2
         assert {where.port, port} <= {*range(first + 1, first + 21)}
-        for one in (node_0, node_1):
-            assert one.master_port is None
-            one.hear(Start(port))
-            assert one.master_port == port and one.own_address == HERE
+        assert node_0.end.own_address == node_1.end.own_address == HERE
 
 
 def reported(meeting: Meeting, index: int, reports: list[Message]) -> None:
     """The leader takes what this node reports."""
     for report in reports:
-        match report:
-            case Listening(at):
-                meeting.listens(at)
-            case Accepted(ends):
-                meeting.accepted(ends)
-            case Connected(ends):
-                meeting.connected(index, ends)
+        meeting.take(index, report, now_s=0.0)
 
 
 def test_a_program_that_accepts_everything_is_no_node_0(agents):
     """As where an address of node 0 is one of this node, too; node 0 waits elsewhere."""
-    ((_, own), (node_1, reports)) = agents(2)
+    node_0, node_1 = agents(2)
     with socket.create_server((HERE, 0)) as other:
         node_1.hear(Connect(HERE, other.getsockname()[1]))
-        assert wait_until(lambda: node_1.tick() or reports)
+        assert wait_until(node_1.tick)
         caught, _ = other.accept()
         caught.close()
     meeting = Meeting(["node0", "node1"], 300.0, now_s=0.0)
-    reported(meeting, 0, own)
-    reported(meeting, 1, reports)
+    reported(meeting, 0, node_0.reports)
+    reported(meeting, 1, node_1.reports)
     assert meeting.missing == [1]
     assert "but node 0 has no such connection: another program" in (meeting.failure(301.0) or "")
 
@@ -332,25 +329,15 @@ def test_runs_sharing_a_port_range_connect_only_own_nodes(agents):
         first = taken.getsockname()[1]
         runs = [agents(2, ports=PortRange(first, first + 20)) for _ in range(2)]
         ports = []
-        for (node_0, own), (node_1, reports) in runs:
-            where = own[0].at
+        for node_0, node_1 in runs:
+            where = node_0.reports[0].at
             ports.append(where.port)
             node_1.hear(Connect(where.address, where.port))
-            pair = (node_0, node_1)
-            assert wait_until(lambda: [one.tick() for one in pair] and own[1:] and reports)  # noqa: B023
+            assert wait_until(lambda: all([node_0.tick()[1:], node_1.tick()]))  # noqa: B023
         assert len({*ports, first}) == 3
-    for at, ((_, own), _) in enumerate(runs):
-        for of, (_, (_, reports)) in enumerate(runs):
+    for at, (node_0, _) in enumerate(runs):
+        for of, (_, node_1) in enumerate(runs):
             meeting = Meeting(["node0", "node1"], 300.0, now_s=0.0)
-            reported(meeting, 0, own)
-            reported(meeting, 1, reports)
+            reported(meeting, 0, node_0.reports)
+            reported(meeting, 1, node_1.reports)
             assert meeting.missing == ([] if at == of else [1])
-
-
-def test_a_port_for_torch_that_is_in_use_is_refused(agents):
-    with socket.create_server(("", 0)) as other:
-        port = other.getsockname()[1]
-        ((node_0, _),) = agents(1, master_port=port)
-        node_0.hear(ChoosePort())
-        with pytest.raises(MusterError, match=f"--master-port {port} is in use on node0"):
-            node_0.tick()

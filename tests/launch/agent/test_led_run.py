@@ -13,11 +13,15 @@ from launch.ends import End, Kind
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.messages import (
+    Assign,
     Beat,
+    ChoosePort,
     ChosenPort,
     Done,
     Ended,
     Note,
+    Start,
+    Unreached,
     from_agent,
     from_leader,
 )
@@ -175,6 +179,25 @@ def test_equal_notes_of_nodes_are_joined_and_hidden_by_quiet(agent, tmp_path, ca
             other.send(Note("old"))
             attempt._tick()
         assert capsys.readouterr().err == printed
+
+
+def test_where_nodes_do_not_connect_node_0_chooses_the_port_at_once(agent, tmp_path):
+    first = replace(assignment(tmp_path), nodes_connect=False)
+    second = replace(first, index=1, name="node1", ranks=(1,))
+    own, node_0 = agent
+    with connected() as (other, node_1):
+        spec = LaunchSpec("run", tmp_path, Program(()))
+        attempt = Attempt(spec, [own, other], [], lambda: False, prefixes=True)
+        attempt.start([first, second])
+        attempt._tick()
+        assert [type(one) for one in node_0.receive()] == [Assign, ChoosePort]
+        node_0.send(ChosenPort(20_000))
+        attempt._tick()
+        assert node_0.receive() == [Start(20_000)]
+        assert [type(one) for one in node_1.receive()] == [Assign, Start]
+        node_1.send(Unreached("connection refused"))
+        attempt._tick()
+        assert attempt._first is not None and "node1 sent an odd message" in attempt._first.text
 
 
 WORK = [

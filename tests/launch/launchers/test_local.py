@@ -2,6 +2,8 @@
 
 import sys
 
+from launch.spec import assignments_of
+from tests.launch.planned import SPEC, local
 from tests.launch.submit import run_well
 from tests.written import write
 
@@ -26,6 +28,12 @@ for module, names in ONLY_ON_LINUX.items():
     for name in names.split():
         vars(module).pop(name, None)
 """
+
+
+def test_nodes_of_this_machine_do_not_connect_to_node_0():
+    launcher = local(nodes="2")
+    for facts in (launcher.probe(), launcher.assume()):
+        assert not any(one.nodes_connect for one in assignments_of(SPEC, facts, []))
 
 
 def test_two_nodes_run_without_the_names_of_linux(tmp_path, monkeypatch):

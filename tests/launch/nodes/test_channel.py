@@ -1,9 +1,12 @@
 """Messages arrive whole, in order, and from whoever may send them."""
 
+import ctypes
 import json
 import os
 import socket
+import struct
 import threading
+import time
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,10 +32,14 @@ from launch.nodes.messages import (
 )
 from muster import run_files
 from muster.errors import MusterError
+from tests.launch.submit import wait_until
 from tests.written import write
 
 BEAT = MARK + b'{"kind": "beat", "sent_unix_s": 1.0}\n'
 RELEASED = MARK + b'{"kind": "released"}\n'
+
+SO_ATTACH_FILTER = 26  # Linux's: a program that says how much of a packet stays
+BPF_RETURN = 0x06
 
 
 def assignment(run_dir: Path, node: int) -> SimpleNamespace:
@@ -162,6 +169,45 @@ def test_message_that_came_during_a_stall_counts_as_sign_of_life(channel_and_oth
     now_s[0] = 30.0
     channel.receive()
     assert channel.silent_s == 10.0
+
+
+@contextmanager
+def connection():
+    """A channel over TCP, and the socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with closing(Channel(ours.fileno(), ours.detach())) as channel, theirs:
+        yield channel, theirs
+
+
+def lose_packets(other: socket.socket) -> None:
+    """Have the kernel drop all packets for this end, unanswered, as on a dead link."""
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", BPF_RETURN, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(drop))
+    other.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+
+def test_a_machine_that_answers_nothing_is_cut_off(monkeypatch):
+    monkeypatch.setattr("launch.nodes.channel.AGENT_LOST_WHEN_SILENT_S", 0.5)
+    with connection() as (channel, other):
+        channel.write(b"x")
+        assert not channel.is_cut_off
+        lose_packets(other)
+        channel.write(b"x")
+        assert wait_until(lambda: channel.is_cut_off)
+
+
+@pytest.mark.parametrize("make", [connection, pair])
+def test_a_process_that_does_not_read_is_not_cut_off(make, monkeypatch):
+    """Its kernel answers, although it takes no more data."""
+    monkeypatch.setattr("launch.nodes.channel.AGENT_LOST_WHEN_SILENT_S", -1.0)
+    with make() as (channel, _):
+        channel.write(b"x" * 10_000_000)
+        assert channel.waiting_bytes
+        for _ in range(10):
+            assert not channel.is_cut_off
+            time.sleep(0.1)  # meanwhile the kernel asks again and again
 
 
 def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,20 +13,23 @@ import psutil
 import pytest
 
 from configs.settings.launch import PortRange
+from launch.agent import led_run
 from launch.leading import leader
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
-from launch.nodes.messages import Assign
+from launch.nodes.messages import Assign, ChosenPort, Connected, Listening
 from launch.runs import run_record
 from launch.slurm import node_health, run_job
 from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_nodes import JobNodes, _address_of_first
+from launch.slurm.job_nodes import JobNodes, _with_addresses
 from launch.slurm.run_job import Notice
-from launch.spec import LaunchSpec, Program
+from launch.spec import Facts, LaunchSpec, Program
 from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
+from muster.writing import read_json
 from tests.commands import begin, ended
+from tests.launch import pretended
 from tests.launch.submit import wait_until
 from tests.written import executable, write
 
@@ -57,8 +61,8 @@ def nodes(tmp_path, monkeypatch):
     return make
 
 
-def job_nodes(counts=(1, 1), env=None, **more) -> JobNodes:
-    job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
+def job_nodes(counts=(1, 1), env=None, network="127.0.0.0/8", **more) -> JobNodes:
+    job = {"nproc": counts, "network": network, "master_port": None, "exclude": "auto"}
     current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here")
     vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
     env = {**os.environ, "SLURM_JOB_ID": "12"} if env is None else env
@@ -253,17 +257,69 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
 LINKS = [
     # peer and own of each connection: the leader is on the first node, and elsewhere
     ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
-    ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
-     "10.0.0.1"),
+    ([("10.0.0.1", "10.0.0.9"), ("10.0.0.2", "10.0.0.9")], "10.0.0.1"),
     ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
     ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
-]  # fmt: skip
+]
+
+
+def with_addresses(links, told=(), count=None, network=None):
+    """The facts of a job whose agents came over these links; `told`: their own addresses."""
+    told = told or [peer for peer, _ in links]
+    came = [
+        (SimpleNamespace(peer_address=peer, own_address=own), SimpleNamespace(address=address))
+        for (peer, own), address in zip(links, told, strict=True)
+    ]
+    nodes = tuple(replace(pretended.FACTS.nodes[0]) for _ in range(count or len(links)))
+    return _with_addresses(Facts(nodes, "", network=network), came)
 
 
 @pytest.mark.parametrize(("links", "address"), LINKS)
 def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
-    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
-    assert _address_of_first(came) == address
+    assert with_addresses(links).master_addr == address
+
+
+ON_NODE_0 = [("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1"), ("10.0.0.3", "10.0.0.1")]
+
+
+def test_nodes_that_have_reached_their_leader_on_node_0_do_not_connect_to_it_again():
+    facts = with_addresses(ON_NODE_0)
+    assert not facts.nodes_connect
+    assert [node.address for node in facts.nodes] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+NO_PROOF = {
+    "the leader is elsewhere": {"links": [("10.0.0.1", "10.0.0.9"), ("10.0.0.2", "10.0.0.9")]},
+    "another network": {"links": ON_NODE_0, "network": "10.1.0.0/16"},
+    "two networks": {"links": [*ON_NODE_0[:2], ("10.1.0.3", "10.1.0.1")]},
+    "NAT": {"links": ON_NODE_0, "told": ["127.0.1.1", "192.168.0.2", "10.0.0.3"]},
+    "a lost node": {"links": ON_NODE_0, "count": 4},
+}
+
+
+@pytest.mark.parametrize("case", NO_PROOF.values(), ids=NO_PROOF)
+def test_nodes_connect_where_their_leader_does_not_show_that_they_reach_node_0(case):
+    facts = with_addresses(**case)
+    assert facts.nodes_connect and {node.address for node in facts.nodes} == {None}
+
+
+@pytest.mark.parametrize("network", [None, "127.0.0.0/8"])
+def test_agents_led_from_node_0_connect_to_it_with_a_network_alone(
+    nodes, tmp_path, monkeypatch, network
+):
+    seen = set()
+    check = led_run.check_sender
+
+    def note(message, assignment):
+        seen.add(type(message))
+        check(message, assignment)
+
+    monkeypatch.setattr(led_run, "check_sender", note)
+    assert lead(nodes(network=network), spec_of(tmp_path, "true")) == 0
+    assert ChosenPort in seen
+    assert ({Listening, Connected} <= seen) == (network is not None)
+    agents = [read_json(run_files.AGENT.path(tmp_path / "run", node=node)) for node in (0, 1)]
+    assert [agent["address"] for agent in agents] == ["127.0.0.1"] * 2
 
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
