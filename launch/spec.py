@@ -310,9 +310,8 @@ class Assignment:
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
     address: str | None = None  # of this node there; None: its address on the way to node 0
-    disk_marker: str = (
-        ""  # a file in the run folder that only nodes with the launcher's disk can see
-    )
+    # a file in the run folder that only nodes with the launcher's disk can see
+    disk_marker: str = ""
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
     data: str = ""  # where this node has the data of --send
 
