@@ -13,7 +13,7 @@ from tests.launch.walked import entered, traced
 pytestmark = pytest.mark.slow
 
 MOST_AT_SUBMISSION = 39  # in a folder without git, too
-MOST_IN_JOB = 36
+MOST_IN_JOB = 35
 
 
 def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):
