@@ -156,7 +156,18 @@ FAULTS = {
     ),
     "link down": Fault(link("down"), r"is its link down\?", after=link("up")),
     "node lost": Fault(kill_node, GONE),
-    "agent told to end": Fault(lambda run: run.agent(2).terminate(), r"node[23] was sent SIGTERM"),
+    "agent told to end": Fault(
+        lambda run: run.agent(2).terminate(),
+        r"node[23] was sent SIGTERM",
+        programs=("plain script",),
+    ),
+    # its workers agree with all others on the step after which they stop
+    "agent told to stop": Fault(
+        lambda run: run.agent(2).terminate(),
+        "stopped cleanly",
+        code=75,
+        programs=("trainer", "script"),
+    ),
 }
 # Those whose seconds docs/monitoring.md has.
 TIMED = ("worker killed", "agent killed", "link down", "node lost")
