@@ -179,7 +179,8 @@ def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, ins
         psutil.Process(read_json(tmp_path / "logs/run/agents/node_00001.json")["pid"]).kill()
         assert wait_until(lambda: meet(1) or process.poll() is not None)
         words = [sys.executable, JOBS, "--logs-dir", tmp_path / "logs", "stacks", "run"]
-        assert wait_until(lambda: call(*words, cwd=tmp_path).stdout.count("asleep, meets.py:") == 2)
+        # once they have slept for long, a line about both comes first
+        assert wait_until(lambda: call(*words, cwd=tmp_path).stdout.count("asleep, meets.py:") >= 2)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 75, err
