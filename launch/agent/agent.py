@@ -36,6 +36,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -284,7 +285,6 @@ class NodeAttempt:
         shared = (assignment.spec.run_dir / assignment.disk_marker).exists()
         self._log_sync = None if shared else LogSync(assignment)
         (scratch / STOPPABLE).mkdir()
-        self._stoppable = Stoppable(scratch / STOPPABLE, assignment.spec.stop_grace_s, self._send)
         (scratch / INSPECTION).mkdir()
         self._workers_began_s = 0.0
         self._inspection: NodeInspection | None = None  # made when it is first needed
@@ -319,6 +319,11 @@ class NodeAttempt:
             )
             if self._workload is not None:
                 self._workload.close()
+
+    @cached_property
+    def _stoppable(self) -> Stoppable:
+        grace_s = self._assignment.spec.stop_grace_s
+        return Stoppable(self._scratch / STOPPABLE, grace_s, self._send)
 
     def _refusal(self, code: int, message: str) -> Ending:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
@@ -370,7 +375,7 @@ class NodeAttempt:
         self._look_for_failure(workload)
         if stopped := stopped_cleanly(assignment):
             return Ending(STOPPED, "stopped", stopped)
-        if self._stoppable.has_asked_all and self._requested is not None:
+        if self._requested is not None and self._stoppable.has_asked_all:
             return self._requested
         return Ending(0, "done", "")
 
