@@ -149,8 +149,9 @@ def is_a(kind: str, process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         if kind not in MARKS:
             return process.name().startswith(kind)
-        is_python = Path(process.exe()).name.startswith("python")  # torchrun has another name
-        return is_python and any(word.endswith(MARKS[kind]) for word in process.cmdline())
+        program, *words = process.cmdline() or [""]
+        is_python = Path(program).name.startswith("python")
+        return is_python and any(word.endswith(MARKS[kind]) for word in words)
     return False
 
 
