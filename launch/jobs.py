@@ -276,7 +276,7 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
     newest: dict[str | None, Path] = {}
     for run in runs:
         job = run_record.read_job(run) or {}
-        if job_id in (job.get("job_id"), *job.get("job_ids", ())):
+        if job_id == job.get("job_id"):
             newest.setdefault(job.get("cluster"), run)
     return list(newest.values())
 
