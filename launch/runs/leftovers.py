@@ -86,7 +86,7 @@ def _links() -> Iterator[Leftover]:
     """Links of more than a month ago to run folders that are missing."""
     for link, run_dir in run_record.links():
         if _age_s(link) > OLD_LEFT_FILES_S and not os.path.lexists(run_dir):
-            yield Leftover(str(link), f"link to {run_dir}, which was removed")
+            yield Leftover(str(link), f"link to {run_dir}, which is missing")
 
 
 def _records_of_logins() -> Iterator[Leftover]:

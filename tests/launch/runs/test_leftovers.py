@@ -50,13 +50,13 @@ def test_leftovers_are_shown_and_removed_only_when_asked_for(tmp_path):
         make_old(link, days=31)
     code, out, err = clean()
     assert (code, err) == (0, "")
-    assert f"link to {gone}, which was removed" in out
+    assert f"link to {gone}, which is missing" in out
     assert re.search(r"^\d+ in all, \S+ \w+; remove them: muster jobs clean --remove$", out, re.M)
     assert len(run_record.links()) == 2
     code, out, _ = clean("--remove", "--json")
     document = json.loads(out)
     assert code == 0 and document["kind"] == "leftovers" and document["removed"]
-    assert f"link to {gone}, which was removed" in [one["what"] for one in document["leftovers"]]
+    assert f"link to {gone}, which is missing" in [one["what"] for one in document["leftovers"]]
     assert [run_dir for _, run_dir in run_record.links()] == [stays]
 
 
