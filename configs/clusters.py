@@ -20,7 +20,7 @@ from muster.run_files import project_of
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
 SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
-LISTS = ("partition", "account")  # settings whose values may also stand in a list
+LISTS = ("partition",)  # settings whose values may also stand in a list
 Clusters = dict[str, list[Given]]
 
 

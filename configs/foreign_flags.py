@@ -1,12 +1,13 @@
 """Flags of other launchers, which users give by habit: what Muster has in their place.
 
-sbatch's long options are in `sbatch_options`. A flag that Muster has, too, is not here.
+Options of sbatch that `--slurm` refuses are in `sbatch_options`. A flag that Muster has, too, is
+not here.
 """
 
 import shlex
 
 from configs.raw import OF_ACCELERATE
-from configs.settings.sbatch_options import CONTAINER, KNOWN, REFUSED, WITH_FLAG
+from configs.settings.sbatch_options import CONTAINER, REFUSED
 
 NODES = "use --nodes {value}"  # the value as the user gave it
 EACH = "use --nproc-per-node {value}"
@@ -21,7 +22,11 @@ NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
 OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
-OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # with --batch users mean the size of a batch
+OF_SBATCH = frozenset(  # those that users give most
+    "begin comment cpus-per-gpu deadline dependency distribution exclusive gpu-bind hint hold "
+    "licenses mail-type mail-user mem-bind mem-per-cpu mem-per-gpu nice no-kill prefer priority "
+    "switches threads-per-core tmp wckey".split()
+)
 # For Muster's own trainer.
 OF_TRAINER = {"mixed-precision": "use --precision {value}"}
 TEXTS = {

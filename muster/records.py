@@ -116,7 +116,6 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
     run_files.JOB: {
         "launcher": str,
         "job_id": str,
-        "job_ids": [str],
         "cluster": (str, None),
         "host": str,
         "pid": is_count,
@@ -131,7 +130,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "rank": (is_rank, None),
         "time_unix_s": is_time,
     },
-    run_files.SLURM: {"step": (str, None), "queues": is_count, "output": str},
+    run_files.SLURM: {"step": (str, None), "output": str},
     run_files.AGENT: NODE,
     run_files.AGENT_END: {
         **NODE,

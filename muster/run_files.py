@@ -92,7 +92,6 @@ EXIT = RunFile("exit.json", "attempt", "stays")
 RECOVERY = RunFile("recovery.json", "attempt", "stays")  # of every attempt but the first
 SLURM = RunFile("slurm.json", "run", "stays")
 SUBMITIT = RunFile("submitit/**", "run", "stays")
-FIRST_JOB = RunFile(".first-job", "run", "stays")  # of several that are queued, the run's leader
 SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see launch/programs/
 SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "stays")
 SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "stays")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
@@ -58,9 +58,7 @@ class SlurmConfig(Config):
     partition: str | None = setting(
         None, "where the job waits; of several (a,b) the first that can starts it", aliases=["-p"]
     )
-    account: str | None = setting(
-        None, "who is charged for the job; or one for each partition (x,y)", aliases=["-A"]
-    )
+    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
     reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
@@ -93,33 +91,16 @@ class SlurmConfig(Config):
                 not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
             "--gpus-per-node and --gres both ask for GPUs; give one of them":
                 self.gpus_per_node is not None and self.gres is not None,
+            f"--account {self.account}: Slurm takes one account per job; give one, and the "
+            "partitions that it may use":
+                "," in (self.account or ""),
         })  # fmt: skip
-        accounts = _names(self.account)
-        partitions = _names(self.partition)
-        if len(accounts) > 1 and len(accounts) != len(partitions):
-            yield (
-                f"--account {self.account} has {len(accounts)} accounts, and --partition "
-                f"{len(partitions) or 'no'} partitions; give one account, or one for each partition"
-            )
+        with_flag = {item.name.replace("_", "-") for item in fields(self)} - {"slurm"} | {"nodes"}
         for option in self.slurm:
             if NAME.fullmatch(option.name) and is_plain(option.value or ""):
-                yield from sbatch_options.problems(option.name, option.value)
+                yield from sbatch_options.problems(option.name, option.value, with_flag)
             else:
                 yield f"--slurm {str(option)!r}: {sbatch_options.FORM}"
-
-    @property
-    def queues(self) -> "list[SlurmConfig]":
-        """What each job requests: one job for each account, in all of its partitions."""
-        accounts = _names(self.account)
-        if len(accounts) < 2:
-            return [self]
-        partitions: dict[str, list[str]] = {}
-        for account, partition in zip(accounts, _names(self.partition), strict=True):
-            partitions.setdefault(account, []).append(partition)
-        return [
-            replace(self, account=account, partition=",".join(names))
-            for account, names in partitions.items()
-        ]
 
 
 @dataclass(frozen=True)
@@ -129,11 +110,6 @@ class Settings:
     launch: LaunchConfig
     ssh: SshConfig
     slurm: SlurmConfig
-
-
-def _names(text: str | None) -> list[str]:
-    """The names in a list with commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def is_plain(text: str) -> bool:

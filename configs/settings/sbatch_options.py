@@ -1,17 +1,14 @@
-"""What `--slurm` may ask of sbatch: any option with which a job is still one of our runs.
+"""The options of sbatch that `--slurm` refuses, since the job would be none of our runs.
+
+All others go to sbatch as they are: its own test of a job finds what is wrong with them.
 
 The same options can be set as sbatch's variables, such as SBATCH_OUTPUT. The variable of a refused
 option does not reach sbatch either.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 FORM = "use KEY=VALUE, such as --slurm mail-type=END"
-# Options with a flag of ours, which does more than pass them on.
-WITH_FLAG = frozenset(
-    "account constraint cpus-per-task exclude gpus-per-node gres mem nodelist nodes partition qos "
-    "reservation time wait".split()
-)
 OUTPUT = "what the job prints is in the run folder; --logs-dir chooses where"
 WORKERS = "Muster starts one task on each node; --nproc-per-node is the number of its workers"
 GPUS = "use --gpus-per-node, the GPUs of each node"
@@ -55,25 +52,6 @@ REFUSED = {
     "version": SUBMITS_NOTHING,
     "wrap": "the program follows after --: -- train.py",
 }
-# Options that need no value.
-SWITCHES = frozenset(
-    "contiguous exclusive hold ignore-pbs nice no-kill overcommit oversubscribe propagate reboot "
-    "spread-job use-min-nodes verbose".split()
-)
-# Options of the Slurm versions that we know: sbatch would take a key for the short form of one.
-KNOWN = (
-    WITH_FLAG
-    | REFUSED.keys()
-    | SWITCHES
-    | frozenset(
-        "acctg-freq batch bb bbf begin cluster-constraint clusters comment core-spec "
-        "cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution "
-        "extra-node-info gpu-bind gpu-freq gres-flags hint job-name kill-on-invalid-dep licenses "
-        "mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile "
-        "power prefer priority profile sockets-per-node switches thread-spec threads-per-core "
-        "time-min tmp wait-all-nodes wckey".split()
-    )
-)
 # sbatch's variables that do not have the names of their options.
 NAMES = {
     "array": "ARRAY_INX",
@@ -91,17 +69,21 @@ ALTERNATIVES = (
 )
 
 
-def problems(key: str, value: str | None) -> Iterator[str]:
-    """A line if `--slurm key=value` is not passed on to sbatch; `value` None: without one."""
+def problems(key: str, value: str | None, with_flag: Collection[str]) -> Iterator[str]:
+    """A line if `--slurm key=value` is not passed on to sbatch; `value` None: without one.
+
+    `with_flag`: options with a flag of ours, which does more than pass them on.
+    """
     given = f"--slurm {key}" if value is None else f"--slurm {key}={value}"
-    if key in WITH_FLAG:
+    if key in with_flag:
         yield f"{given}: use --{key}, a flag of Muster's own"
     elif key in REFUSED:
         yield f"{given}: {REFUSED[key]}"
-    elif key not in KNOWN and any(name.startswith(key) for name in KNOWN):
+    elif key != "job-name" and any(
+        name.startswith(key) for name in (*with_flag, *REFUSED, "job-name")
+    ):
+        # sbatch would take the key for the short form of one that is refused, or that Muster sets
         yield f"{given}: no option of sbatch has this name; write it in full"
-    elif value is None and key not in SWITCHES:
-        yield f"{given}: {FORM}"
 
 
 def variable(option: str) -> str:

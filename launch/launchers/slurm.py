@@ -15,9 +15,9 @@ from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
 from launch.launchers.base import Launcher
 from launch.programs.command_line import setting_names
 from launch.programs.python_choice import say_once
-from launch.runs import node_history, run_record
+from launch.runs import node_history
 from launch.runs.run_state import Submission
-from launch.slurm import batch_script, controller, node_survey, queues, run_job
+from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
@@ -105,9 +105,6 @@ class Slurm(Launcher):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
             controller.refuse_missing("sbatch")
-            if len(self._slurm.queues) > 1:
-                problem = f"--account {self._slurm.account}: nodes are checked in one job; name one"
-                return examination(Findings(self.name, (), [problem]))
             # Slurm would queue the check for nodes that never come, and report them as busy.
             try:
                 batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
@@ -134,38 +131,18 @@ class Slurm(Launcher):
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
         folder = job_folder(spec.run_dir)
-        scripts = [
-            batch_script.text(self._options(queue, spec.run_id, facts, folder, OUTPUT), command)
-            for queue in self._request.queues
-        ]
-        if len(scripts) > 1:
-            scripts.append(
-                "# the first of these jobs to start leads the run; it cancels the others"
-            )
-        return "\n".join([*scripts, *nodes])
+        script = batch_script.text(self._options(spec.run_id, facts, folder, OUTPUT), command)
+        return "\n".join([script, *nodes])
 
     @property
     def submits(self) -> bool:
         return self._current is None
 
     def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
-        """Submit the run's job; with an account for each partition, a job for each account."""
         folder = job_folder(spec.run_dir)
-        cluster = ""
-        job_ids: list[str] = []
-        for queue in self._request.queues:
-            if job_ids and run_record.first_job(spec.run_dir) is not None:
-                break  # an earlier one has started
-            try:
-                new, cluster = self.submit_array(spec.run_id, [spec], facts, folder, queue=queue)
-            except BaseException:  # Ctrl-C, too
-                queues.withdraw(job_ids, self._env, "end it with scancel")
-                raise
-            job_ids += new
-        if len(job_ids) > 1:
-            job_ids = queues.record(spec, job_ids, cluster, self._env)
+        (job_id,), cluster = self.submit_array(spec.run_id, [spec], facts, folder)
         watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
-        return Submission(job_ids[0], cluster, watcher, job_ids)
+        return Submission(job_id, cluster, watcher)
 
     def submit_array(
         self,
@@ -174,19 +151,17 @@ class Slurm(Launcher):
         facts: Facts,
         folder: Path,
         at_once: int = 1,
-        queue: SlurmConfig | None = None,
     ) -> tuple[list[str], str]:
         """Submit one job array with a part for each run; return their numbers and the cluster.
 
         A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
-        part prints. At most `at_once` parts run at the same time. `queue`: what this job requests,
-        if the run has several.
+        part prints. At most `at_once` parts run at the same time.
 
         Raises:
             MusterError: Slurm refuses; with its own message.
         """
         output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
-        options = self._options(queue or self._request, name, facts, folder, output)
+        options = self._options(name, facts, folder, output)
         for spec in specs:
             run_job.write_spec(spec, {**self._job(facts), "output": f"{folder}/"})
         # submitit does not read the cluster in "Submitted batch job 12 on cluster b"
@@ -200,7 +175,6 @@ class Slurm(Launcher):
             "network": self._config.network,
             "master_port": self._config.master_port,
             "exclude": self._slurm.exclude,
-            "queues": len(self._slurm.queues),
         }
 
     def pool_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
@@ -229,11 +203,9 @@ class Slurm(Launcher):
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _options(
-        self, queue: SlurmConfig, name: str, facts: Facts, folder: Path, output: str
-    ) -> batch_script.Options:
+    def _options(self, name: str, facts: Facts, folder: Path, output: str) -> batch_script.Options:
         """sbatch's options of the jobs whose files are in `folder`."""
-        options = batch_script.options(queue, self._env, name, facts)
+        options = batch_script.options(self._request, self._env, name, facts)
         path = batch_script.file_name(folder, output)
         return {**options, "output": path, "open_mode": "append"}  # the job may be requeued
 

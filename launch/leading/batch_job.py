@@ -22,7 +22,7 @@ from launch.programs.base import RunProgram
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
-from launch.slurm import queues, run_job
+from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes
@@ -43,10 +43,7 @@ def main() -> int:
     if verb == "new":
         spec, job = begin_run(words, current)
     else:
-        run_dir = Path(words[0])
-        if run_job.is_one_of_several(run_dir) and not queues.is_first(run_dir, current):
-            return 0
-        spec, job = open_run(run_dir, current)
+        spec, job = open_run(Path(words[0]), current)
     return _lead(spec, job, current, notice)
 
 

@@ -143,7 +143,7 @@ def lead_or_submit(
     # From here on the run goes on without this process, which records nothing more of it.
     run_record.record_submission(spec, launcher.name, submission.job_id, submission.cluster)
     if not follows:
-        run_record.print_next_commands(spec, f"job {submission.name}")
+        run_record.print_next_commands(spec, f"job {submission.job_id}")
         return 0
     state = submission.follow(spec)
     end = state.end or run_state.unrecorded_end(state)

@@ -29,7 +29,7 @@ from launch.ends import (
 from launch.nodes.messages import Frame
 from launch.runs import last_output
 from launch.runs.end_facts import EndFacts, ends_on_disk, stacks_seen
-from launch.runs.run_record import end_record, first_job, output_lines
+from launch.runs.run_record import end_record, output_lines
 from muster.errors import STOPPED, is_full
 from muster.run_files import (
     AGENT_ERRORS,
@@ -371,8 +371,7 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
 
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:
     """The end of what the run's job has printed, such as why it could not lead the run."""
-    pattern = f"{first_job(run_dir) or '*'}_*.out"
-    logs = sorted(SUBMITIT.path(run_dir).glob(pattern), key=lambda log: log.stat().st_mtime_ns)
+    logs = sorted(SUBMITIT.path(run_dir).glob("*.out"), key=lambda log: log.stat().st_mtime_ns)
     printed = last_output.of_logs(logs[-1:])
     return () if printed is None else (f"the end of {printed[0]}:", printed[1])
 

@@ -84,41 +84,24 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     begin(spec, launcher, NOT_YET)
 
 
-def begin(
-    spec: LaunchSpec,
-    launcher: str,
-    job_id: str,
-    *,
-    cluster: str | None = None,
-    job_ids: Sequence[str] = (),
-) -> None:
+def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None = None) -> None:
     """Record the run's leader; a process is identified by its pid and its start time.
 
     A job is identified by its number and its cluster's name, since one home may serve several
-    clusters. `job_ids`: all jobs that were queued for the run, if there are several. Later records
-    keep them.
+    clusters.
     """
     job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
-    # read last: the process that submits them may record them at this moment
-    if queued := job_ids or (read_job(spec.run_dir) or {}).get("job_ids"):
-        job["job_ids"] = list(queued)
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def record_submission(
-    spec: LaunchSpec,
-    launcher: str,
-    job_id: str,
-    cluster: str | None,
-    job_ids: Sequence[str] = (),
-) -> None:
-    """Record the number of a job that this process has submitted; `job_ids` as for `begin`.
+def record_submission(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
+    """Record the number of a job that this process has submitted.
 
     The job's leader may have begun already; then its own record has the number as well.
     """
     job = read_job(spec.run_dir) or {}
     if job.get("job_id", NOT_YET) == NOT_YET:
-        begin(spec, launcher, job_id, cluster=cluster, job_ids=job_ids)
+        begin(spec, launcher, job_id, cluster=cluster)
 
 
 def end(
@@ -232,24 +215,6 @@ def read_end(run_dir: Path) -> dict[str, Any] | None:
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """The leader of the run."""
     return records.read(run_files.JOB, run_files.JOB.path(run_dir), *OF_JOB)
-
-
-def first_job(run_dir: Path) -> str | None:
-    """Of several queued jobs the one that leads the run, since it was the first to start."""
-    text = tail(run_files.FIRST_JOB.path(run_dir), 20).decode(errors="replace")
-    return text if text.isdecimal() else None
-
-
-def jobs_of(run_dir: Path, job: Mapping[str, Any]) -> list[str]:
-    """The job that leads the run; until one of several has started, all that are queued for it."""
-    queued = all_jobs(job)
-    first = first_job(run_dir) if len(queued) > 1 else None
-    return queued if first is None else [first]
-
-
-def all_jobs(job: Mapping[str, Any]) -> list[str]:
-    """All jobs that were queued for the run, usually one; `job` is the record of its leader."""
-    return list(job.get("job_ids") or [str(job["job_id"])])
 
 
 def why_unreadable(run_dir: Path) -> str:

@@ -141,12 +141,6 @@ class Submission:
     job_id: str
     cluster: str | None  # where `job_id` is the number of the job
     watcher: LeaderWatcher  # knows the state of the job
-    job_ids: Sequence[str] = ()  # all, if several are queued, of which the first to start leads
-
-    @property
-    def name(self) -> str:
-        """The number of the job, or of each that is queued: `12 or 13`."""
-        return " or ".join(self.job_ids or (self.job_id,))
 
     def follow(self, spec: LaunchSpec) -> State:
         """Print what the job does and its workers' output until it is over; return its last state.
@@ -158,7 +152,7 @@ class Submission:
             return self._follow(spec)
         except KeyboardInterrupt:
             cancel = f"muster jobs cancel {spec.run_id}"
-            print(f"\njob {self.name} goes on; to end it: {cancel}", file=sys.stderr)
+            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
 
     def _follow(self, spec: LaunchSpec) -> State:
@@ -167,7 +161,6 @@ class Submission:
         job: Record = {
             "launcher": "",
             "job_id": self.job_id,
-            "job_ids": self.job_ids,
             "cluster": self.cluster,
             **(run_record.read_job(spec.run_dir) or {}),
         }
@@ -178,8 +171,8 @@ class Submission:
             state = state_of(spec.run_dir, watchers, job)
             if state.word != printed and not spec.quiet:
                 printed = state.word
-                name = " or ".join(run_record.jobs_of(spec.run_dir, job))
-                print(f"job {name}: {on_one_line(_text(state, name))}", flush=True)
+                job_id = job["job_id"]
+                print(f"job {job_id}: {on_one_line(_text(state, job_id))}", flush=True)
             follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
             follower.poll()
             # the record of the end may arrive here after the scheduler's answer

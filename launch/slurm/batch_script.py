@@ -103,19 +103,13 @@ def _gpu_count(per_node: str | None, gres: str | None) -> int:
 
 
 def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
-    """Let Slurm itself check the job, or each of several, before anything is made.
+    """Let Slurm itself check the job, before anything is made.
 
     Raises:
-        UsageError: Slurm would refuse a job; with its own message.
+        UsageError: Slurm would refuse the job; with its own message.
         MusterError: Slurm is not installed, or does not answer.
     """
-    queues = config.queues
-    problems = []
-    for queue in queues:
-        where = f"--partition {queue.partition} --account {queue.account}: "
-        refusals = _refusals(queue, env, facts)
-        problems += [f"{where}{line}" for line in refusals] if len(queues) > 1 else refusals
-    refuse(problems)
+    refuse(_refusals(config, env, facts))
 
 
 def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list[str]:
@@ -124,8 +118,8 @@ def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list
     sbatch's test also fails if the job only has to wait for nodes that are down or drained. Then a
     note is printed, and nothing is refused.
     """
-    given = flags(options(config, env, "test", facts))
-    result = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
+    script = text(options(config, env, "test", facts), "true")
+    result = controller.ask(["sbatch", "--test-only"], env, stdin=script)
     if result.returncode:
         _check_that_slurm_answers(env)
     nodes = controller.nodes_of(_given("partition", config, env)[0], env)

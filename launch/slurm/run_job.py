@@ -63,8 +63,7 @@ def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Record which run a job leads; `job` has what the leader needs beside the spec.
 
     Its keys are `nproc` (workers of each node), `network` and `master_port`. If the job is not the
-    run's own, the key `step` has the name of the run's steps in it. `queues`: how many jobs the run
-    has, of which the first to start leads it.
+    run's own, the key `step` has the name of the run's steps in it.
     """
     plain = spec.to_json()
     if secrets := plain.pop("secrets"):
@@ -89,6 +88,8 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     secret = run_files.SECRETS.path(run_dir)
     secrets = json.loads(secret.read_text(encoding="utf-8")) if secret.exists() else {}
     try:
+        if job.get("queues", 1) != 1:
+            raise msgspec.ValidationError("it is one of several jobs for one run")
         return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
     except msgspec.ValidationError as error:
         raise UsageError(
@@ -129,12 +130,6 @@ def step_of(run_dir: Path) -> str | None:
     path = run_files.SLURM.path(run_dir)
     step: str | None = (records.read(run_files.SLURM, path) or {}).get("step")
     return step
-
-
-def is_one_of_several(run_dir: Path) -> bool:
-    """Whether the run is queued in several jobs, of which the first to start leads it."""
-    job = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
-    return int(job.get("queues", 1)) > 1
 
 
 def world_size(run_dir: Path) -> int | None:

@@ -149,9 +149,8 @@ class SlurmRunWatcher(LeaderWatcher):
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         submitted = (job for job in jobs if job["job_id"] != run_record.NOT_YET)
-        numbers = {number for job in submitted for number in run_record.all_jobs(job)}
-        if numbers:
-            self._jobs.look_at(sorted(numbers))
+        if numbers := sorted({job["job_id"] for job in submitted}):
+            self._jobs.look_at(numbers)
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
         """Cancel the job, once it has its number, for which a controller may need some time."""
@@ -174,14 +173,12 @@ class SlurmRunWatcher(LeaderWatcher):
         def scancel() -> None:
             if problem := self._other_cluster(job):
                 raise MusterError(problem)
-            states = job_states(run_record.all_jobs(job), os.environ)
-            own = {each: _of_run(run_dir, job, each, state) for each, state in states.items()}
-            for state in own.values():
-                if state.name == UNKNOWN:
-                    raise MusterError(f"{run_dir.name} was not cancelled: {state.reason}")
-            for job_id, state in own.items():
-                if not state.is_over:
-                    act_on(job_id, ["scancel"], os.environ)
+            job_id = job["job_id"]
+            state = _of_run(run_dir, job, job_states([job_id], os.environ)[job_id])
+            if state.name == UNKNOWN:
+                raise MusterError(f"{run_dir.name} was not cancelled: {state.reason}")
+            if not state.is_over:
+                act_on(job_id, ["scancel"], os.environ)
 
         retry_while_silent(scancel, say)
 
@@ -195,28 +192,19 @@ class SlurmRunWatcher(LeaderWatcher):
         return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
     def _of_job(self, run_dir: Path, job: Record) -> State:
-        job_ids = run_record.jobs_of(run_dir, job)
+        job_id = job["job_id"]
         try:
             if problem := self._other_cluster(job):
                 return State("elsewhere", False, problem)
         except MusterError as error:
-            return State("unknown", False, f"job {' or '.join(job_ids)}; {error}")
+            return State("unknown", False, f"job {job_id}; {error}")
         stamp = run_record.change_stamp(run_dir)
-        states = {
-            job_id: _of_run(run_dir, job, job_id, self._jobs.state(job_id, stamp))
-            for job_id in job_ids
-        }
-        job_id = min(states, key=lambda each: _order(states[each]))
-        state = states[job_id]
+        state = _of_run(run_dir, job, self._jobs.state(job_id, stamp))
         if state.is_over:
             over = state_after(_judge_end(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
-        named = [job_id]
-        reason = ""
-        if state.name in (*WAITING_STATES, UNKNOWN):
-            named = [each for each in job_ids if not states[each].is_over]
-            reason = state.reason
-        detail = "; ".join(filter(None, (f"job {' or '.join(named)}", reason)))
+        reason = state.reason if state.name in (*WAITING_STATES, UNKNOWN) else ""
+        detail = "; ".join(filter(None, (f"job {job_id}", reason)))
         return State(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:
@@ -235,7 +223,7 @@ class SlurmRunWatcher(LeaderWatcher):
         )
 
 
-def _of_run(run_dir: Path, job: Record, job_id: str, state: JobState) -> JobState:
+def _of_run(run_dir: Path, job: Record, state: JobState) -> JobState:
     """`state` if that is the run's job; if another job has its number, Slurm has forgotten it."""
     if state.name in (FORGOTTEN, UNKNOWN):
         return state
@@ -247,14 +235,8 @@ def _of_run(run_dir: Path, job: Record, job_id: str, state: JobState) -> JobStat
     return JobState(
         UNKNOWN,
         "Slurm has a job with this number, but the run's record does not show whether it is the "
-        f"run's; if it is, end it with: scancel {job_id}",
+        f"run's; if it is, end it with: scancel {job['job_id']}",
     )
-
-
-def _order(state: JobState) -> tuple[bool, bool, bool, str]:
-    """The order of jobs that are queued for one run: how close each is to leading it, or was."""
-    is_withdrawn = state.name in ("CANCELLED", "COMPLETED", FORGOTTEN)
-    return state.is_over, is_withdrawn, state.name in WAITING_STATES, state.start or "N/A"
 
 
 def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:

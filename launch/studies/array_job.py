@@ -36,11 +36,6 @@ def suits(sweep: Sweep, at_once: int) -> bool:
                 "at a time; leave it out, or call it on a login node"
             )
         return False
-    if len(first.slurm.queues) > 1:
-        raise UsageError(
-            f"--account {first.slurm.account}: the runs become one job array, which has one "
-            "account; name one, with all its partitions"
-        )
     refuse(
         f"{cell.id}: asks for another launch than {sweep.cells[0].id}, but all tasks of a job "
         "array ask for the same; leave nodes and the like out of the values"

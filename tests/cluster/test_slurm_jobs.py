@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.checkout import CHECKOUT
-from muster.run_files import SUBMITIT
+from muster.run_files import JOB, SUBMITIT
 from tests.cluster import ways
 from tests.cluster.ways import SHORT, WAYS, Run
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
@@ -39,6 +39,24 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
         code, out, err = submit(cluster, *settings.split(), "--logs-dir", str(tmp_path))
         assert code == 2 and message in err and out == "", (settings, err)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_of_several_partitions_slurm_chooses_the_one_that_can_start_the_job(cluster, tmp_path):
+    """Another job has all nodes of `short`, which are the first two."""
+    busy = ["--exclusive", f"--nodelist={','.join(cluster.hosts[:2])}", "--nodes=2"]
+    done = cluster.run("sbatch", *busy, "--output=/dev/null", "--wrap", "sleep 10000")
+    try:
+        assert wait_until(lambda: "RUNNING" in cluster.run("squeue", "-h", "--format=%T").stdout)
+        words = ["--launcher", "slurm", "--wait", "--time", "2", "--logs-dir", str(tmp_path)]
+        words += ["--partition", "short,main", "--account", "x"]
+        program = ["--no-snapshot", *ways.MANUAL, "--", "true"]
+        ways.succeed(cluster, [sys.executable, SUBMIT, *words, *program])
+        job_id = read_json(JOB.path(only_run(tmp_path)))["job_id"]
+        of_job = cluster.run("scontrol", "show", "job", job_id).stdout
+        assert "Partition=main" in of_job and "Account=x" in of_job
+    finally:
+        cluster.run("scancel", done.stdout.split()[-1])
 
 
 @pytest.mark.slow

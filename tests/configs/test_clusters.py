@@ -61,14 +61,11 @@ def test_flags_win_then_the_project_then_the_user(project):
     assert CommandLine.of(["--", "train.py"]).slurm.partition is None
 
 
-def test_partitions_and_accounts_may_be_lists(project):
-    lists = '[clusters.two]\npartition = ["short", "main"]\naccount = ["x", "y"]\n'
+def test_partitions_may_be_a_list(project):
+    lists = '[clusters.two]\npartition = ["short", "main"]\naccount = "x"\n'
     (project / "muster.toml").write_text(lists)
     slurm = CommandLine.of(["--on", "two", "--", "train.py"]).slurm
-    assert (slurm.partition, slurm.account) == ("short,main", "x,y")
-    assert [(queue.partition, queue.account) for queue in slurm.queues] == [
-        ("short", "x"), ("main", "y"),
-    ]  # fmt: skip
+    assert (slurm.partition, slurm.account) == ("short,main", "x")
 
 
 def test_a_cluster_minds_no_program_and_no_other_launcher(project):
@@ -90,7 +87,8 @@ def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     ("[clusters.a]\nrun_id = 'x'\n", "muster.toml:2: unknown key 'run_id'; known: account, "),
     ("[clusters.a]\nlogins = 'x'\n", "muster.toml:2: unknown key 'logins'; did you mean login?"),
     ("[clusters.a]\nnodes = [1, 2]\n", "muster.toml:2: nodes: expected one value"),
-    ("[clusters.a]\naccount = ['x', 2]\n", "muster.toml:2: account: expected one value"),
+    ("[clusters.a]\npartition = ['x', 2]\n", "muster.toml:2: partition: expected one value"),
+    ("[clusters.a]\naccount = ['x', 'y']\n", "muster.toml:2: account: expected one value"),
     ("[clusters.a]\npartition = []\n", "partition '': empty"),
     ("[clusters.a]\nqos = ['x', 'y']\n", "muster.toml:2: qos: expected one value"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),

@@ -52,19 +52,20 @@ def test_requeued_job_numbers_attempts_after_those_already_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("change", "more", "field"),
     [
-        ({"image": "x.sif"}, "unknown field `image`"),
-        ({"program": {"argv": ["t.py"], "mounts_of": []}}, "unknown field `mounts_of`"),
-        ({"program": {}}, "missing required field `argv` - at `$.program`"),
-        ({"join_s": "long"}, "Expected `float`, got `str` - at `$.join_s`"),
+        ({"image": "x.sif"}, {}, "unknown field `image`"),
+        ({"program": {"argv": ["t.py"], "mounts_of": []}}, {}, "unknown field `mounts_of`"),
+        ({"program": {}}, {}, "missing required field `argv` - at `$.program`"),
+        ({"join_s": "long"}, {}, "Expected `float`, got `str` - at `$.join_s`"),
+        ({}, {"queues": 2}, "it is one of several jobs for one run"),
     ],
 )
-def test_spec_of_another_version_ends_the_job_with_a_sentence(tmp_path, change, field):
+def test_spec_of_another_version_ends_the_job_with_a_sentence(tmp_path, change, more, field):
     run_job.write_spec(LaunchSpec("run", tmp_path, Program(("t.py",))), {})
     path = run_files.SLURM.path(tmp_path)
     job = json.loads(path.read_text())
-    write(tmp_path, {path.name: {**job, "spec": {**job["spec"], **change}}})
+    write(tmp_path, {path.name: {**job, **more, "spec": {**job["spec"], **change}}})
     words = ["-m", "launch.leading.batch_job", "run", tmp_path]
     done = call(sys.executable, *words, cwd=CHECKOUT, env=JOB)
     end = run_record.read_end(tmp_path)

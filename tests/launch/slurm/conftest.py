@@ -30,13 +30,12 @@ esac
 case "$*" in
 *--test-only*)
     [ -e refused ] || exit 0
-    case "$*" in *"$(cat refused)"*) cat why >&2; exit 1 ;; *) exit 0 ;; esac ;;
+    case "$(cat)" in *"$(cat refused)"*) cat why >&2; exit 1 ;; *) exit 0 ;; esac ;;
 esac
 if [ -e refusal ]; then cat refusal >&2; exit 1; fi
 env > submitted
 echo >> submissions
 number=$((11 + $(wc -l < submissions)))
-[ ! -e "then-$number" ] || . "./then-$number"
 case "$*" in *--parsable*) echo $number ;; *) echo "Submitted batch job $number" ;; esac
 """,
 }
@@ -94,10 +93,6 @@ class FakeSlurm:
     def refuses(self, message: str) -> None:
         """What sbatch says of a job, which it does not take."""
         (self._folder / "refusal").write_text(f"{message}\n")
-
-    def after_submission(self, number: int, command: str) -> None:
-        """What happens as soon as sbatch has taken the job with this number."""
-        (self._folder / f"then-{number}").write_text(f"{command}\n")
 
     def would_refuse(self, option: str, message: str) -> None:
         """What sbatch says of a job with this option when it is asked beforehand."""

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ WRONG = [
     ({"time": "soon"}, "--time 'soon' is not a time"),
     ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
     ({"account": ""}, "--account '': empty"),
-    ({"slurm": (SbatchOption("mail-type"),)}, "use KEY=VALUE"),
+    ({"account": "x,y"}, "--account x,y: Slurm takes one account per job; give one, and the part"),
     ({"slurm": (SbatchOption("$(id)", "1"),)}, "use KEY=VALUE"),
     ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
     ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
@@ -308,6 +309,8 @@ REFUSED = {
     "test-only": "it submits nothing",
     "no-requeue": "MUSTER_MAX_REQUEUES=0",
     "arr=0-1": "write it in full",  # sbatch would take it for array
+    "acc=me": "write it in full",
+    "job=x": "write it in full",  # a name that Muster sets
 }
 
 
@@ -322,6 +325,21 @@ def test_options_that_make_another_job_are_refused_with_what_to_use(given):
 
 def test_switches_of_sbatch_need_no_value():
     assert options(slurm={"slurm": "hold\nexclusive=user"}).keys() >= {"hold", "exclusive"}
+
+
+def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(slurm):
+    """In its words about the script, where an option without a value stands on a line alone."""
+    slurm.would_refuse("#SBATCH --comment\n", "sbatch: option '--comment' requires an argument")
+    (line,) = refused(slurm={"slurm": "comment"})
+    assert line.startswith("Slurm would not take this job: sbatch: option '--comment' requires an ")
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs sbatch")
+@pytest.mark.parametrize("option", ["comment", "no-such=1", "contiguous=1"])
+def test_sbatch_itself_refuses_a_wrong_option_of_a_script(tmp_path, option):
+    config = made(SlurmConfig, slurm=option)
+    script = batch_script.text(batch_script.given_options(config), "true")
+    assert f"option '--{option.partition('=')[0]}" in asked(script, tmp_path)
 
 
 def test_sbatch_s_variables_for_refused_options_do_not_reach_it(monkeypatch):
@@ -356,15 +374,19 @@ def test_banner_of_sinfo_is_no_partition(slurm):
     batch_script.refuse_what_slurm_refuses(config, os.environ, facts)
 
 
-def parsed(script: str, folder: Path) -> dict[str, str]:
-    """The options in a batch script as the installed sbatch reads them."""
+def asked(script: str, folder: Path) -> str:
+    """What the installed sbatch prints about a batch script."""
     (folder / "slurm.conf").write_text(CONFIG)
     (folder / "job.sh").write_text(script)
     env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
     words = ["sbatch", "-v", "--test-only", "job.sh"]
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    pairs = re.findall(r"^sbatch: ([\w-]+) +: (.*)$", done.stderr, re.MULTILINE)
-    return dict(pairs)
+    return done.stderr
+
+
+def parsed(script: str, folder: Path) -> dict[str, str]:
+    """The options in a batch script as the installed sbatch reads them."""
+    return dict(re.findall(r"^sbatch: ([\w-]+) +: (.*)$", asked(script, folder), re.MULTILINE))
 
 
 CONFIG = """\
@@ -412,7 +434,7 @@ def test_run_folder_with_submitit_pattern_is_refused(slurm, tmp_path, runs, patt
         submitted(*(tmp_path / name for name in runs))
 
 
-KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)
+KEYS = st.sampled_from([*sbatch_options.REFUSED, "mem", "hold", "mail-type"]) | st.text(max_size=12)
 TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=12)).map("".join)
 
 
@@ -424,8 +446,9 @@ def test_random_slurm_text_is_refused_or_one_sbatch_option(text):
     except UsageError as error:
         assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
         return
+    with_flag = {item.name for item in fields(config)} - {"slurm"}
     for name, value in batch_script.given_options(config).items():
-        assert name.replace("_", "-") not in {*sbatch_options.REFUSED, *sbatch_options.WITH_FLAG}
+        assert name.replace("_", "-") not in sbatch_options.REFUSED and name not in with_flag
         (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
         words = shlex.split(line)
         equals = "" if value is True else "="
