@@ -27,9 +27,9 @@ def accepted() -> set[str]:
 
 
 def test_every_flag_of_ours_that_is_named_exists():
-    texts = [*foreign_flags.TEXTS.values(), *foreign_flags.OF_TRAINER.values()]
-    named = {flag for text in [*texts, *sbatch_options.REFUSED.values()]
-             for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}  # fmt: skip
+    texts = [*foreign_flags.FLAGS, *foreign_flags.OF_TRAINER.values()]
+    texts += [*sbatch_options.REFUSED.values(), *foreign_flags.LAUNCHERS.values()]
+    named = {flag for text in texts for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}
     assert len(named) > 10 and named <= accepted()
 
 
