@@ -242,7 +242,7 @@ def _unknown(
     names = {item.name for cls in (*suggest, ProgramConfig) for item in fields(cls)}
     names |= {"help", "help_all", "config"}
     suggested = [spelling for spelling, name in flags.items() if name in names]
-    meant = REMOVED.get(flag.lstrip("-").replace("-", "_"), "")
+    meant = REMOVED.get(flag.lstrip("-").removeprefix("no-").replace("-", "_"), "")
     meant = meant or (f"did you mean {flag} {text}?" if flag in flags else "")
     whole = f"--{flag.lstrip('-')}"  # `-nodes`
     meant = meant or (f"did you mean {whole}?" if whole in flags else "")

@@ -85,7 +85,7 @@ class Slurm(Launcher):
         for line in batch_script.notes(os.environ):
             say_once(line)
         facts = self.assume()
-        if self._config.preflight:
+        if self.checks_nodes:
             batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
         return facts
 

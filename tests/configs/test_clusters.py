@@ -23,7 +23,7 @@ USERS = """
 launcher = "slurm"
 partition = "long"
 nodes = 8
-preflight = false
+snapshot = false
 [clusters.mine]
 nodes = 3
 """
@@ -53,11 +53,11 @@ def project(tmp_path, monkeypatch):
 def test_flags_win_then_the_project_then_the_user(project):
     line = CommandLine.of(["--on", "hpc", "--nodes", "2", "--", "train.py"])
     launch = line.launch
-    assert (launch.launcher, launch.most_nodes, launch.preflight) == ("slurm", 2, False)
+    assert (launch.launcher, launch.most_nodes, line.own.snapshot) == ("slurm", 2, False)
     assert (line.slurm.partition, line.slurm.account) == ("gpu", "lab")
     assert line.own.prologue == project / "setup" / "modules.sh"
     assert CommandLine.of(["--on", "mine"]).launch.most_nodes == 3
-    assert CommandLine.of(["--on=hpc", "--preflight", "--", "a.py"]).launch.preflight
+    assert CommandLine.of(["--on=hpc", "--snapshot", "--", "a.py"]).own.snapshot
     assert CommandLine.of(["--", "train.py"]).slurm.partition is None
 
 
@@ -92,6 +92,7 @@ def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     ("[clusters.a]\nnodes = [1, 2]\n", "muster.toml:2: nodes: expected one value"),
     ("[clusters.a]\naccount = ['x', 2]\n", "muster.toml:2: account: expected one value"),
     ("[clusters.a]\npartition = []\n", "partition '': empty"),
+    ("[clusters.a]\npreflight = false\n", "muster.toml:2: unknown key 'preflight'; the nodes are"),
     ("[clusters.a]\nqos = ['x', 'y']\n", "muster.toml:2: qos: expected one value"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),
