@@ -51,6 +51,8 @@ FLAGS = {
     "leave it out: any --nproc-per-node is allowed": "oversubscribe",
     REFUSED["gpus"]: "G",
     REFUSED["chdir"]: "cwd workdir D",
+    "use --slurm constraint={value}": "C",
+    "use --slurm nodelist={value}": "w",
     "give this option of sbatch as --slurm {option}": (
         "begin clusters comment cpus-per-gpu deadline dependency distribution exclusive "
         "gpu-bind hint hold licenses mail-type mail-user mem-bind mem-per-cpu mem-per-gpu nice "

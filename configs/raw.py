@@ -31,6 +31,9 @@ REMOVED = {
     "compress_share": "it was topk's, which was removed; powersgd has compress_rank",
     "preflight": "the nodes are always checked; leave it out",
     "random_weights": "weights are random where --model is the path of a config.json",
+} | {
+    name: f"this option of sbatch is given by the setting slurm: --slurm {name}=VALUE"
+    for name in ("constraint", "nodelist", "qos", "reservation")
 }
 # Their defaults, unless these were null: a run's config.yaml has all settings of its release.
 REMOVED_DEFAULTS = {"compress_share": "0.01", "preflight": "true", "random_weights": "false"}

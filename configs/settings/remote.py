@@ -61,10 +61,6 @@ class SlurmConfig(Config):
     account: str | None = setting(
         None, "who is charged for the job; or one for each partition (x,y)", aliases=["-A"]
     )
-    qos: str | None = setting(None, "quality of service")
-    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
-    reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
-    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
     exclude: str | None = setting(
         None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
     )
@@ -78,7 +74,10 @@ class SlurmConfig(Config):
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: tuple[SbatchOption, ...] = setting(
-        (), "any other option of sbatch, KEY=VALUE; may be repeated", repeats=True, between="\n"
+        (),
+        "any other option of sbatch, such as qos=high; may be repeated",
+        repeats=True,
+        between="\n",
     )
     wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 FORM = "use KEY=VALUE, such as --slurm mail-type=END"
 # Options with a flag of ours, which does more than pass them on.
 WITH_FLAG = frozenset(
-    "account constraint cpus-per-task exclude gpus-per-node gres mem nodelist nodes partition qos "
-    "reservation time wait".split()
+    "account cpus-per-task exclude gpus-per-node gres mem nodes partition time wait".split()
 )
 OUTPUT = "what the job prints is in the run folder; --logs-dir chooses where"
 WORKERS = "Muster starts one task on each node; --nproc-per-node is the number of its workers"
@@ -66,11 +65,12 @@ KNOWN = (
     | REFUSED.keys()
     | SWITCHES
     | frozenset(
-        "acctg-freq batch bb bbf begin cluster-constraint clusters comment core-spec "
+        "acctg-freq batch bb bbf begin cluster-constraint clusters comment constraint core-spec "
         "cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution "
         "extra-node-info gpu-bind gpu-freq gres-flags hint job-name kill-on-invalid-dep licenses "
         "mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile "
-        "power prefer priority profile sockets-per-node switches thread-spec threads-per-core "
+        "nodelist power prefer priority profile qos reservation sockets-per-node switches "
+        "thread-spec threads-per-core "
         "time-min tmp wait-all-nodes wckey".split()
     )
 )

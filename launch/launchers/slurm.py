@@ -36,7 +36,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
+    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --slurm nodelist=... chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:

@@ -10,6 +10,7 @@ import pytest
 from configs import cli, clusters
 from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
+from launch.slurm.batch_script import given_options
 from muster import ownership
 from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
@@ -71,6 +72,12 @@ def test_partitions_and_accounts_may_be_lists(project):
     ]  # fmt: skip
 
 
+def test_flags_add_options_of_sbatch_to_those_of_a_cluster(project):
+    (project / "muster.toml").write_text('[clusters.a]\nslurm = ["qos=low", "hold"]\n')
+    line = CommandLine.of(["--on", "a", "--slurm", "qos=high", "--slurm", "nice", "--", "a.py"])
+    assert given_options(line.slurm) == {"qos": "high", "hold": True, "nice": True}
+
+
 def test_a_cluster_minds_no_program_and_no_other_launcher(project):
     line = CommandLine.of(["--on", "hpc", "--launcher", "local"])  # our trainer has no prologue
     assert line.launch.launcher == "local" and line.train is not None
@@ -92,8 +99,8 @@ def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     ("[clusters.a]\nnodes = [1, 2]\n", "muster.toml:2: nodes: expected one value"),
     ("[clusters.a]\naccount = ['x', 2]\n", "muster.toml:2: account: expected one value"),
     ("[clusters.a]\npartition = []\n", "partition '': empty"),
-    ("[clusters.a]\npreflight = false\n", "muster.toml:2: unknown key 'preflight'; the nodes are"),
-    ("[clusters.a]\nqos = ['x', 'y']\n", "muster.toml:2: qos: expected one value"),
+    ("[clusters.a]\ntime = ['x', 'y']\n", "muster.toml:2: time: expected one value"),
+    ("[clusters.a]\nqos = 'x'\n", "muster.toml:2: unknown key 'qos'; this option of sbatch is"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),
     ("[clusters.a]\nnodes = \n", "muster.toml:2: not TOML: Invalid value"),
