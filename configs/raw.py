@@ -32,7 +32,7 @@ REMOVED = {
     "preflight": "the nodes are always checked; leave it out",
     "random_weights": "weights are random where --model is the path of a config.json",
 } | {
-    name: f"this option of sbatch is given by the setting slurm: --slurm {name}=VALUE"
+    name: f"give this option of sbatch as --slurm {name}=VALUE, or as slurm in a file"
     for name in ("constraint", "nodelist", "qos", "reservation")
 }
 # Their defaults, unless these were null: a run's config.yaml has all settings of its release.

@@ -100,7 +100,7 @@ def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     ("[clusters.a]\naccount = ['x', 2]\n", "muster.toml:2: account: expected one value"),
     ("[clusters.a]\npartition = []\n", "partition '': empty"),
     ("[clusters.a]\ntime = ['x', 'y']\n", "muster.toml:2: time: expected one value"),
-    ("[clusters.a]\nqos = 'x'\n", "muster.toml:2: unknown key 'qos'; this option of sbatch is"),
+    ("[clusters.a]\nqos = 'x'\n", "muster.toml:2: unknown key 'qos'; give this option of"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),
     ("[clusters.a]\nnodes = \n", "muster.toml:2: not TOML: Invalid value"),

@@ -55,7 +55,7 @@ MEANT = [
     (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
     (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
     (["--comment", "a b"], "--comment; give this option of sbatch as --slurm comment='a b'"),
-    (["--qos", "high"], "--qos; this option of sbatch is given by the setting slurm: --slurm qos="),
+    (["--qos", "high"], "--qos; give this option of sbatch as --slurm qos=VALUE"),
     (["-C", "a100"], "-C; use --slurm constraint=a100"),
     (["--no-preflight"], "--no-preflight; the nodes are always checked; leave it out"),
     (["--gpus-per-task", "1"], "--gpus-per-task; use --gpus-per-node"),
