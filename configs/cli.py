@@ -102,12 +102,15 @@ def read(
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
     levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (own_settings, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
-    values = {name: item.default for name, item in by_name.items()}
+    values: dict[str, Any] = {name: item.default for name, item in by_name.items()}
     problems: list[str] = []
     for level, wrong in levels[:-1] if asks_help else levels:
         own = [setting for setting in level if setting.name in by_name]
         problems += wrong
+        before = values.get("slurm", ())
         values |= _values(own, by_name, problems)
+        if any(setting.name == "slurm" for setting in own):  # a cluster's options of sbatch stay
+            values["slurm"] = before + values["slurm"]
         problems += _one_size(values, own)
     if asks_help:
         names = first if first and "help_all" not in last else by_name
@@ -242,7 +245,7 @@ def _unknown(
     names = {item.name for cls in (*suggest, ProgramConfig) for item in fields(cls)}
     names |= {"help", "help_all", "config"}
     suggested = [spelling for spelling, name in flags.items() if name in names]
-    meant = REMOVED.get(flag.lstrip("-").replace("-", "_"), "")
+    meant = REMOVED.get(flag.lstrip("-").removeprefix("no-").replace("-", "_"), "")
     meant = meant or (f"did you mean {flag} {text}?" if flag in flags else "")
     whole = f"--{flag.lstrip('-')}"  # `-nodes`
     meant = meant or (f"did you mean {whole}?" if whole in flags else "")

@@ -20,7 +20,8 @@ from muster.run_files import project_of
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
 SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
-LISTS = ("partition",)  # settings whose values may also stand in a list
+# Settings whose values may also stand in a list, with what separates them in one text.
+LISTS = {"partition": ",", "slurm": "\n"}
 Clusters = dict[str, list[Given]]
 
 
@@ -113,7 +114,7 @@ def read(path: Path, types: Mapping[str, Any]) -> Clusters:
             name = key.replace("-", "_")
             where = f"{path}:{_line(text, cluster, key)} "
             if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
-                value = ",".join(value)
+                value = LISTS[name].join(value)
             if name not in types:
                 problems.append(f"{where}unknown key {key!r}{hint_for(name, types, problems)}")
             elif not isinstance(value, str | int | float):

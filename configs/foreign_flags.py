@@ -1,4 +1,4 @@
-"""Flags of other launchers, which users give by habit: what Muster has in their place.
+"""Flags and commands of other launchers, which users give by habit: what Muster has in their place.
 
 Options of sbatch that `--slurm` refuses are in `sbatch_options`. A flag that Muster has, too, is
 not here.
@@ -9,75 +9,79 @@ import shlex
 from configs.raw import OF_ACCELERATE
 from configs.settings.sbatch_options import CONTAINER, REFUSED
 
-NODES = "use --nodes {value}"  # the value as the user gave it
-EACH = "use --nproc-per-node {value}"
-TOTAL = "use --nodes and --nproc-per-node, the number of workers of each node"
-HOSTS = "use --hosts {value}"
-MEETING = "leave it out: Muster lets the nodes find each other"
-PLACE = "leave it out: Muster starts the workers of all nodes"
-NETWORK = "leave it out, or choose the network: --network 10.10.1.0/24"
-PYTHON = "activate it before, name its Python with --python, or use --prologue"
-MODULE = "it follows after --: -- -m {value}"
-NAME = "use --run-id {value}, the name of the run and of its job"
-LOGS = "use --logs-dir {value}"
-OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
-VARIABLE = "use --env {value}"
-OF_SBATCH = frozenset(  # those that users give most
-    "begin comment cpus-per-gpu deadline dependency distribution exclusive gpu-bind hint hold "
-    "licenses mail-type mail-user mem-bind mem-per-cpu mem-per-gpu nice no-kill prefer priority "
-    "switches threads-per-core tmp wckey".split()
-)
+# Flags, in all spellings, by what to use in place of them: {value} is what the user has given, and
+# {option} an option of sbatch with its value.
+FLAGS = {
+    "use --nodes {value}": "nnodes num-machines num-nodes",
+    "use --nproc-per-node {value}": (
+        "nproc npernode ppn perhost ntasks-per-node tasks-per-node num-gpus"
+    ),
+    "use --nodes and --nproc-per-node, the number of workers of each node": (
+        "num-processes n np num-proc ntasks nprocs"
+    ),
+    "use --nproc-per-node {value}, or give it to the program, after its name": "num-workers",
+    "use --nproc-per-node gpu": "multi-gpu",
+    "use --hosts {value}": "H host hostfile host-file machinefile",
+    "use --master-port {value}": "main-process-port port",
+    "leave it out: Muster lets the nodes find each other": (
+        "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone master-addr main-process-ip "
+        "local-addr"
+    ),
+    "leave it out: Muster starts the workers of all nodes": "node-rank machine-rank",
+    "it follows after --: -- -m {value}": "m module",
+    "use --run-id {value}, the name of the run and of its job": "J job-name name",
+    "use --logs-dir {value}": "log-dir",
+    "leave it out: what workers print is in the run folder, for which there is --logs-dir": (
+        "tee redirects o e output error"
+    ),
+    "leave it out: muster jobs logs shows what each worker prints": "verbose",
+    "leave it out: muster jobs logs and muster jobs stacks show more of a run": "debug",
+    "use --env {value}": "genv envs",
+    "use --env CUDA_VISIBLE_DEVICES={value}": "gpu-ids",
+    "use --env ACCELERATE_MIXED_PRECISION={value}": "mixed-precision",
+    "use --env OMP_NUM_THREADS={value}": "num-cpu-threads-per-process",
+    f"use --config {{value}} for a file of Muster's settings; {OF_ACCELERATE}": "config-file",
+    "activate it before, name its Python with --python, or use --prologue": (
+        "conda conda-env venv virtualenv"
+    ),
+    CONTAINER: "image image-id container-image docker apptainer singularity",
+    "use --detach": "detach-run background",
+    "use --detach, or --slurm dependency={value}": "d",
+    "use --time {value}": "walltime time-limit",
+    "leave it out: nothing has to be allowed": "allow-run-as-root",
+    "leave it out: any --nproc-per-node is allowed": "oversubscribe",
+    REFUSED["gpus"]: "G",
+    REFUSED["chdir"]: "cwd workdir D",
+    "use --slurm constraint={value}": "C",
+    "use --slurm nodelist={value}": "w",
+    "give this option of sbatch as --slurm {option}": (
+        "begin clusters comment cpus-per-gpu deadline dependency distribution exclusive "
+        "gpu-bind hint hold licenses mail-type mail-user mem-bind mem-per-cpu mem-per-gpu nice "
+        "no-kill prefer priority switches threads-per-core time-min tmp wckey"
+    ),
+}
+TEXTS = {name: text for text, names in FLAGS.items() for name in names.split()}
 # For Muster's own trainer.
 OF_TRAINER = {"mixed-precision": "use --precision {value}"}
-TEXTS = {
-    # torchrun
-    "nnodes": NODES,
-    "nproc": EACH,
-    **dict.fromkeys(("node-rank", "machine-rank"), PLACE),
-    **dict.fromkeys("rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone".split(), MEETING),
-    **dict.fromkeys(("master-addr", "main-process-ip", "local-addr"), MEETING),
-    **dict.fromkeys(("m", "module"), MODULE),
-    "log-dir": LOGS,
-    **dict.fromkeys(("tee", "redirects"), OUTPUT),
-    # accelerate
-    "num-machines": NODES,
-    "num-processes": TOTAL,
-    "main-process-port": "use --master-port {value}",
-    "multi-gpu": "use --nproc-per-node gpu",
-    "gpu-ids": "use --env CUDA_VISIBLE_DEVICES={value}",
-    "mixed-precision": "use --env ACCELERATE_MIXED_PRECISION={value}",
-    "num-cpu-threads-per-process": "use --env OMP_NUM_THREADS={value}",
-    "config-file": f"use --config {{value}} for a file of Muster's settings; {OF_ACCELERATE}",
-    # mpirun, horovodrun
-    **dict.fromkeys(("n", "np", "num-proc"), TOTAL),
-    **dict.fromkeys(("npernode", "ppn", "perhost"), EACH),
-    **dict.fromkeys(("H", "host", "hostfile", "host-file", "machinefile"), HOSTS),
-    **dict.fromkeys(("genv", "envs"), VARIABLE),
-    "allow-run-as-root": "leave it out: nothing has to be allowed",
-    "oversubscribe": "leave it out: any --nproc-per-node is allowed",
-    # srun and sbatch
-    **dict.fromkeys(("ntasks", "nprocs"), TOTAL),
-    **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), EACH),
-    "G": REFUSED["gpus"],
-    **dict.fromkeys(("J", "job-name", "name"), NAME),
-    **dict.fromkeys(("o", "e", "output", "error"), OUTPUT),
-    "d": "use --detach, or --slurm dependency={value}",
-    # deepspeed, SkyPilot
-    "num-nodes": NODES,
-    "num-gpus": EACH,
-    "detach-run": "use --detach",
-    # environments and containers
-    **dict.fromkeys(("conda", "conda-env", "venv", "virtualenv"), PYTHON),
-    **dict.fromkeys("image image-id container-image docker apptainer".split(), CONTAINER),
-    "singularity": CONTAINER,
-    # other names of ours
-    "port": "use --master-port {value}",
-    "num-workers": "use --nproc-per-node {value}, or give it to the program, after its name",
-    **dict.fromkeys(("cwd", "workdir", "D"), REFUSED["chdir"]),
-    "background": "use --detach",
-    **dict.fromkeys(("walltime", "time-limit"), "use --time {value}"),
-    "debug": "leave it out: muster jobs logs and muster jobs stacks show more of a run",
-    "verbose": "leave it out: muster jobs logs shows what each worker prints",
+
+SIZES = "--nodes and --nproc-per-node"
+HOSTS = "--nodes or --hosts, and --nproc-per-node"
+MPI = (
+    *("mpirun", "mpirun.mpich", "mpirun.openmpi", "orterun", "prterun"),
+    *("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi"),
+)
+# Commands and modules that start workers, with what to use in place of their most common flags.
+LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), SIZES),
+    **dict.fromkeys(
+        ("accelerate launch", "accelerate-launch", "accelerate.commands.launch")
+        + ("accelerate.commands.accelerate_cli launch",),
+        f"{SIZES}; for its own settings there is --workers accelerate",
+    ),
+    **dict.fromkeys((*MPI, "horovodrun", "horovod.runner.launch"), HOSTS),
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), HOSTS),
+    "srun": f"{SIZES}; Muster has --partition and other options of sbatch, too",
+    **dict.fromkeys(("muster run", "muster.command run"), SIZES),
 }
 
 
@@ -87,10 +91,5 @@ def advice(name: str, value: str, *, trains: bool) -> str:
     `trains`: Muster's own trainer runs.
     """
     quoted = shlex.quote(value) if value else "..."
-    if text := (OF_TRAINER.get(name) if trains else None) or TEXTS.get(name):
-        return text.format(value=quoted)
-    if name in REFUSED:
-        return REFUSED[name]
-    if name in OF_SBATCH:
-        return f"give this option of sbatch as --slurm {name}{f'={quoted}' if value else ''}"
-    return ""
+    text = (OF_TRAINER.get(name) if trains else None) or TEXTS.get(name) or REFUSED.get(name, "")
+    return text.format(value=quoted, option=f"{name}={quoted}" if value else name)

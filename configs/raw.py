@@ -27,7 +27,16 @@ OF_ACCELERATE = (
 # Values that a release had, and what to use instead.
 REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 # Settings that a release had, and what to use instead.
-REMOVED = {"compress_share": "it was topk's, which was removed; powersgd has compress_rank"}
+REMOVED = {
+    "compress_share": "it was topk's, which was removed; powersgd has compress_rank",
+    "preflight": "the nodes are always checked; leave it out",
+    "random_weights": "weights are random where --model is the path of a config.json",
+} | {
+    name: f"give this option of sbatch as --slurm {name}=VALUE, or as slurm in a file"
+    for name in ("constraint", "nodelist", "qos", "reservation")
+}
+# Their defaults, unless these were null: a run's config.yaml has all settings of its release.
+REMOVED_DEFAULTS = {"compress_share": "0.01", "preflight": "true", "random_weights": "false"}
 
 
 class Given(NamedTuple):
@@ -59,12 +68,12 @@ def alike(name: str, known_names: Collection[str]) -> str:
 
 
 def hint_for(name: str, known_names: Collection[str], problems: Collection[str]) -> str:
-    """The end of a line about an unknown name: a similar name, or else all known names.
+    """The end of a line about an unknown name: what replaces it, a similar one, or all known names.
 
     It does not list them again if one of the earlier `problems` does.
     """
-    if similar := alike(name, known_names):
-        return f"; {similar}"
+    if meant := REMOVED.get(name) or alike(name, known_names):
+        return f"; {meant}"
     known = f"; known: {', '.join(sorted(known_names))}"
     return "" if any(problem.endswith(known) for problem in problems) else known
 
@@ -169,16 +178,21 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
+        if name in REMOVED and _text(value) == REMOVED_DEFAULTS.get(name, "null"):
+            continue
         if name not in known_names:
-            removed = f"; {REMOVED[name]}" if name in REMOVED else ""
-            hint = removed or hint_for(name, known_names, problems)
+            hint = hint_for(name, known_names, problems)
             problems.append(f"{where}unknown key {key.value!r}{hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")
         elif not isinstance(value, yaml.ScalarNode):
             problems.append(f"{where}{name}: expected one value, got a list or a mapping")
         else:
-            empty = value.tag == "tag:yaml.org,2002:null"
-            settings.append(Given(name, "null" if empty else value.value, where))
+            settings.append(Given(name, _text(value), where))
         seen.add(name)
     return settings, problems
+
+
+def _text(value: yaml.Node) -> Any:
+    """A value as it is written; null, if nothing is."""
+    return "null" if value.tag == "tag:yaml.org,2002:null" else value.value

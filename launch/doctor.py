@@ -64,11 +64,11 @@ HEEDED = (
     setting_names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
-    | {"data_dir", "json", "on", "preflight", "python"}  # the doctor is the preflight
+    | {"data_dir", "json", "on", "python"}
 )
 # Of these, --help leaves out those that are seldom needed for a check.
 SHOWN = (HEEDED | setting_names(DoctorConfig)) - {
-    *"preflight overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
+    *"overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
     "Check the nodes of a run before it starts: whether they answer, and reach each other on a "
@@ -126,10 +126,10 @@ def main() -> int:
     unheeded = [one.spelt for one in line.given_flags(setting_names(*CLASSES) - HEEDED)]
     if unheeded:
         print(f"only for the run itself, not checked here: {', '.join(dict.fromkeys(unheeded))}")
-    # The nodes were already checked.
-    settings = replace(checked, launcher=name, preflight=False)
+    settings = replace(checked, launcher=name)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
+    launcher.checks_nodes = False  # before it measures: the rows are of these checks
     facts = launcher.assume()
     program = UserProgram(words, own, launch, line.run, Path.cwd()) if words else None
     if program and as_asked.sees_python:  # then the workers have the Python that is chosen here

@@ -270,7 +270,6 @@ class LaunchConfig(Config):
         form="use DIR, or DIR:PLACE",
         path=True,
     )
-    preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
         0, "how often a run that fails restarts, from its last checkpoint", least=0
     )

@@ -59,10 +59,6 @@ class SlurmConfig(Config):
         None, "where the job waits; of several (a,b) the first that can starts it", aliases=["-p"]
     )
     account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
-    qos: str | None = setting(None, "quality of service")
-    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
-    reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
-    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
     exclude: str | None = setting(
         None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
     )
@@ -76,7 +72,10 @@ class SlurmConfig(Config):
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: tuple[SbatchOption, ...] = setting(
-        (), "any other option of sbatch, KEY=VALUE; may be repeated", repeats=True, between="\n"
+        (),
+        "any other option of sbatch, such as qos=high; may be repeated",
+        repeats=True,
+        between="\n",
     )
     wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
 

@@ -64,9 +64,10 @@ class TaskConfig:
 
     task: str = setting("quickstart", "what to train", files="train.tasks")
     data_dir: Path | None = setting(None, "folder with the task's own files (default: the Hub)")
-    model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
+    model: str | None = setting(
+        None, "Hub name, folder, or config.json: random weights (default: the task's)"
+    )
     tokenizer: str | None = setting(None, "Hub name, folder, or vocab.txt (default: the model's)")
-    random_weights: bool = setting(False, "start from random weights, not the model's own")
     new_head: bool = setting(
         False, "replace the head of --model by a new one for the task's labels"
     )
@@ -188,8 +189,6 @@ class TrainConfig(
             f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
                 steps is not None and self.warmup_steps > steps,
-            "--new-head does not go with --random-weights, which makes all weights new":
-                self.new_head and self.random_weights,
             "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
                 self.backend == "nccl" and self.device == "cpu",
         })  # fmt: skip

@@ -76,6 +76,7 @@ class Launcher(ABC):
     unused = frozenset[str]()  # settings without effect here
     sees_python = True  # whether the workers' Python is a file that this machine sees
     waits_for_nodes = True  # whether a restart waits for missing nodes, which may be rebooting
+    checks_nodes = True  # when it probes them
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -36,7 +36,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
+    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --slurm nodelist=... chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:
@@ -85,7 +85,7 @@ class Slurm(Launcher):
         for line in batch_script.notes(os.environ):
             say_once(line)
         facts = self.assume()
-        if self._config.preflight:
+        if self.checks_nodes:
             batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
         return facts
 

@@ -54,7 +54,7 @@ class Ssh(Launcher):
             chosen = self._choose(specs, probes)
             nodes = _facts(specs, survey.names_of(probes), probes, chosen.addresses)
             self._refuse_without_gpus(nodes)
-            if self._config.preflight:
+            if self.checks_nodes:
                 workers = self.workers_python
                 findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
                 # agents check this with the number of workers that share it, unknown here

@@ -16,7 +16,6 @@ from configs import cli
 from configs.settings.launch import PLACEHOLDERS, LaunchConfig, ProgramConfig, RunConfig
 from launch.programs import other_launchers, python_choice
 from launch.programs.base import Sources
-from launch.programs.known_launchers import SCRIPTS
 from launch.programs.project_snapshot import path_on_nodes
 from launch.programs.python_choice import (
     OF_PATH,
@@ -103,10 +102,7 @@ class UserProgram:
             UsageError: the program or its Python does not exist, the Python lacks the package that
                 starts workers, or the program starts workers itself.
         """
-        if self._wrap or not _is_plain_script(self._words[0]):
-            refuse(other_launchers.problems(self._words, self._wrap))
-            for line in other_launchers.notes(self._words, self._cwd):
-                python_choice.say_once(f"note: {line}")
+        refuse(other_launchers.problems(self._words, self._wrap))
         for line in self._notes_on_placeholders():
             python_choice.say_once(f"note: {line}")
         self._nodes_own = python
@@ -257,11 +253,6 @@ def parse_program(words: Sequence[str], cwd: Path) -> Program:
 
 def _may_have_placeholders(words: Sequence[str]) -> bool:
     return words[0] != "--function" and any("{" in word for word in words)
-
-
-def _is_plain_script(word: str) -> bool:
-    """Whether a word is a script of Python, and not that of another launcher."""
-    return word.endswith(".py") and Path(word).name not in SCRIPTS
 
 
 def name_of(words: Sequence[str]) -> str:

@@ -217,7 +217,7 @@ def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, project, t
     sending = f"{many}:{tmp_path}/$SLURMD_NODENAME/set"
     cluster.exec("node1", "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(full))
     try:
-        runs += ["--nodelist", "node0,node1", "--send", sending]
+        runs += ["--slurm", "nodelist=node0,node1", "--send", sending]
         argv = ways.WAYS["slurm"](cluster, 2, *runs, "--", "reads.py")
         code, out, err = ways.call(cluster, argv, cwd=project)
         assert code == 1, out + err

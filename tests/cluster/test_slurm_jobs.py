@@ -33,7 +33,7 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
         ("--nodes 9 --sync ddp", "--nodes 9, but partition main has 4 nodes"),
         ("--partition short --time 3", "--time 3, but partition short allows 2:00"),
         ("--gres unicorn:1", f"{refused}Invalid generic resource"),
-        ("--constraint purple", refused),
+        ("--slurm constraint=purple", refused),
         ("--hosts a,b", "--hosts has no effect with --launcher slurm"),
     ]:
         code, out, err = submit(cluster, *settings.split(), "--logs-dir", str(tmp_path))

@@ -10,6 +10,7 @@ import pytest
 from configs import cli, clusters
 from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
+from launch.slurm.batch_script import given_options
 from muster import ownership
 from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
@@ -23,7 +24,7 @@ USERS = """
 launcher = "slurm"
 partition = "long"
 nodes = 8
-preflight = false
+snapshot = false
 [clusters.mine]
 nodes = 3
 """
@@ -53,11 +54,11 @@ def project(tmp_path, monkeypatch):
 def test_flags_win_then_the_project_then_the_user(project):
     line = CommandLine.of(["--on", "hpc", "--nodes", "2", "--", "train.py"])
     launch = line.launch
-    assert (launch.launcher, launch.most_nodes, launch.preflight) == ("slurm", 2, False)
+    assert (launch.launcher, launch.most_nodes, line.own.snapshot) == ("slurm", 2, False)
     assert (line.slurm.partition, line.slurm.account) == ("gpu", "lab")
     assert line.own.prologue == project / "setup" / "modules.sh"
     assert CommandLine.of(["--on", "mine"]).launch.most_nodes == 3
-    assert CommandLine.of(["--on=hpc", "--preflight", "--", "a.py"]).launch.preflight
+    assert CommandLine.of(["--on=hpc", "--snapshot", "--", "a.py"]).own.snapshot
     assert CommandLine.of(["--", "train.py"]).slurm.partition is None
 
 
@@ -66,6 +67,12 @@ def test_partitions_may_be_a_list(project):
     (project / "muster.toml").write_text(lists)
     slurm = CommandLine.of(["--on", "two", "--", "train.py"]).slurm
     assert (slurm.partition, slurm.account) == ("short,main", "x")
+
+
+def test_flags_add_options_of_sbatch_to_those_of_a_cluster(project):
+    (project / "muster.toml").write_text('[clusters.a]\nslurm = ["qos=low", "hold"]\n')
+    line = CommandLine.of(["--on", "a", "--slurm", "qos=high", "--slurm", "nice", "--", "a.py"])
+    assert given_options(line.slurm) == {"qos": "high", "hold": True, "nice": True}
 
 
 def test_a_cluster_minds_no_program_and_no_other_launcher(project):
@@ -90,7 +97,8 @@ def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
     ("[clusters.a]\npartition = ['x', 2]\n", "muster.toml:2: partition: expected one value"),
     ("[clusters.a]\naccount = ['x', 'y']\n", "muster.toml:2: account: expected one value"),
     ("[clusters.a]\npartition = []\n", "partition '': empty"),
-    ("[clusters.a]\nqos = ['x', 'y']\n", "muster.toml:2: qos: expected one value"),
+    ("[clusters.a]\ntime = ['x', 'y']\n", "muster.toml:2: time: expected one value"),
+    ("[clusters.a]\nqos = 'x'\n", "muster.toml:2: unknown key 'qos'; give this option of"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),
     ("[clusters.a]\nnodes = \n", "muster.toml:2: not TOML: Invalid value"),

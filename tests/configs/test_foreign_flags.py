@@ -27,9 +27,9 @@ def accepted() -> set[str]:
 
 
 def test_every_flag_of_ours_that_is_named_exists():
-    texts = [*foreign_flags.TEXTS.values(), *foreign_flags.OF_TRAINER.values()]
-    named = {flag for text in [*texts, *sbatch_options.REFUSED.values()]
-             for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}  # fmt: skip
+    texts = [*foreign_flags.FLAGS, *foreign_flags.OF_TRAINER.values()]
+    texts += [*sbatch_options.REFUSED.values(), *foreign_flags.LAUNCHERS.values()]
+    named = {flag for text in texts for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}
     assert len(named) > 10 and named <= accepted()
 
 
@@ -55,6 +55,9 @@ MEANT = [
     (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
     (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
     (["--comment", "a b"], "--comment; give this option of sbatch as --slurm comment='a b'"),
+    (["--qos", "high"], "--qos; give this option of sbatch as --slurm qos=VALUE"),
+    (["-C", "a100"], "-C; use --slurm constraint=a100"),
+    (["--no-preflight"], "--no-preflight; the nodes are always checked; leave it out"),
     (["--gpus-per-task", "1"], "--gpus-per-task; use --gpus-per-node"),
     (["--output", "x"], "--output; leave it out: what workers print is in the run folder"),
     (["--job-name", "x"], "--job-name; use --run-id x"),

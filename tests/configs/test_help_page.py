@@ -70,8 +70,8 @@ def test_known_values_are_shown():
 def test_every_switch_and_the_limit_of_time_show_their_default():
     flags = lines_of(page(*CLASSES).format_help())
     switches = [text for flag, text in flags.items() if f", --no-{flag[2:]}" in text]
-    assert len(switches) > 20 and all(re.search(r"\(default: (on|off)\)$", it) for it in switches)
-    assert flags["--preflight"].endswith("(default: on)")
+    assert len(switches) > 15 and all(re.search(r"\(default: (on|off)\)$", it) for it in switches)
+    assert flags["--snapshot"].endswith("(default: on)")
     assert flags["--time"].endswith(f"(default: {DEFAULT_TIME} minutes)")
     assert flags["--stop-grace-s"].startswith("--stop-grace-s SECONDS")
     assert flags["--stop-grace-s"].endswith("(default: 60)")
@@ -127,7 +127,7 @@ def test_help_of_a_score_has_what_is_of_use_without_training():
 
 def test_settings_are_shown_as_flags_take_them():
     text = shown(COMMAND, "config", "--no-snapshot")
-    assert "preflight: on  (default)\n" in text and "snapshot: off  (the command line)\n" in text
+    assert "on_hang: warn  (default)\n" in text and "snapshot: off  (the command line)\n" in text
     assert f"time: {DEFAULT_TIME}  (default)\n" in text
 
 

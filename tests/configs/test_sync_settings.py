@@ -52,6 +52,9 @@ def test_removed_setting_is_refused_by_name(tmp_path):
     replaced = "compress.share.*; it was topk's, which was removed; powersgd has compress_rank"
     with pytest.raises(UsageError, match=replaced):
         train_config("--compress-share", "0.1")
-    (tmp_path / "own.yaml").write_text("compress_share: 0.1\n")
+    path = tmp_path / "own.yaml"
+    path.write_text("compress_share: 0.1\n")
     with pytest.raises(UsageError, match=replaced):
-        train_config("--config", str(tmp_path / "own.yaml"))
+        train_config("--config", str(path))
+    path.write_text("compress_share: 0.01\npreflight: true\nqos: null\nlr: 0.5\n")
+    assert train_config("--config", str(path)).lr == 0.5  # a run's config.yaml has all settings

@@ -62,14 +62,14 @@ def test_flags_as_a_command_line_has_them():
         "nodes": "2:4",
         "hosts": ["node0", "node1"],
         "snapshot": False,
-        "preflight": True,
+        "quiet": True,
         "network": None,
         "env": {"TOKEN": "hidden"},
         "slurm": ["mail-type=END", "comment=mine"],
         "on": "cluster",
     }
     words, env = _flags(given)
-    line = "--nodes=2:4 --hosts=node0,node1 --no-snapshot --preflight --env=TOKEN"
+    line = "--nodes=2:4 --hosts=node0,node1 --no-snapshot --quiet --env=TOKEN"
     assert words == f"{line} --slurm=mail-type=END --slurm=comment=mine --on=cluster".split()
     assert "TOKEN" not in env and json.loads(env["MUSTER_ENV"]) == {"TOKEN": "hidden"}
     found, _ = _flags({"slurm": {"comment": "mine"}}, nodes=3, launcher=None)

@@ -86,9 +86,9 @@ REFUSED = [
 
 
 def test_all_problems_of_a_batch_job_are_named_at_once(tmp_path):
-    words = ["--max-restarts", "-1", "--partition", "gpu", "--", "python", "-O", "none.py"]
-    code, _, err = begin(tmp_path, *words)
-    starts = ("--task is a", "--max-restarts", "python -O", "--partition", "none.py: No such")
+    words = ["--max-restarts", "-1", "--partition", "gpu", "--python", "/a/python"]
+    code, _, err = begin(tmp_path, *words, "--", "/b/python", "none.py")
+    starts = ("--task is a", "--max-restarts", "--python", "--partition", "none.py: No such")
     assert code == 2 and all(f"error: {start}" in err for start in starts), err
 
 

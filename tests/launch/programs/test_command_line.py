@@ -167,7 +167,6 @@ def test_all_problems_of_a_command_line_are_named_at_once(tmp_path, monkeypatch)
 
 
 HIDDEN = [
-    (["--", "python", "-O", "tain.py"], "python -O: Muster starts Python itself"),
     (["--python", "/a/python", "--", "/b/python", "tain.py"], "--python /a/python, and /b/python"),
     (["--python", "nopython", "--", "tain.py"], "--python nopython: no such program"),
 ]

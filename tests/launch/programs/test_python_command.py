@@ -1,4 +1,4 @@
-"""`-- python train.py` is `-- train.py`; what cannot be kept of it is refused with what to type."""
+"""`-- python train.py` is `-- train.py`; with options of Python it is a command like any other."""
 
 import json
 import os
@@ -20,11 +20,9 @@ LOCAL = ["--launcher", "local", "--nodes", "2", "--workers", "manual"]
 REWRITTEN = {
     "python train.py --lr 1": (None, "train.py --lr 1"),
     "python3 -u train.py": (None, "train.py"),
-    "python -uu -u ./a/train.py -O": (None, "./a/train.py -O"),
-    "python -X faulthandler train.py": (None, "train.py"),
+    "python -u -u ./a/train.py -O": (None, "./a/train.py -O"),
     "python -m package.module -m x": (None, "-m package.module -m x"),
-    "python -um package": (None, "-m package"),
-    "python -mpackage": (None, "-m package"),
+    "python -u -m package": (None, "-m package"),
     "python3.12 train.py": ("python3.12", "train.py"),
     "/opt/conda/bin/python -u train.py": ("/opt/conda/bin/python", "train.py"),
     "./venv/bin/python3 train.py": ("./venv/bin/python3", "train.py"),
@@ -45,6 +43,7 @@ COMMANDS = [
     *("env python train.py", "uv run python train.py", "conda run -n a python train.py"),
     *("pythonista train.py", "bash -c", "./python.sh train.py", "ipython train.py"),
     "python --check-hash-based-pycs never train.py",
+    *("python -O train.py", "/a/python -uBs train.py", "python -W error -m package", "python -m"),
 ]
 
 
@@ -58,24 +57,6 @@ def refusal(*argv: str) -> str:
     with pytest.raises(UsageError) as refused:
         CommandLine.of(argv)
     return str(refused.value)
-
-
-REFUSED = {
-    "python -O t.py": "--env PYTHONOPTIMIZE=1 -- t.py",
-    "python -OO t.py": "--env PYTHONOPTIMIZE=2 -- t.py",
-    "python -uBs t.py -x": "--env PYTHONDONTWRITEBYTECODE=1 --env PYTHONNOUSERSITE=1 -- t.py -x",
-    "python -W error t.py": "--env PYTHONWARNINGS=error -- t.py",
-    "python -Wignore::UserWarning -m p": "--env PYTHONWARNINGS=ignore::UserWarning -- -m p",
-    "/a/python -X dev t.py": "--python /a/python --env PYTHONDEVMODE=1 -- t.py",
-    "python -I t.py": "-- env python -I t.py",
-    "/a/python -O -E t.py": "-- env /a/python -O -E t.py",
-}
-
-
-@pytest.mark.parametrize("typed", REFUSED)
-def test_options_of_python_are_refused_with_what_to_type(typed):
-    assert refusal("--", *typed.split()).endswith(f"; type {REFUSED[typed]}")
-    CommandLine.of(REFUSED[typed].split())  # which is accepted
 
 
 def test_another_interpreter_beside_python_is_refused_with_what_to_type():
@@ -170,6 +151,15 @@ def test_a_run_of_it_shows_the_traceback_and_records_the_script(tmp_path):
     run_dir = only_run(tmp_path / "logs")
     (first, *_) = json.loads((run_dir / "launch.json").read_text())["nodes"]
     assert first["argv"][-1] == "train.py" and run_dir.name.endswith("-train-2x1")
+
+
+def test_options_of_python_take_effect_in_each_rank(tmp_path):
+    write(
+        tmp_path, {"train.py": "import os\nopen(os.environ['RANK'], 'x').write(str(__debug__))\n"}
+    )
+    code, _, err = submit(*LOCAL, "--", "python", "-O", "train.py", cwd=tmp_path)
+    assert code == 0, err
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["False", "False"]
 
 
 SHELL = """if [ "$RANK" = 1 ]; then printf '\\033[2Jno data in /x\\n' >&2; exit 7; fi

@@ -34,7 +34,7 @@ def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
 
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
-    code, _, err = finish(start(tmp_path, "--wait", "--no-preflight"))
+    code, _, err = finish(start(tmp_path, "--wait"))
     assert code == 1 and "Slurm forgot job 12" in err
 
 
@@ -42,7 +42,7 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
     """One that never had a leader: it was cancelled while it was pending, for example."""
     slurm.job_is(state)
-    returned, out, err = finish(start(tmp_path, "--wait", "--no-preflight", "--json"))
+    returned, out, err = finish(start(tmp_path, "--wait", "--json"))
     assert returned == code, err
     waited = json.loads(out.splitlines()[-1])
     assert waited["kind"] == "ended" and not (tmp_path / "run" / "exit.json").exists()
@@ -52,13 +52,13 @@ def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
 
 
 def test_detached_command_returns_number_of_the_job_or_refusal(slurm, tmp_path):
-    code, out, err = finish(start(tmp_path, "--detach", "--wait", "--json", "--no-preflight"))
+    code, out, err = finish(start(tmp_path, "--detach", "--wait", "--json"))
     (submitted,) = map(json.loads, out.splitlines())
     assert (code, submitted["kind"], submitted["job_id"]) == (0, "submitted", "12"), err
     assert "muster jobs cancel run" in err
     slurm.job_is("FAILED")
     slurm.refuses("sbatch: error: Job violates accounting policy")
-    flags = ("--detach", "--overwrite", "--json", "--no-preflight")
+    flags = ("--detach", "--overwrite", "--json")
     code, out, err = finish(start(tmp_path, *flags))
     assert code == 1 and "Job violates accounting policy" in err
     assert [json.loads(line)["kind"] for line in out.splitlines()] == ["ended", "error"]
@@ -242,7 +242,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
 def test_flag_overrides_sbatch_variable_and_account_is_passed_on(slurm, tmp_path):
     env = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_WAIT": "1"}
     env |= {"SLURM_JWT": "token", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "3"}
-    flags = ["--no-preflight", "--partition", "main"]
+    flags = ["--partition", "main"]
     slurm.forget()  # job 7 is over, and only its variables are left
     code, out, err = finish(start(tmp_path, *flags, **env))
     assert code == 0, out + err

@@ -139,8 +139,9 @@ def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, mon
     monkeypatch.setattr(submit, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     (node,) = hosts("a")
     home = write(tmp_path / "homes" / "a", {".bashrc": BREAKS, "breaks": ""})
-    flags = ["--hosts", "a", "--remote-dir", node.repository, "--no-preflight"]
+    flags = ["--hosts", "a", "--remote-dir", node.repository]
     launcher = launcher_of(CommandLine.of([*flags, "--", "true"]))
+    launcher.checks_nodes = False
     flags += ["--workers", "manual", "--run-id", "run"]
     done = call(sys.executable, SUBMIT, *flags, "--", "true", cwd=home)
     end = json.loads((home / "logs/run/exit.json").read_text())

@@ -136,6 +136,7 @@ REFUSED = [
     ("{grid: {sync: ddp}}", "grid must be a list of settings"),
     ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
     ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
+    ("{base: {random_weights: true}}", "unknown flag --random-weights; weights are random where"),
     ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two runs of this name"),
     ("{grid: ", "mine.yaml:1: not YAML: "),
     ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),

@@ -67,7 +67,7 @@ class PreparedTask(Task):
         is_configuration = classifier.is_configuration(self.model)
         home = str(Path(self.model).parent) if is_configuration else self.model
         self.tokenizer = config.tokenizer or tokenizer or home
-        self.is_fresh = config.random_weights or is_configuration
+        self.is_fresh = is_configuration
         if config.pad == "max_length":
             self.pad_multiple = config.max_seq_length
 
