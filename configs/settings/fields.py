@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, field, fields
 from typing import Any, ClassVar
 
@@ -51,9 +51,9 @@ def named_in(problems: Iterable[str]) -> set[str]:
     return flags
 
 
-def applying(rules: Mapping[str, object]) -> Iterator[str]:
-    """The lines of the rules whose conditions hold."""
-    return (line for line, holds in rules.items() if holds)
+def applying(rules: Iterable[tuple[object, str]]) -> Iterator[str]:
+    """The lines of those pairs of a condition and a line whose condition is true."""
+    return (line for condition, line in rules if condition)
 
 
 class Config:

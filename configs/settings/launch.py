@@ -307,18 +307,19 @@ class LaunchConfig(Config):
         modules = self.preload or "torch"
         nodes = self.nodes or NodeCount(1, 1)
         first, last = self.port_range or (MIN_PORT, MAX_PORT)
-        yield from applying({
-            f"--preload {modules} is for --workers preload; here it is {self.workers}":
-                self.preload is not None and self.workers != "preload",
-            f"--preload {modules!r}: use names of modules, such as torch,transformers":
-                not all(part.isidentifier() for part in re.split("[.,]", modules)),
-            f"--nodes {nodes}: the first number must be the smaller one": nodes.least > nodes.most,
-            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes.most > MAX_NODES,
-            f"--port-range '{self.port_range}': {PORTS}":
-                not MIN_PORT <= first < last <= MAX_PORT,
-            "--on-hang restart needs --max-restarts, which is 0; give a number of restarts":
-                self.on_hang == "restart" and not self.max_restarts,
-        })  # fmt: skip
+        yield from applying([
+            (self.preload is not None and self.workers != "preload",
+             f"--preload {modules} is for --workers preload; here it is {self.workers}"),
+            (not all(part.isidentifier() for part in re.split("[.,]", modules)),
+             f"--preload {modules!r}: use names of modules, such as torch,transformers"),
+            (nodes.least > nodes.most,
+             f"--nodes {nodes}: the first number must be the smaller one"),
+            (nodes.most > MAX_NODES, f"--nodes must be at most {MAX_NODES} (got {nodes})"),
+            (not MIN_PORT <= first < last <= MAX_PORT,
+             f"--port-range '{self.port_range}': {PORTS}"),
+            (self.on_hang == "restart" and not self.max_restarts,
+             "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"),
+        ])  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
         workers = self.nproc_per_node or ()

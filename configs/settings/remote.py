@@ -87,13 +87,13 @@ class SlurmConfig(Config):
             if isinstance(value, str) and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
         limit = "1" if self.time is None else self.time
-        yield from applying({
-            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
-            "(1:30:00) or days-hours (1-12)":
-                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
-            "--gpus-per-node and --gres both ask for GPUs; give one of them":
-                self.gpus_per_node is not None and self.gres is not None,
-        })  # fmt: skip
+        yield from applying([
+            (not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
+             (f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
+              "(1:30:00) or days-hours (1-12)")),
+            (self.gpus_per_node is not None and self.gres is not None,
+             "--gpus-per-node and --gres both ask for GPUs; give one of them"),
+        ])  # fmt: skip
         accounts = _names(self.account)
         partitions = _names(self.partition)
         if len(accounts) > 1 and len(accounts) != len(partitions):
