@@ -22,9 +22,15 @@ def setting(default: Any, help: str, **more: Any) -> Any:
     --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
     `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
     `files`, or the default. None is always right. A text that may be a `path` may begin with `~`,
-    as a Path may.
+    as a Path may. If `path` is a function, it tells whether a text is a path, as seen from a
+    folder; in muster.toml such a path is relative to the file.
     """
     return field(default=default, metadata={"help": help, **more})
+
+
+def by_name(*classes: type) -> dict[str, Field[Any]]:
+    """The settings of these classes."""
+    return {item.name: item for cls in classes for item in fields(cls)}
 
 
 def flag(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +36,11 @@ class SbatchOption:
 class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and Muster's folder on them."""
 
-    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
+    ssh_config: Path | None = setting(
+        None,
+        "ssh's configuration file (default: ~/.ssh/config)",
+        path=lambda text, folder: text != "none",  # ssh's own word for no file
+    )
     user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
@@ -120,6 +124,16 @@ class SlurmConfig(Config):
             replace(self, account=account, partition=",".join(names))
             for account, names in partitions.items()
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoginConfig:
+    """How the login node of a cluster is reached from another machine."""
+
+    login: str
+    login_config: str | None = field(default=None, metadata={"path": lambda text, folder: True})
+    login_dir: str | None = None
+    login_python: str | None = None
 
 
 @dataclass(frozen=True)
