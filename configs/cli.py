@@ -4,7 +4,8 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -14,13 +15,21 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.raw import REMOVED, REMOVED_VALUES, SWITCH, Given, alike, from_file, with_home
-from configs.settings.fields import add_new, named_in
+from configs.raw import (
+    REMOVED,
+    REMOVED_VALUES,
+    SWITCH,
+    Given,
+    SettingsFile,
+    alike,
+    read_file,
+    with_home,
+)
+from configs.settings.fields import add_new, by_name, named_in
 from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
-from configs.settings.remote import SlurmConfig, SshConfig
+from configs.settings.remote import LoginConfig, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.checkout import CHECKOUT
-from muster.command import LOGIN
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
 
@@ -30,118 +39,118 @@ NOT_REPEATED = frozenset(
 )
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
-FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
-# What separates the values of a setting in one text, if it has several.
-BETWEEN = {
-    item.name: item.metadata["between"]
-    for cls in FILE_CLASSES
-    for item in fields(cls)
-    if "between" in item.metadata
-}
+IN_FILES = by_name(*FILE_CLASSES)
+FILE_KEYS = frozenset(IN_FILES) - NOT_REPEATED
 LONG_DASHES = "\u2013\u2014"  # a text processor makes them of two hyphens
 SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
 Fields = Mapping[str, Field[Any]]  # by name
+Instances = tuple[tuple[Any, ...], list[str]]  # one of each class, and a line for each problem
 # The settings that `muster.toml` may hold for a cluster.
-OF_CLUSTER = {
-    item.name: item.type
-    for cls in (LaunchConfig, SshConfig, SlurmConfig, ProgramConfig)
-    for item in fields(cls)
-    if item.name not in NOT_REPEATED
-} | {name: Path if name == "login_config" else str for name in LOGIN}
+OF_CLUSTER = by_name(LaunchConfig, SshConfig, SlurmConfig, ProgramConfig, LoginConfig)
+OF_CLUSTER = {name: item for name, item in OF_CLUSTER.items() if name not in NOT_REPEATED}
 
 
-def parse(
-    classes: Sequence[type],
-    argv: Sequence[str],
-    *,
-    prog: str,
-    description: str,
-    first: Collection[str] = (),
-    made: Sequence[type] | None = None,
-    example: str = "",
-) -> tuple[Any, ...]:
-    """One instance of each of `classes`, from `argv` and the YAML file of --config.
+@dataclass(frozen=True)
+class Parsed:
+    """A command line, with the file of --config or the task's recipe, and the cluster of --on."""
 
-    `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
-    `made`: the classes of the returned instances, by default all.
+    values: Mapping[str, Any]  # of all settings; a default replaces a wrong value
+    origin: Mapping[str, Given]  # of each value that is no default; also of settings read elsewhere
+    problems: Sequence[str]
+    piped: str | None  # the text of a --config that is a pipe, which cannot be read again
+
+    @property
+    def given(self) -> list[Given]:
+        """The settings that were given for this call: on its command line, or in its --config."""
+        return [each for each in self.origin.values() if each.source in ("command line", "file")]
+
+    @property
+    def flags(self) -> list[Given]:
+        """The settings that were given on the command line."""
+        return [each for each in self.origin.values() if each.source == "command line"]
+
+    def instances(self, classes: Sequence[type]) -> Instances:
+        """One instance of each of `classes`, and a line for each problem."""
+        problems = [*self.problems]
+        return tuple(_instance(cls, self.values, problems) for cls in classes), problems
+
+
+def parse(classes: Sequence[type], argv: Sequence[str], **page: Any) -> tuple[Any, ...]:
+    """One instance of each of `classes`; the other arguments are those of `parsed`.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
-    instances, problems = read(
-        classes, argv, prog=prog, description=description, first=first, made=made, example=example
-    )
+    instances, problems = parsed(classes, argv, **page).instances(classes)
     refuse(problems)
     return instances
 
 
-def read(
+def parsed(
     classes: Sequence[type],
     argv: Sequence[str],
     *,
     prog: str,
     description: str,
     first: Collection[str] = (),
-    made: Sequence[type] | None = None,
     example: str = "",
-) -> tuple[tuple[Any, ...], list[str]]:
-    """As `parse`, but return a line for each problem; a default replaces a wrong value.
+    used: Sequence[type] | None = None,
+) -> Parsed:
+    """Read `argv`, whose flags are the fields of `classes`, and the files that it names.
+
+    `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
+    `used`: the classes with a use in this call, by default all; others are not suggested.
 
     Raises:
         UsageError: a file cannot be read; every problem of it at once.
         SystemExit: 0, after --help.
     """
-    by_name = {item.name: item for cls in classes for item in fields(cls)}
-    made = classes if made is None else made
-    own_settings, wrong_words = _settings_in(classes, argv, made)
-    last = {setting.name: setting.text for setting in own_settings}
-    path = Path(with_home(last["config"])) if "config" in last else None
-    if path is None and any(issubclass(cls, TrainConfig) for cls in made):
-        path = _recipe_of(last.get("task", TrainConfig.task))
-    of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
-    levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (own_settings, wrong_words)]
+    used = classes if used is None else used
+    settings = by_name(*classes)
+    typed, wrong_words = words_of(classes, argv, used)
+    last = {setting.name: setting.text for setting in typed}
+    file = SettingsFile("", (), ())
+    piped = None
+    recipe = _recipe_of(last.get("task", TrainConfig.task))
+    if "config" in last:
+        path = Path(with_home(last["config"]))
+        file = read_file(path, FILE_KEYS)
+        piped = None if path.is_file() else file.text
+    elif any(issubclass(cls, TrainConfig) for cls in used) and recipe.exists():
+        file = read_file(recipe, FILE_KEYS)
+        file = file._replace(settings=[each._replace(source="recipe") for each in file.settings])
+    levels = [(file.settings, file.problems), (cluster(last.get("on")), ()), (typed, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
-    values: dict[str, Any] = {name: item.default for name, item in by_name.items()}
+    values: dict[str, Any] = {name: item.default for name, item in settings.items()}
+    origin: dict[str, Given] = {}
     problems: list[str] = []
     for level, wrong in levels[:-1] if asks_help else levels:
-        own = [setting for setting in level if setting.name in by_name]
+        known = [setting for setting in level if setting.name in settings]
         problems += wrong
         before = values.get("slurm", ())
-        values |= _values(own, by_name, problems)
-        if any(setting.name == "slurm" for setting in own):  # a cluster's options of sbatch stay
+        values |= _values(known, settings, problems)
+        if any(setting.name == "slurm" for setting in known):  # a cluster's options of sbatch stay
             values["slurm"] = before + values["slurm"]
-        problems += _one_size(values, own)
+        problems += _one_size(values, known)
+        for setting in level:
+            origin.pop(setting.name, None)  # in the order in which they were given
+            origin[setting.name] = setting
     if asks_help:
-        names = first if first and "help_all" not in last else by_name
+        names = first if first and "help_all" not in last else settings
         parser_of(classes, values, prog, description, names, example).print_help()
         sys.exit(0)
-    return tuple(_instance(cls, values, problems) for cls in made), problems
+    return Parsed(values, origin, problems, piped)
 
 
-def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
-    """The settings in `argv` and in the file of its --config, unchecked; the last of a name counts.
-
-    With `on_cluster` also those of the cluster that --on names.
-    """
-    own = typed(classes, argv)
-    last = {setting.name: setting.text for setting in own}
-    of_file = from_file(Path(with_home(last["config"])), FILE_KEYS)[0] if "config" in last else []
-    return [*of_file, *cluster(last.get("on") if on_cluster else None), *own]
-
-
-def typed(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """The settings in `argv` alone, unchecked; the last of a name counts."""
-    return _settings_in(classes, argv)[0]
-
-
-def cluster(name: str | None) -> list[Given]:
-    """The settings of a cluster in muster.toml, without those of its login node.
+@cache  # the runs of a sweep have the same cluster
+def cluster(name: str | None) -> Sequence[Given]:
+    """The settings of a cluster in muster.toml.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    return [] if name is None else clusters.settings_of(name, OF_CLUSTER)
+    return () if name is None else clusters.settings_of(name, OF_CLUSTER)
 
 
 def dashed(name: str) -> str:
@@ -172,7 +181,7 @@ def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
     """The name of the setting for each spelling of a flag; and those that are switches."""
     flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
     switches = {"help", "help_all"}
-    for item in (item for cls in classes for item in fields(cls)):
+    for item in by_name(*classes).values():
         spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
         if item.type is bool:
             switches.add(item.name)
@@ -181,13 +190,14 @@ def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
     return flags, switches
 
 
-def _settings_in(
+def words_of(
     classes: Sequence[type], argv: Sequence[str], suggest: Sequence[type] = ()
 ) -> tuple[list[Given], list[str]]:
-    """The settings in `argv`, and a line for each wrong word of it.
+    """The settings in `argv` alone, unchecked, and a line for each wrong word of it.
 
     Flags have dashes; underscores are equal to them. An abbreviation is an unknown flag, as a
-    misspelt one is; a line about it suggests a flag of the classes `suggest`.
+    misspelt one is; a line about it suggests a flag of the classes `suggest`. The last setting of a
+    name counts.
     """
     flags, switches = _spellings(classes)
     settings: list[Given] = []
@@ -242,8 +252,7 @@ def _unknown(
     see = "see --help"
     if ProgramConfig in suggest and TrainConfig not in suggest:
         see += ", or give it to the program, after its name"
-    names = {item.name for cls in (*suggest, ProgramConfig) for item in fields(cls)}
-    names |= {"help", "help_all", "config"}
+    names = {*by_name(*suggest, ProgramConfig), "help", "help_all", "config"}
     suggested = [spelling for spelling, name in flags.items() if name in names]
     meant = REMOVED.get(flag.lstrip("-").removeprefix("no-").replace("-", "_"), "")
     meant = meant or (f"did you mean {flag} {text}?" if flag in flags else "")
@@ -254,10 +263,9 @@ def _unknown(
     return f"unknown flag {word}; {meant or alike(flag, suggested) or see}"
 
 
-def _recipe_of(task: str) -> Path | None:
-    """The file that is read without --config: configs/TASK.yaml, if there is one."""
-    path = CHECKOUT / "configs" / f"{Path(task).name}.yaml"
-    return path if path.exists() else None
+def _recipe_of(task: str) -> Path:
+    """The file that is read without --config, if it exists."""
+    return CHECKOUT / "configs" / f"{Path(task).name}.yaml"
 
 
 def to_argv(config: TrainConfig) -> list[str]:
@@ -281,9 +289,9 @@ def _replaced(config: Any) -> set[str]:
 
 def for_bench(argv: Sequence[str]) -> list[str]:
     """Of the flags of a training those that the bench of collectives uses, too."""
-    unused = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
-    own = typed(FILE_CLASSES, argv)
-    return [word(setting.name, setting.text) for setting in own if setting.name not in unused]
+    unused = by_name(TrainConfig).keys() - OF_MEASUREMENT
+    typed, _ = words_of(FILE_CLASSES, argv)
+    return [word(setting.name, setting.text) for setting in typed if setting.name not in unused]
 
 
 def to_yaml(*configs: Any) -> str:
@@ -314,11 +322,11 @@ def _of_file(name: str, value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
-def _values(raw: Iterable[Given], by_name: Fields, problems: list[str]) -> dict[str, Any]:
+def _values(raw: Iterable[Given], settings: Fields, problems: list[str]) -> dict[str, Any]:
     """The values of the settings `raw`; each value of a wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
     for setting in raw:
-        item = by_name[setting.name]
+        item = settings[setting.name]
         try:
             value = _value(item, setting.text)
         except (ValueError, KeyError):
@@ -362,7 +370,8 @@ def _value(item: Field[Any], text: str) -> Any:
         return None
     hint = kinds[0]
     is_list = get_origin(hint) is tuple
-    parts = text.split(BETWEEN[item.name]) if is_list and item.name in BETWEEN else [text]
+    between = item.metadata.get("between")
+    parts = text.split(between) if is_list and between else [text]
     if hint is Path or "path" in item.metadata:
         parts = [with_home(part) for part in parts]
         if any(part.startswith("~") for part in parts):  # an unknown user, or one without a home
@@ -397,7 +406,9 @@ def text_of(name: str, value: Any) -> str:
     """A setting's value as flags and files have it; of several, all in one text."""
     if value is None:
         return "null"
-    return BETWEEN.get(name, "").join(map(str, value)) if type(value) is tuple else str(value)
+    if type(value) is not tuple:
+        return str(value)
+    return str(IN_FILES[name].metadata.get("between", "")).join(map(str, value))
 
 
 def _instance(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:

@@ -9,10 +9,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import SWITCH, Given, hint_for, text_of
+from configs.raw import SWITCH, Given, settings_in, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -23,10 +24,11 @@ SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings
 # Settings whose values may also stand in a list, with what separates them in one text.
 LISTS = {"partition": ",", "slurm": "\n"}
 Clusters = dict[str, list[Given]]
+Known = Mapping[str, Field[Any]]  # the settings of a cluster, by name
 
 
-def settings_of(name: str, types: Mapping[str, Any]) -> list[Given]:
-    """The settings of a cluster, in increasing priority; `types`: that of each known setting.
+def settings_of(name: str, known: Known) -> list[Given]:
+    """The settings of a cluster, in increasing priority.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
@@ -42,7 +44,7 @@ def settings_of(name: str, types: Mapping[str, Any]) -> list[Given]:
     )
     merged: Clusters = {}
     for path in paths:
-        for cluster, settings in read(path, types).items():
+        for cluster, settings in read(path, known).items():
             merged.setdefault(cluster, []).extend(settings)
     if name in merged:
         return merged[name]
@@ -74,7 +76,7 @@ def _of_project(cwd: Path) -> Iterator[Path]:
             return
 
 
-def read(path: Path, types: Mapping[str, Any]) -> Clusters:
+def read(path: Path, known: Known) -> Clusters:
     """The clusters of one file; a path in it is relative to the file's folder.
 
     Raises:
@@ -105,27 +107,34 @@ def read(path: Path, types: Mapping[str, Any]) -> Clusters:
         problems.append(f"{path}: clusters: expected tables, such as [clusters.hpc]")
         tables = {}
     for cluster, table in tables.items():
-        settings: list[Given] = []
-        clusters[cluster] = settings
         if not isinstance(table, dict):
             problems.append(f"{path}: clusters.{cluster}: expected a table: [clusters.{cluster}]")
             continue
-        for key, value in table.items():
-            name = key.replace("-", "_")
-            where = f"{path}:{_line(text, cluster, key)} "
-            if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
-                value = LISTS[name].join(value)
-            if name not in types:
-                problems.append(f"{where}unknown key {key!r}{hint_for(name, types, problems)}")
-            elif not isinstance(value, str | int | float):
-                problems.append(f"{where}{name}: expected one value, got a list or a table")
-            else:
-                written = str(value).lower() if isinstance(value, bool) else str(value)
-                if Path in (types[name], *get_args(types[name])) and not written.startswith("~"):
-                    written = str(path.parent / written)
-                settings.append(Given(name, written, where))
+        entries = (
+            (key, f"{path}:{_line(text, cluster, key)} ", _text_of(key, value, known, path.parent))
+            for key, value in table.items()
+        )
+        clusters[cluster] = settings_in(entries, known, problems, "cluster")
     refuse(problems)
     return clusters
+
+
+def _text_of(key: str, value: object, known: Known, folder: Path) -> str | None:
+    """A value as text, a relative path with `folder` before it; None: it has several values."""
+    name = key.replace("-", "_")
+    if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
+        return LISTS[name].join(value)
+    if not isinstance(value, str | int | float):
+        return None
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return str(folder / text) if name in known and _is_path(known[name], text, folder) else text
+
+
+def _is_path(item: Field[Any], text: str, folder: Path) -> bool:
+    """Whether the value of a setting is a path, without `~`; `folder`: where it may be a file."""
+    rule = item.metadata.get("path")
+    is_path = rule(text, folder) if callable(rule) else Path in (item.type, *get_args(item.type))
+    return is_path and not text.startswith("~")
 
 
 def _place(text: str, error: str) -> tuple[int, str]:

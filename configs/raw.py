@@ -1,9 +1,10 @@
 """Settings as text, before they get their types: those of a file, and values that were removed."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -13,10 +14,7 @@ from muster.similar_names import closest
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-# Limits of a file of settings, which a person writes.
-MOST_BYTES = 200_000
-DEEPEST = 20
-MOST_KEYS = 10_000
+MOST_BYTES = 200_000  # of a file of settings, which a person writes
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # The file that `accelerate config` writes: its keys, and what to use in its place.
 ACCELERATE_KEYS = {"compute_environment", "distributed_type"}
@@ -39,12 +37,16 @@ REMOVED = {
 REMOVED_DEFAULTS = {"compress_share": "0.01", "preflight": "true", "random_weights": "false"}
 
 
+Source = Literal["command line", "file", "recipe", "cluster"]
+
+
 class Given(NamedTuple):
     """One setting as text; a switch without a value has the text true or false."""
 
     name: str  # of the field
     text: str
     where: str = ""  # "FILE:LINE: " for one from a file
+    source: Source = "command line"
 
     @property
     def spelt(self) -> str:
@@ -86,41 +88,6 @@ def with_home(text: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111 (Path raises without a home)
 
 
-class ShallowLoader(yaml.SafeLoader):
-    """PyYAML's loader for what people write by hand.
-
-    It refuses deep nesting at once: the time to read it grows with more than the square of the
-    depth. It refuses blocks that merge others too often: they grow with each merge.
-    """
-
-    def flatten_mapping(self, node: Any) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > MOST_KEYS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"more than {MOST_KEYS} merged keys", node.start_mark
-            )
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (LookupError, AttributeError):  # PyYAML's own, on `!!bool maybe`
-            raise yaml.constructor.ConstructorError(
-                None, None, f"no value of {node.tag.rpartition(':')[2]}", node.start_mark
-            ) from None
-
-    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 (PyYAML's name)
-        self._refuse_depth(self.flow_level)
-        super().fetch_flow_collection_start(TokenClass)
-
-    def add_indent(self, column: int) -> bool:
-        self._refuse_depth(len(self.indents))
-        return bool(super().add_indent(column))
-
-    def _refuse_depth(self, depth: int) -> None:
-        if depth >= DEEPEST:
-            raise yaml.scanner.ScannerError(None, None, "nested too deeply", self.get_mark())
-
-
 def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """The text of a file that a person has written, on whatever system.
 
@@ -141,15 +108,39 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
         raise ValueError(f"not a text in UTF-8, in line {line}") from None
 
 
-def not_yaml(path: Path, error: yaml.YAMLError) -> str:
-    """`FILE:LINE: not YAML: ...` for an error of PyYAML."""
-    mark = getattr(error, "problem_mark", None)
-    line = f"{mark.line + 1}:" if mark else ""
-    return f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
+def read_yaml(path: Path, text: str, read: Callable[[str, type], Any]) -> Any:
+    """What `read`, a function of PyYAML, makes of a file's text.
+
+    Raises:
+        UsageError: the file is not YAML.
+        ValueError: it is not a text, or has a value that does not exist, such as the 31st of June.
+    """
+    try:
+        return read(text, yaml.SafeLoader)
+    except yaml.reader.ReaderError:
+        raise ValueError("not a text file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"{mark.line + 1}:" if mark else ""
+        why = getattr(error, "problem", None) or error
+        raise UsageError(f"{path}:{line} not YAML: {why}") from None
+    except (LookupError, AttributeError):  # PyYAML's own, as for `!!bool maybe`
+        raise UsageError(f"{path}: not YAML: a value does not fit its tag") from None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
 
 
-def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], list[str]]:
-    """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
+class SettingsFile(NamedTuple):
+    """A YAML file of `name: value` lines."""
+
+    text: str
+    settings: Sequence[Given]
+    problems: Sequence[str]  # a line for each wrong key
+
+
+@cache  # a pipe can be read only once, and the runs of a sweep have the same file
+def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
+    """Read a file of settings.
 
     Values stay text, so that `lr: 1e-4` and `lower_case: yes` mean the same as the flags.
 
@@ -157,42 +148,56 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
         UsageError: the file cannot be read, or is not such a file.
     """
     try:
-        root = yaml.compose(text_of(path), Loader=ShallowLoader)
+        text = text_of(path)
+        root = read_yaml(path, text, yaml.compose)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
-    except yaml.reader.ReaderError:
-        raise UsageError(f"--config {path}: not a text file") from None
     except ValueError as error:
         raise UsageError(f"--config {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(not_yaml(path, error)) from None
     if root is None:
-        return [], []
+        return SettingsFile(text, (), ())
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
     if ACCELERATE_KEYS & {str(key.value) for key, _ in root.value}:
         raise UsageError(f"--config {path} is a file of accelerate, not of Muster; {OF_ACCELERATE}")
-    settings: list[Given] = []
     problems: list[str] = []
-    seen: set[str] = set()
-    for key, value in root.value:
-        name = str(key.value).replace("-", "_")
-        where = f"{path}:{key.start_mark.line + 1}: "
-        if name in REMOVED and _text(value) == REMOVED_DEFAULTS.get(name, "null"):
+    entries = (
+        (key.value, f"{path}:{key.start_mark.line + 1}: ", _text_of_node(value))
+        for key, value in root.value
+    )
+    return SettingsFile(text, settings_in(entries, known_names, problems, "file"), problems)
+
+
+def _text_of_node(node: yaml.Node) -> str | None:
+    """The text of one value; None: it has several."""
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    return "null" if node.tag == "tag:yaml.org,2002:null" else str(node.value)
+
+
+def settings_in(
+    entries: Iterable[tuple[Any, str, str | None]],
+    known_names: Collection[str],
+    problems: list[str],
+    source: Source,
+) -> list[Given]:
+    """The settings of a file; each wrong one adds a line to `problems`.
+
+    An entry is a key, where it is, and the text of its value; None: it has several values.
+    """
+    settings: dict[str, Given] = {}
+    for key, where, text in entries:
+        name = str(key).replace("-", "_")
+        if name in REMOVED and text == REMOVED_DEFAULTS.get(name, "null"):
             continue
         if name not in known_names:
             hint = hint_for(name, known_names, problems)
-            problems.append(f"{where}unknown key {key.value!r}{hint}")
-        elif name in seen:
+            problems.append(f"{where}unknown key {key!r}{hint}")
+        elif name in settings:
             problems.append(f"{where}{name} is given twice")
-        elif not isinstance(value, yaml.ScalarNode):
-            problems.append(f"{where}{name}: expected one value, got a list or a mapping")
+        elif text is None:
+            several = "a list or a table" if source == "cluster" else "a list or a mapping"
+            problems.append(f"{where}{name}: expected one value, got {several}")
         else:
-            settings.append(Given(name, _text(value), where))
-        seen.add(name)
-    return settings, problems
-
-
-def _text(value: yaml.Node) -> Any:
-    """A value as it is written; null, if nothing is."""
-    return "null" if value.tag == "tag:yaml.org,2002:null" else value.value
+            settings[name] = Given(name, text, where, source)
+    return list(settings.values())

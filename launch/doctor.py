@@ -23,9 +23,9 @@ from rich.text import Text
 
 from configs import cli, console
 from configs.settings.fields import add_new, setting
-from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
+from configs.settings.launch import LaunchConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
-from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
+from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, checked_launcher
@@ -34,7 +34,6 @@ from launch.programs import trainer_python
 from launch.programs.command_line import (
     CLASSES,
     CommandLine,
-    of_class,
     setting_names,
     split_program,
     training,
@@ -82,39 +81,34 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 def main() -> int:
     flags, typed = split_program(reveal(own_arguments(), os.environ))
-    parsed, problems = cli.read(
-        [*CLASSES, DoctorConfig],
-        flags,
-        prog=as_typed(),
-        description=ABOUT,
-        first=SHOWN,
-        example="muster doctor --hosts hosts.txt -- train.py",
-        made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
+    classes = (*CLASSES, DoctorConfig)
+    example = "muster doctor --hosts hosts.txt -- train.py"
+    parsed = cli.parsed(
+        classes, flags, prog=as_typed(), description=ABOUT, first=SHOWN, example=example
     )
-    launch = of_class(LaunchConfig, parsed)
-    slurm = of_class(SlurmConfig, parsed)
-    train = of_class(TrainConfig, parsed)
-    given = cli.given([*CLASSES, DoctorConfig], flags)
+    settings, problems = parsed.instances(
+        [training(parsed) if cls is TrainConfig else cls for cls in classes]
+    )
+    launch, ssh, slurm, run, own, train, bench, doctor = settings
     if launch.json:
         json_output.begin()
     checked = replace(launch, master_port=None)  # that port may be in use by a run
-    ssh = of_class(SshConfig, parsed)
-    own = of_class(ProgramConfig, parsed)
     words, python, of_python = without_python(typed, own.python) if typed else ([], own.python, [])
     own = replace(own, python=python)
     add_new(problems, of_python)
     # with a program, too, the network is measured by Muster's own workers
     taken = {"quick"} | (OF_MEASUREMENT - setting_names(RunConfig) if words else set())
+    others = {name: item for name, item in parsed.origin.items() if name not in taken or item.where}
     line = CommandLine(
         checked,
         ssh,
         slurm,
         words,
-        [item for item in given if item.name not in taken or item.where],
-        run=of_class(RunConfig, parsed),
+        replace(parsed, origin=others),
+        run,
         own=own,
         train=train,
-        bench=of_class(BenchConfig, parsed),
+        bench=bench,
     )
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
@@ -123,12 +117,12 @@ def main() -> int:
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
-    unheeded = [one.spelt for one in line.given_flags(setting_names(*CLASSES) - HEEDED)]
-    if unheeded:
-        print(f"only for the run itself, not checked here: {', '.join(dict.fromkeys(unheeded))}")
-    settings = replace(checked, launcher=name)
+    unused = setting_names(*CLASSES) - HEEDED
+    if unheeded := [flag.spelt for flag in line.parsed.flags if flag.name in unused]:
+        print(f"only for the run itself, not checked here: {', '.join(unheeded)}")
+    measuring = replace(checked, launcher=name)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
-    launcher: Launcher = build(Settings(settings, ssh, slurm))
+    launcher: Launcher = build(Settings(measuring, ssh, slurm))
     launcher.checks_nodes = False  # before it measures: the rows are of these checks
     facts = launcher.assume()
     program = UserProgram(words, own, launch, line.run, Path.cwd()) if words else None
@@ -143,7 +137,7 @@ def main() -> int:
     if count := len(lines(rows, "FAIL")):
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         code = 1
-    elif not of_class(DoctorConfig, parsed).quick:
+    elif not doctor.quick:
         code, measured = _measure(launcher, name, launch, train, line.python)
     if not code:
         print(_conclusion(rows, measured))

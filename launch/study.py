@@ -54,6 +54,7 @@ def main() -> int:
         count = len(study.cells)
         runs = f"{count} {'run' if count == 1 else 'runs'}"
         print(f"study {study.source}: {runs} -> {study.folder}", flush=True)
+        more += cell_runs.config_flags(study)
         code = conclude(study, around_runs.run(study, more))
         if any(cell.state == "done" for cell in study.cells):
             around_runs.report(study.folder)

@@ -4,7 +4,7 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -63,6 +63,27 @@ def _signals_as_before() -> Iterator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+# What a process reads once, since a file may be a pipe.
+READ_ONCE = {
+    "configs.raw": "read_file",
+    "configs.cli": "cluster",
+    "launch.programs.command_line": "_read",
+}
+
+
+@pytest.fixture(autouse=True)
+def read_again() -> Callable[[], None]:
+    """Each test reads the files of settings again, and whenever it calls this."""
+
+    def forget() -> None:
+        for module, function in READ_ONCE.items():
+            if module in sys.modules:
+                getattr(sys.modules[module], function).cache_clear()
+
+    forget()
+    return forget
 
 
 @pytest.fixture

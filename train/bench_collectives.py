@@ -11,7 +11,6 @@ from dataclasses import fields
 from typing import Any
 
 from configs import cli
-from configs.cli import dashed
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, ByHand, TrainConfig
 from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import COLLECTIVES
@@ -34,17 +33,19 @@ HEADER = "#" + " ".join(f"{name:>{width}}" for name, _, width, _ in COLUMNS)[1:]
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     classes = [BenchConfig, TrainConfig, ByHand]
-    bench, config, by_hand = cli.parse(
+    parsed = cli.parsed(
         classes,
         argv,
         prog=f"python -m train.{NAME}",
         description="Time and check collectives, as one of the workers of a run.",
     )
+    (bench, config, by_hand), problems = parsed.instances(classes)
+    refuse(problems)
     without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
     refuse(
-        f"--{dashed(item.name)} is for training, not for this bench; leave it out"
-        for item in cli.given(classes, argv)
-        if item.name in without_use and not item.where
+        f"{setting.spelt} is for training, not for this bench; leave it out"
+        for setting in parsed.flags
+        if setting.name in without_use
     )
     return as_worker(config, by_hand, lambda *raw: _bench(bench, *raw))
 

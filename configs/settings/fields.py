@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, field, fields
 from typing import Any, ClassVar
 
@@ -22,9 +22,15 @@ def setting(default: Any, help: str, **more: Any) -> Any:
     --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
     `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
     `files`, or the default. None is always right. A text that may be a `path` may begin with `~`,
-    as a Path may.
+    as a Path may. If `path` is a function, it tells whether a text is a path, as seen from a
+    folder; in muster.toml such a path is relative to the file.
     """
     return field(default=default, metadata={"help": help, **more})
+
+
+def by_name(*classes: type) -> dict[str, Field[Any]]:
+    """The settings of these classes."""
+    return {item.name: item for cls in classes for item in fields(cls)}
 
 
 def flag(name: str) -> str:
@@ -51,9 +57,9 @@ def named_in(problems: Iterable[str]) -> set[str]:
     return flags
 
 
-def applying(rules: Mapping[str, object]) -> Iterator[str]:
-    """The lines of the rules whose conditions hold."""
-    return (line for line, holds in rules.items() if holds)
+def applying(rules: Iterable[tuple[object, str]]) -> Iterator[str]:
+    """The lines of those pairs of a condition and a line whose condition is true."""
+    return (line for condition, line in rules if condition)
 
 
 class Config:

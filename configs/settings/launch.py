@@ -1,6 +1,7 @@
 """Settings of a run of any program: its folder, its machines, and what the program is given."""
 
 import ipaddress
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours 
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 # Container engines that are not entered by --container; --wrap takes their commands.
 OTHER_ENGINES = ("docker", "podman", "enroot", "shifter", "sarus")
+ADDRESS = re.compile(r"\w+://")  # of an image, such as docker://ubuntu
 # Variables that launcher and torchrun set for workers; the user must not set them.
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
@@ -174,6 +176,13 @@ class Sending:
         return self.source if self.place is None else f"{self.source}:{self.place}"
 
 
+def is_hosts_file(hosts: str, folder: Path = Path()) -> bool:
+    """Whether a value of --hosts is a file: it exists, or the text cannot be anything else."""
+    # before Python 3.14, Path.is_file() raises for a text that is too long for a file's name
+    is_there = os.path.isfile(folder / hosts)  # noqa: PTH113
+    return is_there or "/" in hosts or hosts.endswith((".txt", ".xml"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
     """The run's folder, and how long the nodes wait for each other.
@@ -251,7 +260,7 @@ class LaunchConfig(Config):
     hosts: str | None = setting(
         None,
         "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222",
-        path=True,
+        path=is_hosts_file,
     )
     network: str | None = setting(
         None,
@@ -268,7 +277,7 @@ class LaunchConfig(Config):
         "copy a folder to every node, to the same path or to PLACE, such as '$TMPDIR'; "
         "$MUSTER_DATA is its path there",
         form="use DIR, or DIR:PLACE",
-        path=True,
+        path=lambda text, folder: not text.startswith(":"),
     )
     max_restarts: int = setting(
         0, "how often a run that fails restarts, from its last checkpoint", least=0
@@ -306,18 +315,19 @@ class LaunchConfig(Config):
         modules = self.preload or "torch"
         nodes = self.nodes or NodeCount(1, 1)
         first, last = self.port_range or (MIN_PORT, MAX_PORT)
-        yield from applying({
-            f"--preload {modules} is for --workers preload; here it is {self.workers}":
-                self.preload is not None and self.workers != "preload",
-            f"--preload {modules!r}: use names of modules, such as torch,transformers":
-                not all(part.isidentifier() for part in re.split("[.,]", modules)),
-            f"--nodes {nodes}: the first number must be the smaller one": nodes.least > nodes.most,
-            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes.most > MAX_NODES,
-            f"--port-range '{self.port_range}': {PORTS}":
-                not MIN_PORT <= first < last <= MAX_PORT,
-            "--on-hang restart needs --max-restarts, which is 0; give a number of restarts":
-                self.on_hang == "restart" and not self.max_restarts,
-        })  # fmt: skip
+        yield from applying([
+            (self.preload is not None and self.workers != "preload",
+             f"--preload {modules} is for --workers preload; here it is {self.workers}"),
+            (not all(part.isidentifier() for part in re.split("[.,]", modules)),
+             f"--preload {modules!r}: use names of modules, such as torch,transformers"),
+            (nodes.least > nodes.most,
+             f"--nodes {nodes}: the first number must be the smaller one"),
+            (nodes.most > MAX_NODES, f"--nodes must be at most {MAX_NODES} (got {nodes})"),
+            (not MIN_PORT <= first < last <= MAX_PORT,
+             f"--port-range '{self.port_range}': {PORTS}"),
+            (self.on_hang == "restart" and not self.max_restarts,
+             "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"),
+        ])  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
         workers = self.nproc_per_node or ()
@@ -364,13 +374,13 @@ class ProgramConfig(Config):
     python: str | None = setting(
         None,
         "Python of the program on the nodes (default: your environment, else Muster's)",
-        path=True,
+        path=lambda text, folder: "/" in text,  # another one is found on PATH
     )
     container: str | None = setting(
         None,
         "image, a file or folder, in which the program runs, by the apptainer, singularity or "
         "ch-run of each node",
-        path=True,
+        path=lambda text, folder: _is_image_file(text),
     )
     container_mounts: tuple[str, ...] = setting(
         (),
@@ -423,12 +433,12 @@ class ProgramConfig(Config):
         name = image.partition(" ")[0]
         if name in OTHER_ENGINES:
             yield f"--container {image}: {name} is started by --wrap '{name} ...'"
-        elif re.match(r"\w+://", image):
+        elif ADDRESS.match(image):
             yield (
                 f"--container {image}: give a file or folder; this makes one: apptainer build "
                 f"image.sif {shlex.quote(image)}"
             )
-        elif not image or image.startswith("-"):
+        elif not _is_image_file(image):
             yield f"--container {image!r}: give the path of an image"
         for mount in self.container_mounts:
             if not re.fullmatch("/[^:,]*(:/[^:,]*)?", mount):
@@ -456,6 +466,12 @@ class ProgramConfig(Config):
             else:
                 raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
         return values
+
+
+def _is_image_file(text: str) -> bool:
+    """Whether a value of --container is a path by its form."""
+    is_other = ADDRESS.match(text) or text.partition(" ")[0] in OTHER_ENGINES
+    return not is_other and text[:1] not in ("", "-")
 
 
 def text_problems(flag: str, path: Path) -> Iterator[str]:

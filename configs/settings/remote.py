@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +36,11 @@ class SbatchOption:
 class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and Muster's folder on them."""
 
-    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
+    ssh_config: Path | None = setting(
+        None,
+        "ssh's configuration file (default: ~/.ssh/config)",
+        path=lambda text, folder: text != "none",  # ssh's own word for no file
+    )
     user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
@@ -84,22 +88,32 @@ class SlurmConfig(Config):
             if isinstance(value, str) and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
         limit = "1" if self.time is None else self.time
-        yield from applying({
-            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
-            "(1:30:00) or days-hours (1-12)":
-                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
-            "--gpus-per-node and --gres both ask for GPUs; give one of them":
-                self.gpus_per_node is not None and self.gres is not None,
-            f"--account {self.account}: Slurm takes one account per job; give one, and the "
-            "partitions that it may use":
-                "," in (self.account or ""),
-        })  # fmt: skip
+        yield from applying([
+            (not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
+             (f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
+              "(1:30:00) or days-hours (1-12)")),
+            (self.gpus_per_node is not None and self.gres is not None,
+             "--gpus-per-node and --gres both ask for GPUs; give one of them"),
+            ("," in (self.account or ""),
+             (f"--account {self.account}: Slurm takes one account per job; give one, and the "
+              "partitions that it may use")),
+        ])  # fmt: skip
         with_flag = {item.name.replace("_", "-") for item in fields(self)} - {"slurm"} | {"nodes"}
         for option in self.slurm:
             if NAME.fullmatch(option.name) and is_plain(option.value or ""):
                 yield from sbatch_options.problems(option.name, option.value, with_flag)
             else:
                 yield f"--slurm {str(option)!r}: {sbatch_options.FORM}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoginConfig:
+    """How the login node of a cluster is reached from another machine."""
+
+    login: str
+    login_config: str | None = field(default=None, metadata={"path": lambda text, folder: True})
+    login_dir: str | None = None
+    login_python: str | None = None
 
 
 @dataclass(frozen=True)

@@ -49,26 +49,26 @@ class SyncingConfig:
         compress = f"--compress {self.compress}"
         compresses = self.compress != "none"
         in_buckets = self.bucket_mb != 0 and self.overlap
-        yield from applying({
-            "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step where "
-            "any worker's gradient overflows; use --precision bf16":
-                is_half and sync == "local_sgd",
-            f"--sync {sync} leaves each worker a part of every gradient, but --precision fp16 "
-            "skips a step where any part overflows; use --precision bf16":
-                is_half and sync in PARTED,
-            f"--equalize-every does not go with --sync {sync}, whose workers do not step copies of "
-            "one model; use --sync ddp, or leave it out":
-                self.equalize_every and sync in (*PARTED, "local_sgd"),
-            "--compile does not go with --sync fsdp; use --sync zero1":
-                compiles and sync == "fsdp",
-            f"{compress}: --sync single sends nothing to compress":
-                compresses and sync == "single",
-            f"{compress} does not go with --sync {sync}; use --sync all_reduce":
-                compresses and sync not in (*COMPRESSED, "single"),
-            f"{compress} works on buckets in the backward pass; leave out "
-            f"{'--bucket-mb 0' if self.overlap else '--no-overlap'}":
-                compresses and sync == "all_reduce" and not in_buckets,
-            f"{compress} remembers what it left out, but --precision fp16 scales each step's "
-            "gradient by another number; use --precision bf16":
-                is_half and self.compress in REMEMBERING,
-        })  # fmt: skip
+        yield from applying([
+            (is_half and sync == "local_sgd",
+             ("--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
+              "where any worker's gradient overflows; use --precision bf16")),
+            (is_half and sync in PARTED,
+             (f"--sync {sync} leaves each worker a part of every gradient, but --precision fp16 "
+              "skips a step where any part overflows; use --precision bf16")),
+            (self.equalize_every and sync in (*PARTED, "local_sgd"),
+             (f"--equalize-every does not go with --sync {sync}, whose workers do not step copies "
+              "of one model; use --sync ddp, or leave it out")),
+            (compiles and sync == "fsdp",
+             "--compile does not go with --sync fsdp; use --sync zero1"),
+            (compresses and sync == "single",
+             f"{compress}: --sync single sends nothing to compress"),
+            (compresses and sync not in (*COMPRESSED, "single"),
+             f"{compress} does not go with --sync {sync}; use --sync all_reduce"),
+            (compresses and sync == "all_reduce" and not in_buckets,
+             (f"{compress} works on buckets in the backward pass; leave out "
+              f"{'--bucket-mb 0' if self.overlap else '--no-overlap'}")),
+            (is_half and self.compress in REMEMBERING,
+             (f"{compress} remembers what it left out, but --precision fp16 scales each step's "
+              "gradient by another number; use --precision bf16")),
+        ])  # fmt: skip

@@ -178,20 +178,20 @@ class TrainConfig(
         yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
         steps = self.schedule_steps
-        yield from applying({
-            f"--seed must be below 2**63 (got {self.seed})": self.seed >= 2**63,
-            f"--keep-best {self.keep_best} compares the evaluations after each epoch, but "
-            f"--evaluate is {self.evaluate}; give --evaluate epoch":
-                self.keep_best is not None and self.evaluate != "epoch",
-            f"--keep-best {self.keep_best} compares epochs, but --epochs is 0":
-                self.keep_best is not None and self.epochs == 0,
-            TWO_SIZES: self.local_batch_size and self.batch_size != TrainConfig.batch_size,
-            f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
-            f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
-                steps is not None and self.warmup_steps > steps,
-            "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
-                self.backend == "nccl" and self.device == "cpu",
-        })  # fmt: skip
+        yield from applying([
+            (self.seed >= 2**63, f"--seed must be below 2**63 (got {self.seed})"),
+            (self.keep_best is not None and self.evaluate != "epoch",
+             (f"--keep-best {self.keep_best} compares the evaluations after each epoch, but "
+              f"--evaluate is {self.evaluate}; give --evaluate epoch")),
+            (self.keep_best is not None and self.epochs == 0,
+             f"--keep-best {self.keep_best} compares epochs, but --epochs is 0"),
+            (self.local_batch_size and self.batch_size != TrainConfig.batch_size, TWO_SIZES),
+            (self.end_lr > self.lr > 0, f"--end-lr {self.end_lr} is above --lr {self.lr}"),
+            (steps is not None and self.warmup_steps > steps,
+             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}"),
+            (self.backend == "nccl" and self.device == "cpu",
+             "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"),
+        ])  # fmt: skip
         try:
             weights = self.split_weights() or (1.0,)
         except ValueError:
@@ -209,14 +209,14 @@ class TrainConfig(
     def world_problems(self, world_size: int) -> Iterator[str]:
         """The problems of this configuration on `world_size` workers."""
         weights = self.split_weights()
-        yield from applying({
-            f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
-            "--nodes 1":
-                self.sync == "single" and world_size > 1,
-            f"--split {self.split} has {len(weights or ())} weights, but world_size is "
-            f"{world_size}; give one per worker":
-                weights is not None and len(weights) != world_size,
-        })  # fmt: skip
+        yield from applying([
+            (self.sync == "single" and world_size > 1,
+             (f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
+              "--nodes 1")),
+            (weights is not None and len(weights) != world_size,
+             (f"--split {self.split} has {len(weights or ())} weights, but world_size is "
+              f"{world_size}; give one per worker")),
+        ])  # fmt: skip
 
     def on(self, world_size: int) -> "TrainConfig":
         """This configuration on `world_size` workers, with the total batch size."""
@@ -273,11 +273,12 @@ class ByHand(Config):
     def _problems(self) -> Iterator[str]:
         rank = self.rank or 0
         size = self.world_size
-        yield from applying({
-            f"--rank {rank} is not below --world-size {size}; ranks go from 0 to {(size or 0) - 1}":
-                size is not None and rank >= size,
-            f"--rank must be 0 or more, or -1 for a single process (got {rank})": rank < -1,
-        })  # fmt: skip
+        yield from applying([
+            (size is not None and rank >= size,
+             (f"--rank {rank} is not below --world-size {size}; ranks go from 0 to "
+              f"{(size or 0) - 1}")),
+            (rank < -1, f"--rank must be 0 or more, or -1 for a single process (got {rank})"),
+        ])  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from configs import cli, plugins
+from configs import plugins
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import Settings
@@ -200,13 +200,12 @@ def launcher_of(line: CommandLine) -> Launcher:
     """
     if not SIZES.isdisjoint(os.environ):
         refuse_several(os.environ)
-    on = line.launch.on
-    refuse(
-        f"--on {on} is reached through {setting.text}, where only `muster` goes: muster run --on "
-        f"{on}"
-        for setting in (cli.cluster(on) if on is not None else ())
-        if setting.name == "login"
-    )
+    if login := line.parsed.origin.get("login"):
+        on = line.launch.on
+        raise UsageError(
+            f"--on {on} is reached through {login.text}, where only `muster` goes: muster run --on "
+            f"{on}"
+        )
     name = launcher_name(line.launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(line)
     if launcher.name != name:  # later commands find it by the name in the run's records

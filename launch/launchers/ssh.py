@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, text_problems
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, is_hosts_file, text_problems
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
@@ -259,7 +259,7 @@ class Ssh(Launcher):
             )
         user = self._ssh.user
         me = os.environ.get("USER")
-        if _is_file(config.hosts):
+        if is_hosts_file(config.hosts):
             specs = hosts.read_hosts(Path(config.hosts), slots, user=user, me=me)
         else:
             specs = hosts.parse_hosts([config.hosts], slots, "--hosts", user=user)
@@ -283,12 +283,6 @@ class Ssh(Launcher):
         if not set(left) - excluded:
             raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
         return tuple(spec for spec in specs if spec.host not in excluded)
-
-
-def _is_file(hosts: str) -> bool:
-    """Whether `hosts` means a file: it exists, or the text cannot be anything else."""
-    # before Python 3.14, Path.is_file() raises for a text that is too long for a file's name
-    return os.path.isfile(hosts) or "/" in hosts or hosts.endswith((".txt", ".xml"))  # noqa: PTH113
 
 
 def _facts(

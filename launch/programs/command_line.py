@@ -2,15 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from configs import cli
-from configs.raw import Given, with_home
-from configs.settings.fields import add_new
+from configs.cli import Instances, Parsed
+from configs.raw import Given
+from configs.settings.fields import add_new, by_name
 from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
@@ -35,19 +35,13 @@ EXAMPLE = "muster run --launcher local --nodes 4 -- train.py --lr 1e-3"
 
 def setting_names(*classes: type) -> frozenset[str]:
     """The names of the settings of these classes."""
-    return frozenset(item.name for cls in classes for item in fields(cls))
+    return frozenset(by_name(*classes))
 
 
 OF_TRAINER = setting_names(TrainConfig, BenchConfig) - setting_names(RunConfig)
 OF_SBATCH = setting_names(SshConfig, SlurmConfig)
 OF_SBATCH |= {"launcher", "detach", "dry_run", "hosts", "json"}
-C = TypeVar("C")
-DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
-
-
-def of_class(cls: type[C], settings: Iterable[object]) -> C:
-    """The settings of this class, or of one that is derived from it."""
-    return next(value for value in settings if isinstance(value, cls))
+DEFAULTS = {name: item.default for name, item in by_name(*CLASSES).items()}
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -72,7 +66,7 @@ class CommandLine(Settings):
     """The settings of one run, and its program; empty for one of Muster's own programs."""
 
     words: Sequence[str]  # the program
-    given: Sequence[Given]  # of the command line, and of the file of --config; unchecked
+    parsed: Parsed
     run: RunConfig  # for a program of Muster's own: `train`
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
@@ -102,25 +96,19 @@ class CommandLine(Settings):
             SystemExit: 0, after --help.
         """
         flags, words = split_program(reveal(argv, os.environ))
-        settings, given, wrong = _read(tuple(flags), prog, bool(words))
-        launch = of_class(LaunchConfig, settings)
-        ssh = of_class(SshConfig, settings)
-        slurm = of_class(SlurmConfig, settings)
+        parsed, (settings, wrong) = _read(tuple(flags), prog, bool(words))
+        launch, ssh, slurm, run, more = settings
         of_python: list[str] = []
         if words:
-            own = of_class(ProgramConfig, settings)
-            run = of_class(RunConfig, settings)
             program: Sequence[str] = words
-            python = own.python
+            python = more.python
             if Path(words[0]).name.startswith("python"):
-                program, python, of_python = without_python(words, own.python)
+                program, python, of_python = without_python(words, python)
             typed_python = words[0] if len(program) < len(words) else None
-            own = replace(own, python=python)
-            line = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed_python)
+            own = replace(more, python=python)
+            line = cls(launch, ssh, slurm, program, parsed, run, own=own, typed_python=typed_python)
         else:
-            train = of_class(TrainConfig, settings)
-            bench = of_class(BenchConfig, settings)
-            line = cls(launch, ssh, slurm, words, given, train, train=train, bench=bench)
+            line = cls(launch, ssh, slurm, words, parsed, run, train=run, bench=more)
         problems = [*line.misplaced()]
         add_new(problems, wrong)
         problems += of_python
@@ -174,11 +162,10 @@ class CommandLine(Settings):
     @property
     def python(self) -> str | None:
         """The Python that is named for our trainer's workers."""
-        last = next((each for each in reversed(self.given) if each.name == "python"), None)
-        if last is None or _is_default(last):
-            return None
-        text = with_home(last.text)
-        return str(Path(text).absolute()) if "/" in text else text
+        named: str | None = self.parsed.values["python"]
+        if named is None or self.parsed.origin["python"].source == "cluster":
+            return None  # a cluster's is for programs of the user's own
+        return str(Path(named).absolute()) if "/" in named else named
 
     @property
     def workers_python(self) -> WorkersPython:
@@ -206,34 +193,33 @@ class CommandLine(Settings):
     @property
     def trainer_note(self) -> str:
         """A line if the trainer runs though no setting asks for it: a program may be missing."""
-        is_requested = any(each.name in OF_TRAINER | {"program"} for each in self.given)
+        is_requested = any(each.name in OF_TRAINER | {"program"} for each in self.parsed.given)
         if self.train is None or is_requested or self.train.quiet:
             return ""
         return f"note: no program after --: this trains Muster's own task {self.train.task}"
 
-    def given_flags(self, settings: frozenset[str]) -> list[Given]:
-        """Those of these settings that are on the command line, with any value."""
-        return [each for each in self.given if each.name in settings and not each.where]
-
-    def refused(self, settings: frozenset[str], why: str) -> Iterator[str]:
+    def refused(self, settings: Collection[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
         A setting in a file that only repeats its default does not count: a run's config.yaml has
         all settings. Nor does a switch that is turned off.
         """
-        for each in self.given:
-            counts = each.text != "false" and not (each.where and _is_default(each))
+        for each in self.parsed.given:
+            counts = self.parsed.values.get(each.name) is not False and not self._repeats(each)
             if each.name in settings and counts:
                 yield f"{each.spelt} {why}"
+
+    def _repeats(self, setting: Given) -> bool:
+        """Whether this is a line of a file that repeats the setting's default."""
+        name = setting.name
+        return setting.source == "file" and self.parsed.values.get(name) == DEFAULTS.get(name)
 
     def misplaced(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
         program = self.words[0] if self.words else self.launch.program
         if self.words:
-            for each in self.given:
-                if each.name == "program" and each.where and _is_default(each):
-                    continue  # as in the config.yaml of each run
-                if each.name == "program":
+            for each in self.parsed.given:
+                if each.name == "program" and not self._repeats(each):
                     yield (
                         f"{each.spelt} {each.text} and {program} are two programs; give one of them"
                     )
@@ -250,38 +236,30 @@ class CommandLine(Settings):
                 setting_names(BenchConfig), "is for --program bench_collectives"
             )
         else:  # a file of settings may serve the run and its bench
-            for each in self.given_flags(setting_names(TrainConfig) - OF_MEASUREMENT):
-                yield f"{each.spelt} is for training, not for --program {program}; leave it out"
+            for each in self.parsed.flags:
+                if each.name in setting_names(TrainConfig) - OF_MEASUREMENT:
+                    yield f"{each.spelt} is for training, not for --program {program}; leave it out"
 
 
-def training(flags: Sequence[str]) -> type[TrainConfig]:
+def training(parsed: Parsed) -> type[TrainConfig]:
     """The class of the trainer's settings; it depends on whether workers have this Python.
 
     Another Python is asked later which tasks and sync modes packages add to it: see
     `OwnProgram.check_plugins`.
     """
-    chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
-    launcher = chosen.get("launcher", LaunchConfig.launcher)
-    if launcher == "auto" and "hosts" not in chosen:
+    launcher = parsed.values["launcher"]
+    if launcher == "auto" and parsed.values["hosts"] is None:
         launcher = "local" if shutil.which("sbatch") is None else "slurm"
     is_here = launcher == "local" or (launcher == "slurm" and is_this_python(nodes_python()))
-    return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
+    return TrainConfig if is_here and parsed.values["python"] is None else TrainElsewhere
 
 
 @cache  # many runs of a sweep have the same flags
-def _read(
-    flags: tuple[str, ...], prog: str, is_users: bool
-) -> tuple[tuple[object, ...], tuple[Given, ...], tuple[str, ...]]:
+def _read(flags: tuple[str, ...], prog: str, is_users: bool) -> tuple[Parsed, Instances]:
     first = frozenset(DEFAULTS) - OF_TRAINER
-    wanted = OF_LAUNCH + (
-        (RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig)
+    used = *OF_LAUNCH, *((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
+    parsed = cli.parsed(
+        CLASSES, flags, prog=prog, description=ABOUT, first=first, used=used, example=EXAMPLE
     )
-    settings, problems = cli.read(
-        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=wanted, example=EXAMPLE
-    )
-    return settings, tuple(cli.given(CLASSES, flags)), tuple(problems)
-
-
-def _is_default(setting: Given) -> bool:
-    default = cli.text_of(setting.name, DEFAULTS[setting.name])
-    return setting.text.lower() == default.lower()
+    classes = [training(parsed) if cls is TrainConfig else cls for cls in used]
+    return parsed, parsed.instances(classes)

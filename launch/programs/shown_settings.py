@@ -1,11 +1,13 @@
 """Print the settings that a run would have, and their sources: `muster config --on CLUSTER`."""
 
 from configs import cli
-from configs.settings.launch import LaunchConfig, ProgramConfig
+from configs.raw import Given
+from configs.settings.launch import ProgramConfig
 from configs.settings.remote import DEFAULT_TIME
-from launch.programs.command_line import OF_LAUNCH, of_class, split_program
+from launch.programs.command_line import OF_LAUNCH, split_program
 from muster import errors, json_output
 from muster.command import LOGIN, own_arguments
+from muster.errors import refuse
 
 CLASSES = (*OF_LAUNCH, ProgramConfig)
 HIDDEN = ("env", "json")  # --env may have a secret; --json is a flag of this command
@@ -15,20 +17,17 @@ def main() -> int:
     flags, _ = split_program(own_arguments())
     about = "Show which settings a run would have, and where each comes from."
     example = "muster config --on CLUSTER"
-    settings = cli.parse(CLASSES, flags, prog="muster config", description=about, example=example)
-    if of_class(LaunchConfig, settings).json:
+    parsed = cli.parsed(CLASSES, flags, prog="muster config", description=about, example=example)
+    refuse(parsed.instances(CLASSES)[1])
+    if parsed.values["json"]:
         json_output.begin()
-    values = {name: value for each in settings for name, value in vars(each).items()}
-    given = {each.name: each for each in cli.given(CLASSES, flags, on_cluster=True)}
-    values |= {name: given[name].text for name in LOGIN if name in given}
-    sources = {
-        name: setting.where.rstrip(": ") or "the command line" for name, setting in given.items()
-    }
-    values["time"] = values["time"] or DEFAULT_TIME
+    origin = parsed.origin
+    values = {**parsed.values, "time": parsed.values["time"] or DEFAULT_TIME}
+    values |= {name: origin[name].text for name in LOGIN if name in origin}
     printed = {
         name: {
             "value": None if value is None else cli.text_of(name, value),
-            "from": sources.get(name, "default"),
+            "from": _source(origin[name]) if name in origin else "default",
         }
         for name, value in values.items()
         if name not in HIDDEN
@@ -40,6 +39,10 @@ def main() -> int:
             text = ("off", "on")[values[name]] if isinstance(values[name], bool) else value
             print(f"{name}: {text}  ({setting['from']})")
     return 0
+
+
+def _source(given: Given) -> str:
+    return given.where.rstrip(": ") or "the command line"
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
+PIPED = "settings.yaml"  # what a --config contained that was a pipe, which no run can read again
 # What is read of a cell in the record of an earlier call.
 CELL = {
     "id": str,
@@ -129,6 +130,8 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
         for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
                 shutil.rmtree(path)
+    if (piped := sweep.first.parsed.piped) is not None:
+        write_text(sweep.folder / PIPED, piped)
     sweep.write()
 
 
@@ -191,6 +194,7 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
     """The command of one run; the flags of `where` say on which nodes it runs."""
     runs = sweep.folder / "runs"
     of_sweep = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
+    of_sweep += config_flags(sweep)
     if not sweep.is_study:  # a study's runs are measured from their start
         checkpoints = sweep.checkpoints(cell)
         of_sweep.append(f"--checkpoint-dir={checkpoints}")
@@ -228,6 +232,11 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
             f"a time; {remedy}"
         )
     return [hosts[index * nodes : (index + 1) * nodes] for index in range(at_once)]
+
+
+def config_flags(sweep: Sweep) -> list[str]:
+    """The flag with which a command reads the copy of a --config that is a pipe."""
+    return [] if sweep.first.parsed.piped is None else [f"--config={sweep.folder / PIPED}"]
 
 
 def hosts_file(sweep: Sweep, index: int) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.raw import ShallowLoader, alike, hint_for, not_yaml, text_of
+from configs.raw import alike, hint_for, read_yaml, text_of
 from configs.settings.fields import flag
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
@@ -47,7 +47,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
     try:
-        raw = yaml.load(text_of(path), Loader=ShallowLoader)
+        raw = read_yaml(path, text_of(path), yaml.load)
     except OSError as error:
         own = OWN / f"{path.stem}.yaml"
         is_absent = isinstance(error, FileNotFoundError | IsADirectoryError)
@@ -55,8 +55,6 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         if is_absent and own.is_file() and path in names:
             return read(own, more, rate)
         raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(not_yaml(path, error)) from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
@@ -223,7 +221,7 @@ def _given_twice(
     All runs would have the flag's value, but be named by the values of the grid. `own_seeds`: how
     many repeats have seeds of their own.
     """
-    flags = {given.name for given in cli.given(CLASSES, more) if not given.where}
+    flags = {setting.name for setting in cli.words_of(CLASSES, more)[0]}
     if rate is not None:
         flags.add(RATE)
     for key in map(str, grid_keys):

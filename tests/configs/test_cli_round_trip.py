@@ -9,6 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from configs import cli, plugins
+from configs.raw import read_file
 from configs.settings.launch import LaunchConfig, NodeCount
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
@@ -80,6 +81,7 @@ def test_yaml_round_trip_loses_only_settings_of_one_run(tmp_path_factory, config
     path = tmp_path_factory.getbasetemp() / "again.yaml"
     launch = LaunchConfig(nodes=NodeCount(3, 3), dry_run=True)
     path.write_text(cli.to_yaml(config, launch), encoding="utf-8")
+    read_file.cache_clear()
     of_one_run = {"run_id": None, "overwrite": False, "redirect": False}
     assert train_config("--config", str(path)) == dataclasses.replace(config, **of_one_run)
     (again,) = cli.parse([LaunchConfig], ["--config", str(path)], prog="", description="")

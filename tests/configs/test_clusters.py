@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from configs import cli, clusters
-from launch.programs import command_line
-from launch.programs.command_line import CLASSES, CommandLine
+from launch.programs.command_line import CommandLine
 from launch.slurm.batch_script import given_options
 from muster import ownership
 from muster.checkout import CHECKOUT
@@ -47,7 +46,6 @@ def project(tmp_path, monkeypatch):
     (project / "muster.toml").write_text(PROJECTS)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(project / "setup")
-    command_line._read.cache_clear()  # a process reads a file once
     return project
 
 
@@ -78,7 +76,32 @@ def test_flags_add_options_of_sbatch_to_those_of_a_cluster(project):
 def test_a_cluster_minds_no_program_and_no_other_launcher(project):
     line = CommandLine.of(["--on", "hpc", "--launcher", "local"])  # our trainer has no prologue
     assert line.launch.launcher == "local" and line.train is not None
-    assert "partition" not in {one.name for one in cli.given(CLASSES, ["--on", "hpc"])}
+    assert "partition" not in {given.name for given in line.parsed.given}
+
+
+def test_paths_are_relative_to_the_file(project):
+    paths = {
+        "hosts": "hosts.txt", "ssh_config": "setup/ssh", "send": "data:/scratch",
+        "env_file": ".env", "python": "env/bin/python", "container": "image.sif",
+    }  # fmt: skip
+    lines = [f'{name} = "{text}"' for name, text in paths.items()]
+    lines += ["[clusters.b]", 'hosts = "nodes"', 'python = "./python"', 'container = "a/b.sif"']
+    lines += ["[clusters.c]", 'hosts = "node[0-3],me@other:2222"', 'python = "python3.12"']
+    lines += ['container = "docker://a/b"', 'ssh_config = "none"', 'send = "~/data"']
+    (project / "muster.toml").write_text("\n".join(["[clusters.a]", *lines]))
+    for name in ("nodes", "python3.12"):  # the former is a hosts file
+        (project / name).touch()
+
+    def given(cluster: str) -> dict[str, str]:
+        return {given.name: given.text for given in cli.cluster(cluster)}
+
+    assert given("a") == {name: f"{project}/{text}" for name, text in paths.items()}
+    in_project = {"hosts": "nodes", "python": "python", "container": "a/b.sif"}
+    assert given("b") == {name: f"{project}/{text}" for name, text in in_project.items()}
+    assert given("c") == {
+        "hosts": "node[0-3],me@other:2222", "python": "python3.12",
+        "container": "docker://a/b", "ssh_config": "none", "send": "~/data",
+    }  # fmt: skip
 
 
 def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
@@ -247,12 +270,12 @@ WRITTEN = odd_values.written(PARTS)
 
 
 @fuzzed(TABLE | WRITTEN)
-def test_random_toml_is_settings_or_refused_by_name(tmp_path_factory, text):
+def test_random_toml_is_settings_or_refused_by_name(tmp_path_factory, read_again, text):
     path = tmp_path_factory.getbasetemp() / "muster.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clusters, "files", lambda *_: [path])
-        command_line._read.cache_clear()
+        read_again()
         try:
             CommandLine.of(["--on", "a", "--", "train.py"])
         except UsageError as error:

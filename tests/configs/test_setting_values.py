@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from configs import cli
+from configs.raw import read_file
 from configs.settings.launch import (
     LaunchConfig,
     NodeCount,
@@ -85,6 +86,7 @@ ENV = VARIABLES.map(lambda variables: ProgramConfig(env=tuple(variables)))
 def test_settings_written_to_a_file_are_read_again(tmp_path_factory, config):
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(cli.to_yaml(config), encoding="utf-8")
+    read_file.cache_clear()
     assert cli.parse([type(config)], ["--config", str(path)], prog="", description="") == (config,)
 
 

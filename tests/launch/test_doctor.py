@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 
 import pytest
@@ -90,3 +91,11 @@ def test_doctor_refuses_what_the_run_would(monkeypatch):
         (["--dry-run"], "leave out --dry-run"),
     ]:
         assert message in refused(launch.doctor.main, "--launcher", "local", *words)
+
+
+@pytest.mark.needs("ip")
+def test_config_that_is_a_pipe_is_read_once(tmp_path):
+    command = shlex.join([sys.executable, DOCTOR, "--quick", "--launcher", "local"])
+    piped = f"--config <(echo 'nodes: 3') --logs-dir {tmp_path}"
+    done = call("bash", "-c", f"{command} {piped}", env={"COLUMNS": "150"})
+    assert "6 of 6 connections work" in done.stdout, done.stdout + done.stderr

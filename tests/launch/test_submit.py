@@ -81,6 +81,14 @@ def test_a_dry_run_says_first_what_would_happen(tmp_path):
     assert comment == "# the same on the other 7 nodes, with --node-rank 1 to 7"
 
 
+def test_config_that_is_a_pipe_is_read_once(tmp_path):
+    command = shlex.join([sys.executable, SUBMIT, "--launcher", "local", "--dry-run"])
+    piped = f"--config <(echo 'nodes: 3') --logs-dir {tmp_path}"
+    for program, title in (("--task synthetic", "synthetic, ddp"), ("-- true", "true")):
+        done = call("bash", "-c", f"{command} {piped} {program}")
+        assert f"dry run:    3 simulated nodes x 1 worker on this machine, {title}" in done.stderr
+
+
 def test_hostile_text_arrives_as_text(tmp_path):
     text = "a b'c\"$(touch pwned)`id`;&\\"
     words = shlex.split(run_well(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path))

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from launch.studies import cell_runs
 from tests import commands
-from tests.launch.submit import JOBS, alive, wait_until
+from tests.launch.submit import JOBS, SWEEP, alive, wait_until
 from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
 from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
@@ -120,6 +121,17 @@ def test_sweep_writes_env_value_to_no_file_or_command_line(project):
     written = [path for path in (project / "logs").rglob("*") if path.is_file()]
     assert [path for path in written if hidden.encode() in path.read_bytes()] == []
     assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
+
+
+def test_runs_of_a_sweep_have_the_settings_of_a_pipe(project):
+    skip_if_quick()
+    (project / "size.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
+    command = shlex.join([sys.executable, SWEEP, *LOCAL, "--over", "lr=1,2", "--at-once", "2"])
+    piped = "--config <(echo 'nodes: 2') -- size.py"
+    done = commands.call("bash", "-c", f"{command} {piped}", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outputs = (folder_of(project) / "runs").glob("*/workers/rank_00001.out")
+    assert [path.read_text() for path in outputs] == ["2\n"] * 2
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from configs.help_page import Parser
 from configs.raw import SWITCH, Given, with_home
 from configs.settings.fields import flag
 from configs.settings.launch import name_problems
+from configs.settings.remote import LoginConfig
 from launch.programs.other_launchers import refuse_several
 from launch.programs.python_command import without_python
 from launch.programs.user_program import name_of
@@ -70,22 +71,11 @@ class SweepSettings:
 
 
 @dataclass(frozen=True)
-class LoginNode:
-    """A login node: the settings of LOGIN."""
-
-    login: str
-    login_config: str | None = None
-    login_dir: str | None = None
-    login_python: str | None = None
-
-
-@dataclass(frozen=True)
 class Command:
     """A command line after `muster`; the login node parses its words again."""
 
     word: str  # the first one, such as run
-    arguments: Sequence[str]  # all that follows it
-    words: Sequence[str]  # of the arguments the command's own, without the login and the program
+    words: Sequence[str]  # the command's own, without the login and the program
     program: Sequence[str]  # `--` and all that follows it
     name: str  # of the run, the sweep or the study
     settings: Mapping[str, str]  # in `words`, if the command starts runs
@@ -123,17 +113,17 @@ class Command:
 
     def words_there(self, calls: str = "") -> list[str]:
         """The words for the login node, where `calls` is the folder of the pickled calls."""
-        words = list(self.words)
-        program = list(self.program)
+        added: list[str] = []
+        program = self.program
         if self.on is not None and self.word not in WITHOUT_ON:
-            words += ["--on", self.on]
+            added += ["--on", self.on]
         if self.word == "run" and not self.is_detached and self._switch("wait", default=True):
-            words.append("--wait")
+            added.append("--wait")
         if "cells" in self.settings:
-            words.append(f"--cells={calls}/{Path(self.settings['cells']).name}")
+            added.append(f"--cells={calls}/{Path(self.settings['cells']).name}")
         elif self.calls is not None:
-            program[2] = calls
-        return [*words, *program]
+            program = ["--", "--function", calls]
+        return [*self.words, *added, *program]
 
     def _switch(self, name: str, *, default: bool) -> bool:
         return SWITCH.get(self.settings.get(name, "").lower(), default)
@@ -142,13 +132,15 @@ class Command:
 def read(word: str, arguments: Sequence[str]) -> Command:
     """Parse a command line after `muster`: its first word, and all that follows it.
 
+    Files that its settings name are those of the login node, and read there.
+
     Raises:
         UsageError: there is no such cluster, or its file is wrong.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     program = arguments[end:]
     options, words = login_parser().parse_known_args(arguments[:end])
-    cluster = [] if options.on is None else cli.cluster(options.on)
+    cluster = cli.cluster(options.on)
     login = {given.name: given.text for given in cluster if given.name in LOGIN}
     login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
     if "login_config" in login:
@@ -161,8 +153,8 @@ def read(word: str, arguments: Sequence[str]) -> Command:
     settings: dict[str, str] = {}
     name = ""
     if word in START_COMMANDS:
-        from_words = cli.typed((*cli.FILE_CLASSES, SweepSettings), words)
-        settings = {given.name: given.text for given in from_words}
+        typed, _ = cli.words_of((*cli.FILE_CLASSES, SweepSettings), words)
+        settings = {given.name: given.text for given in typed}
         setting = "run_id" if word == "run" else "name"
         if setting in settings:
             name = settings[setting]
@@ -177,7 +169,6 @@ def read(word: str, arguments: Sequence[str]) -> Command:
     is_own_program = bool(program) or "cells" in names
     return Command(
         word=word,
-        arguments=arguments,
         words=words,
         program=program,
         name=name,
@@ -223,7 +214,7 @@ def main() -> int:
     if command.starts_runs:
         refuse_several(os.environ)
     refuse(command.problems)
-    node = LoginNode(**login)
+    node = LoginConfig(**login)
     installation = install(
         Connection(node.login, node.login_config),
         node.login_dir,
@@ -281,9 +272,11 @@ def _environment(command: Command) -> dict[str, str]:
     here = Path.cwd()
     root = run_files.project_of(here)
     settings = [
-        (name, os.path.relpath(text, here) if Path(text).is_relative_to(root) else text, where)
-        for name, text, where in command.cluster
-        if name not in LOGIN
+        given._replace(text=os.path.relpath(given.text, here))
+        if Path(given.text).is_relative_to(root)
+        else given
+        for given in command.cluster
+        if given.name not in LOGIN
     ]
     return {SENT: json.dumps({command.on: settings})}
 
@@ -306,7 +299,7 @@ def _run(command: Command, installation: Installation) -> int:
     return code
 
 
-def _start(command: Command, installation: Installation, node: LoginNode) -> int:
+def _start(command: Command, installation: Installation, node: LoginConfig) -> int:
     """Start a command that goes on there if the connection is lost, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
