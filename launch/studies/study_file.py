@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -39,6 +39,7 @@ BATCH_OF_EACH = "batch_of_each"
 SEED = "seed"  # of which each repeat has another, unless the study says otherwise
 OWN = CHECKOUT / "configs" / "studies"
 ONE = str | int | float | bool | None
+COLLECTIVE = Annotated[str, Meta(pattern=rf"\A({'|'.join(OPERATIONS)})\Z")]
 # The keys of a study's file, the type of each, and what its value must be.
 FORMS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(("title", "about", *TEXTS), (ONE, "a text")),
@@ -51,7 +52,7 @@ FORMS: Mapping[str, tuple[Any, str]] = {
         dict[Any, ONE] | None,
         "values of columns, such as {{sync: single}} (got {got})",
     ),
-    "collectives": (list[Literal[OPERATIONS]] | None, f"a list of {', '.join(OPERATIONS)}"),
+    "collectives": (list[COLLECTIVE] | None, f"a list of {', '.join(OPERATIONS)}"),
 }
 
 
