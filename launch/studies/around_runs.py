@@ -12,7 +12,6 @@ from launch.deadlines import STUDY_TESTBED_STARTS_S
 from launch.spec import RUN_MODULE, NodeSpec
 from launch.studies.cell_runs import STOPS, SUBMIT, Work, last_line, run_all, text_of, work_of
 from launch.studies.cells import Sweep
-from launch.virtual_cluster import lifecycle, ssh_daemons
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
@@ -92,6 +91,8 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
     if rate is None:
         yield ()
         return
+    from launch.virtual_cluster import lifecycle  # imported here, since few sweeps need it
+
     _testbed("up", f"--nodes={nodes}", *([] if rate == "unlimited" else [f"--rate={rate}"]))
     try:
         yield lifecycle.NODE_LIST.read_text(encoding="utf-8").split()
@@ -101,8 +102,11 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
 
 def _host_flags(hosts: Sequence[str]) -> list[str]:
     """Flags by which launch/submit.py finds these nodes of the testbed, if there are any."""
-    flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
-    return flags if hosts else []
+    if not hosts:
+        return []
+    from launch.virtual_cluster import ssh_daemons
+
+    return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
 
 
 @contextmanager
