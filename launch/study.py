@@ -50,18 +50,18 @@ def main() -> int:
     refuse(extras.problems(extras.REPORT))  # refused now, not after all runs
     study.refuse_lacking()
     with cell_runs.sweep_lock(study.folder):
+        cell_runs.wait_for_last(study)
         cell_runs.begin(study)
         count = len(study.cells)
         runs = f"{count} {'run' if count == 1 else 'runs'}"
         print(f"study {study.source}: {runs} -> {study.folder}", flush=True)
-        more += cell_runs.config_flags(study)
-        code = conclude(study, around_runs.run(study, more))
-        if any(cell.state == "done" for cell in study.cells):
+        code = conclude(study, around_runs.run(study))
+        if len(study.left) < count:
             around_runs.report(study.folder)
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)
                 print(f"to hand in: {archive} (put your own code and words in; see its README.md)")
-            print_report_command(study.folder, map(study.run_dir, study.cells))
+        print_report_command(study.folder, map(study.run_dir, study.cells))
         return code
 
 

@@ -19,8 +19,7 @@ from configs.help_page import Parser, at_login
 from launch.programs.command_line import split_program
 from launch.runs import run_record
 from launch.runs.report_command import print_report_command
-from launch.studies import array_job, cell_runs, cells
-from launch.studies.cells import Sweep
+from launch.studies import around_runs, array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
 from muster.command import VALUES, as_typed, own_arguments
@@ -58,21 +57,16 @@ def main() -> int:
         cell_runs.begin(sweep, fresh=args.fresh)
         if is_array:
             os.environ.pop(VALUES, None)  # each run has them; its job does not need them
-            if array_job.run(sweep, args.at_once, wait=not args.detach):
-                return _end(sweep)
-            json_output.emit("submitted", folder=str(sweep.folder))
+            if not array_job.run(sweep, args.at_once, wait=not args.detach):
+                json_output.emit("submitted", folder=str(sweep.folder))
+                return 0
+            code = conclude(sweep)
+        elif args.detach and not _go_on_in_background(sweep.folder):
             return 0
-        unfinished = (cell for cell in sweep.cells if cell.state != "done")
-        works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in unfinished]
-        if args.detach and not _go_on_in_background(sweep.folder):
-            return 0
-        return _end(sweep, cell_runs.run_all(works, args.at_once))
-
-
-def _end(sweep: Sweep, stopped_by: int | None = None) -> int:
-    code = conclude(sweep, stopped_by)
-    print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
-    return code
+        else:
+            code = conclude(sweep, around_runs.run(sweep, args.at_once, groups))
+        print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
+        return code
 
 
 def _go_on_in_background(folder: Path) -> bool:

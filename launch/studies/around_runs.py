@@ -1,4 +1,4 @@
-"""Run a study: measure collectives, run the cells on testbeds with their link rates, report."""
+"""Run the cells of a sweep, on testbeds with their link rates, after a measurement; report."""
 
 import signal
 import subprocess
@@ -9,10 +9,18 @@ from pathlib import Path
 
 from configs import cli
 from launch.deadlines import STUDY_TESTBED_STARTS_S
-from launch.spec import RUN_MODULE
-from launch.studies.cell_runs import STOPS, SUBMIT, Work, last_line, run_all, text_of, work_of
+from launch.spec import RUN_MODULE, NodeSpec
+from launch.studies.cell_runs import (
+    STOPS,
+    SUBMIT,
+    Work,
+    config_flags,
+    last_line,
+    run_all,
+    text_of,
+    work_of,
+)
 from launch.studies.cells import Sweep
-from launch.virtual_cluster import lifecycle, ssh_daemons
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
@@ -23,44 +31,45 @@ BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < en
 TESTBED = str(CHECKOUT / "launch" / "testbed.py")
 
 
-def run(study: Sweep, more: Sequence[str]) -> int | None:
+def run(sweep: Sweep, at_once: int = 1, groups: Sequence[Sequence[NodeSpec]] = ()) -> int | None:
     """Run the cells that are not done yet; return the signal that ended this, if any.
 
-    Cells with the same link rate are a group and run on a testbed with that rate, on which the
-    study's collectives are measured first. `more` are flags for every run.
+    Cells with the same link rate run on a testbed with that rate, on which the collectives are
+    measured first. `groups`: the hosts of each of the runs at the same time, if not all have all.
     """
-    left = [cell for cell in study.cells if cell.state != "done"]
-    for rate in dict.fromkeys(cell.rate for cell in left):
-        group = [cell for cell in left if cell.rate == rate]
-        nodes = max(cell.nodes or 1 for cell in group)
+    for rate in dict.fromkeys(cell.rate for cell in sweep.left):
+        cells = [cell for cell in sweep.left if cell.rate == rate]
+        nodes = max(cell.nodes or 1 for cell in cells)
         with rated_cluster(rate, nodes) as hosts:
-            if stopped_by := collectives(study, rate, nodes, [*_host_flags(hosts), *more]):
+            if stopped_by := collectives(sweep, rate, nodes, hosts):
                 return stopped_by
-            for cell in group:
+            works = []
+            for cell in cells:
                 own = hosts[: cell.nodes]
-                with _busy(own[len(own) - cell.busy :]):
-                    stopped_by = run_all([work_of(study, cell, _host_flags(own))])
-                if stopped_by is not None or cell.state == "stopped":
-                    return stopped_by or signal.SIGTERM
+                busy = _busy(own[len(own) - cell.busy :])
+                works.append(work_of(sweep, cell, _host_flags(own), groups, busy))
+            if stopped_by := run_all(works, at_once):
+                return stopped_by
     return None
 
 
-def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str]) -> int | None:
-    """Measure the study's collectives on `nodes` nodes, unless that is done.
+def collectives(sweep: Sweep, rate: str | None, nodes: int, hosts: Sequence[str]) -> int | None:
+    """Measure the sweep's collectives on `nodes` nodes, unless that is done.
 
-    A failure is printed, and the study goes on. Returns the signal that stopped the measurement, if
+    A failure is printed, and the sweep goes on. Returns the signal that stopped the measurement, if
     any.
     """
     name = rate or "network"
-    folder = study.folder / FOLDER
-    if not study.collectives or nodes == 1 or COLLECTIVES.path(folder / name).exists():
+    folder = sweep.folder / FOLDER
+    if not sweep.collectives or nodes == 1 or COLLECTIVES.path(folder / name).exists():
         return None
-    operations = ",".join(study.collectives)
+    operations = ",".join(sweep.collectives)
     bench = ["--program=bench_collectives", f"--operations={operations}", f"--nodes={nodes}"]
     run_flags = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
-    print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    log = study.folder / "logs" / f"collectives-{name}.log"
-    code, reason = _run(log, SUBMIT, *bench, *run_flags, *cli.for_bench(more))
+    flags = cli.for_bench([*_host_flags(hosts), *sweep.flags, *config_flags(sweep)])
+    print(f"collectives: measuring {', '.join(sweep.collectives)}", flush=True)
+    log = sweep.folder / "logs" / f"collectives-{name}.log"
+    code, reason = _run(log, SUBMIT, *bench, *run_flags, *flags)
     if code:
         print(f"collectives: not measured: {reason or code}; see {log}", file=sys.stderr)
     return signal.SIGTERM if code in STOPS else None
@@ -91,6 +100,8 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
     if rate is None:
         yield ()
         return
+    from launch.virtual_cluster import lifecycle  # imported here, since few sweeps need it
+
     _testbed("up", f"--nodes={nodes}", *([] if rate == "unlimited" else [f"--rate={rate}"]))
     try:
         yield lifecycle.NODE_LIST.read_text(encoding="utf-8").split()
@@ -100,8 +111,11 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
 
 def _host_flags(hosts: Sequence[str]) -> list[str]:
     """Flags by which launch/submit.py finds these nodes of the testbed, if there are any."""
-    flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
-    return flags if hosts else []
+    if not hosts:
+        return []
+    from launch.virtual_cluster import ssh_daemons
+
+    return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm import batch_script, controller
 from launch.slurm.current_job import current_job
-from launch.studies.cell_runs import command_of, last_line, record_result, unfinished
+from launch.studies.cell_runs import command_of, record_end, unfinished
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import report_change
 from muster.errors import MusterError, UsageError, refuse
@@ -54,7 +54,7 @@ def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
         UsageError: Slurm would not accept the job.
         KeyboardInterrupt: after a line that the job continues.
     """
-    left = [cell for cell in sweep.cells if cell.state != "done"]
+    left = sweep.left
     running = unfinished(sweep, Watchers())
     missing = [cell for cell in left if cell not in running]
     if missing:
@@ -138,18 +138,13 @@ def _is_recorded(sweep: Sweep, cell: Cell) -> bool:
 
 def _update(sweep: Sweep, cell: Cell, state: run_state.State) -> None:
     """Set the cell's state and results from the state of its run."""
-    run_dir = sweep.run_dir(cell)
-    end = run_record.read_end(run_dir)
-    job = run_record.read_job(run_dir) or {}
+    end = run_record.read_end(sweep.run_dir(cell))
+    job = run_record.read_job(sweep.run_dir(cell)) or {}
     started_s = float(job.get("started_unix_s", time.time()))
     if not state.over:
         cell.state = "waiting" if state.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
-    elif end is not None:
+        return
+    if end is not None:
         cell.seconds = float(end["time_unix_s"]) - started_s
-        record_result(sweep, cell, int(end["code"]))
-    elif state.word == "done":  # as its ranks and Slurm say
-        record_result(sweep, cell, 0)
-    else:  # the run was cancelled before it began, or lost
-        cell.state = "stopped" if state.word == "stopped" else "failed"
-        cell.message = last_line((state.end or {}).get("message", "")) or state.word
+    record_end(sweep, cell, end or state.end or run_record.end_record(1, state.word))

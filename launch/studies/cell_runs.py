@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,10 @@ class Work:
     # Returns the command's words, none if it is not to run. The argument is the command's index
     # among those that run at the same time.
     begin: Callable[[int], Sequence[str]]
-    ended: Callable[[int, float], None]  # called with the exit code, and the seconds that it took
-    cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves this folder
+    # Called with the exit code, and the seconds that it took. It may return a signal, which stops
+    # all commands as if it had been sent to this process.
+    ended: Callable[[int, float], int | None]
+    cwd: Path | None = None  # where the command runs; None: in this process's folder
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
@@ -85,7 +87,8 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
                 if (code := process.poll()) is not None:
                     del started[index]
                     free = sorted([*free, index])
-                    work.ended(code, time.monotonic() - began_s)
+                    if stopped_by := work.ended(code, time.monotonic() - began_s):
+                        signals.append(stopped_by)
             time.sleep(CELL_RUN_TICK_S)
     finally:
         for number, handler in before:
@@ -113,12 +116,9 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     A run is done if its exit.json says 0 and its settings are the same as before. With `fresh` no
     run is done, and the folders and checkpoints of earlier runs are removed.
     """
-    earlier = {} if fresh else _earlier(sweep.file)
-    if earlier:
-        last = read_json(sweep.file) or {}
-        sweep.texts_before = last.get("texts_before", last.get("texts"))
-    else:
-        sweep.texts_before = sweep.texts
+    last = {} if fresh else _last_record(sweep.file)
+    earlier = {cell["id"]: cell for cell in last.get("cells", ()) if fits(cell, CELL)}
+    sweep.texts_before = last.get("texts_before", last.get("texts", sweep.texts))
     for cell in sweep.cells:
         before = earlier.get(cell.id, {})
         record = cell.record()
@@ -135,18 +135,18 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     sweep.write()
 
 
-def _earlier(file: Path) -> dict[str, dict[str, Any]]:
-    """An earlier call's record of each cell, by id; cells that cannot be read are left out.
+def _last_record(file: Path) -> dict[str, Any]:
+    """The record of an earlier call; empty if there was none.
 
     Raises:
         UsageError: the file exists, but is no record, so nobody knows which runs are done.
     """
-    cells = (read_json(file) or {}).get("cells")
-    if not isinstance(cells, list) and file.exists():
+    record = read_json(file) or {}
+    if not isinstance(record.get("cells"), list) and file.exists():
         raise UsageError(
             f"{file} cannot be read, so nobody knows what is done; remove it, and all runs again"
         )
-    return {cell["id"]: cell for cell in cells or () if fits(cell, CELL)}
+    return record
 
 
 def unfinished(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
@@ -195,7 +195,7 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
     runs = sweep.folder / "runs"
     of_sweep = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
     of_sweep += config_flags(sweep)
-    if not sweep.is_study:  # a study's runs are measured from their start
+    if not sweep.is_measured:
         checkpoints = sweep.checkpoints(cell)
         of_sweep.append(f"--checkpoint-dir={checkpoints}")
         if not cell.parsed.words and restart.has_checkpoint(checkpoints, [cell.id]):
@@ -247,37 +247,42 @@ def hosts_file(sweep: Sweep, index: int) -> Path:
 def work_of(
     sweep: Sweep,
     cell: Cell,
-    flags: Sequence[str] = (),
-    groups: Sequence[Sequence[NodeSpec]] = (),
+    flags: Sequence[str],
+    groups: Sequence[Sequence[NodeSpec]],
+    meanwhile: AbstractContextManager[None],
 ) -> Work:
     """The work of one run, which sets the cell's state and results.
 
     The run is on the nodes of `flags`. With `groups` it is on one of these groups of hosts, by its
-    index among the runs at the same time.
+    index among the runs at the same time. The context `meanwhile` lasts as long as the run.
     """
+    during = ExitStack()
 
     def start_run(index: int) -> Sequence[str]:
-        hosts = hosts_file(sweep, index)
-        command = command_of(sweep, cell, [f"--hosts={hosts}"] if groups else flags)
-        cell.state = "running"
-        cell.message = ""
+        is_cancelled = (sweep.folder / run_files.CANCELLED / cell.id).exists()
+        cell.state = "stopped" if is_cancelled else "running"
+        cell.message = "cancelled before it began" if is_cancelled else ""
         cell.results = None
+        where = flags
         if groups:
-            cell.place = ",".join(spec.name for spec in groups[index])
+            hosts = hosts_file(sweep, index)
             write_text(hosts, "".join(map(_line, groups[index])))
-        if (sweep.folder / run_files.CANCELLED / cell.id).exists():
-            cell.state = "stopped"
-            cell.message = "cancelled before it began"
-            command = []
+            where = [f"--hosts={hosts}"]
+            cell.place = ",".join(spec.name for spec in groups[index])
         report_change(sweep, cell)
-        return command
+        if is_cancelled:
+            return ()
+        during.enter_context(meanwhile)
+        return command_of(sweep, cell, where)
 
-    def ended(code: int, seconds: float) -> None:
+    def ended(code: int, seconds: float) -> int | None:
+        during.close()
         cell.seconds = seconds
         record_result(sweep, cell, code)
         report_change(sweep, cell)
+        return signal.SIGTERM if sweep.is_measured and cell.state == "stopped" else None
 
-    return Work(sweep.log(cell), start_run, ended)
+    return Work(sweep.log(cell), start_run, ended, sweep.cwd)
 
 
 def _line(spec: NodeSpec) -> str:
@@ -296,20 +301,24 @@ def print_commands(sweep: Sweep, where: Sequence[str] = ()) -> None:
 
 def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
     """Set the cell's state and results after its run has ended with this exit code."""
-    run_dir = sweep.run_dir(cell)
-    log = sweep.log(cell)
+    is_refused = code == WRONG_INPUT and sweep.log(cell).exists()  # the run has made no folder
+    end = {} if is_refused else run_record.read_end(sweep.run_dir(cell)) or {}
+    record_end(sweep, cell, {**end, "code": code})
+
+
+def record_end(sweep: Sweep, cell: Cell, end: Mapping[str, Any]) -> None:
+    """Set the cell's state and results from the record of its run's end, or what is known of it."""
+    code = end["code"]
     cell.message = ""
     cell.results = None
     if code == 0:
         cell.state = "done"
-        cell.results = results(run_dir) or None
+        cell.results = results(sweep.run_dir(cell)) or None
         return
-    refused = code == WRONG_INPUT and log.exists()  # the run has made no folder
-    end = {} if refused else run_record.read_end(run_dir) or {}
     # a negative code: a signal has ended the command
     cell.state = state_word(128 - code) if code < 0 else state_word(code, end.get("cause", ""))
     # the last line of a traceback has the error; exit.json has the whole traceback
-    message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+    message = last_line(end.get("message") or text_of(sweep.log(cell))) or f"exit code {code}"
     if output := last_line(end.get("output") or ""):
         message = f"{message}: {output}"
     if cell.state == "stopped":  # how a single run goes on; the same command continues all

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from configs.raw import alike
 from configs.settings.fields import add_new
@@ -20,7 +20,6 @@ from launch.programs.command_line import CLASSES, CommandLine, setting_names
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.studies import grid
-from muster import run_files
 from muster.errors import UsageError, refuse
 from muster.writing import write_json
 
@@ -33,13 +32,15 @@ RECORDED = "id settings nodes repeat run_dir name state seconds message place re
 
 @dataclass(eq=False)
 class Cell:
-    """One run of a study or sweep, and its results."""
+    """One run of a sweep, and its results."""
 
     id: str
-    settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
+    settings: Mapping[str, Any]  # of the grid, or with those common to all runs
     words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
     parsed: CommandLine = field(init=False)  # the words, once they are checked
-    # In a study only.
+    nodes: int | None = None  # that the words ask for, or else this; None: all of --hosts
+    # Of a study's file.
+    has_all_settings: bool = False  # whether `settings` has those common to all runs, too
     repeat: int | None = None
     name: str | None = None  # of the cell's entry in the grid; None: its settings are the name
     rate: str | None = None  # the link rate of its testbed, such as 1gbit
@@ -52,29 +53,23 @@ class Cell:
     results: dict[str, Any] | None = None
 
     @property
-    def nodes(self) -> int | None:
-        """The number of nodes that the cell asks for; None: all of --hosts."""
-        most = self.parsed.launch.most_nodes
-        return most or (None if self.repeat is None else 1)
-
-    @property
     def run_dir(self) -> str:
-        """The run's folder, within the folder of the study or sweep."""
+        """The run's folder, within the folder of the sweep."""
         return f"runs/{self.id}"
 
     def record(self) -> dict[str, Any]:
         """The record of the cell.
 
-        A run is the same again if its settings and words are. In a study the settings have all that
-        matters, so the record has no words.
+        A run is the same again if its settings, nodes and words are. Where the settings have all
+        that matters, the record has no words.
         """
-        words = self.parsed.what_runs if self.repeat is None else None
+        words = None if self.has_all_settings else self.parsed.what_runs
         return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
 
 
 @dataclass
 class Sweep:
-    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file.
+    """The runs of one command, of `--over NAME=VALUE,...` or of a study's file.
 
     Their states and results are in a file of the folder, which is written after each change.
     """
@@ -82,18 +77,24 @@ class Sweep:
     name: str
     cells: tuple[Cell, ...]
     title: str = ""
+    kind: Literal["sweep", "study"] = "sweep"  # the command that continues it
+    # Whether the runs are measured: each from its start, without checkpoints, and none after one
+    # that was stopped.
+    is_measured: bool = False
+    collectives: tuple[str, ...] = ()  # measured before the runs
+    flags: Sequence[str] = ()  # for the measurement of the collectives, as for each run
+    # For a report: texts and their file, the column along which figures are drawn, the columns that
+    # tell series apart, and the values of columns that select the run with which others are
+    # compared.
     about: str = ""
-    texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
+    texts: Mapping[str, str] = field(default_factory=dict)  # question, discussion ...
     texts_before: Mapping[str, str] | None = None  # the texts before the first run
-    source: str = ""  # of a study: its file
-    collectives: tuple[str, ...] = ()  # of a study: measured before its runs
-    # Of a study, for its report: the column along which figures are drawn, the columns that tell
-    # series apart, and the values of columns that select the run with which others are compared.
+    source: str = ""
     x: str | None = None
     series: tuple[str, ...] | None = None
     reference: Mapping[str, Any] | None = None
-    is_study: bool = False
     folder: Path = Path()
+    cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves this folder
     started_unix_s: float = field(default_factory=time.time)
 
     @property
@@ -114,18 +115,22 @@ class Sweep:
         refuse(program.lacks(sys.executable))
 
     @property
+    def left(self) -> list[Cell]:
+        """The cells whose runs are not done."""
+        return [cell for cell in self.cells if cell.state != "done"]
+
+    @property
     def file(self) -> Path:
-        """The file of the record."""
-        return self.folder / (run_files.STUDY if self.is_study else run_files.SWEEP)
+        """The file of the record: run_files.SWEEP or run_files.STUDY."""
+        return self.folder / f"{self.kind}.json"
 
     def record(self) -> dict[str, Any]:
         """The record of the sweep and all of its cells."""
-        script = "launch/study.py" if self.is_study else "launch/sweep.py"
         fields = ["name", "title", "about", "texts", "texts_before", "source"]
         fields += ["x", "series", "reference"]
         return {
             **{name: getattr(self, name) for name in fields},
-            "command": shlex.join(["python", script, *sys.argv[1:]]),
+            "command": shlex.join(["python", f"launch/{self.kind}.py", *sys.argv[1:]]),
             "started_unix_s": self.started_unix_s,
             "cells": [cell.record() for cell in self.cells],
         }
@@ -265,6 +270,7 @@ def _problems(cell: Cell) -> list[str]:
     try:
         refuse(name_problems("", cell.id))
         cell.parsed, problems = CommandLine.read(cell.words)
+        cell.nodes = cell.parsed.launch.most_nodes or cell.nodes
     except UsageError as error:
         return str(error).splitlines()
     checked_launcher(cell.parsed, problems)

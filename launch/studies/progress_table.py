@@ -37,12 +37,12 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     for cell in failed:
         line = f"{cell.id} {cell.state}: {cell.message}; see {sweep.run_dir(cell)}"
         print(on_one_line(line), file=sys.stderr)
-    code = 0 if all(cell.state == "done" for cell in sweep.cells) else 1
+    code = 1 if sweep.left else 0
     if stopped_by is not None:
         print("error: stopped; the same command goes on with what is left", file=sys.stderr)
         code = 128 + stopped_by
     json_output.emit("cells", exit_code=code, folder=str(sweep.folder), **sweep.record())
-    print(f"{'study' if sweep.is_study else 'sweep'} folder: {sweep.folder}")
+    print(f"{sweep.kind} folder: {sweep.folder}")
     return code
 
 
@@ -86,16 +86,17 @@ def _repeats_a_setting(sweep: Sweep, name: str) -> bool:
 
 def write_csv(sweep: Sweep) -> None:
     """Write one line for each cell: its settings, its state, its time and its results."""
-    values = dict.fromkeys(name for cell in sweep.cells for name in cell.settings)
+    settings = dict.fromkeys(name for cell in sweep.cells for name in cell.settings)
+    results = columns(sweep)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = ["run", *values, "state", "seconds", "place", *columns(sweep), "message"]
+    names = ["run", *settings, "state", "seconds", "place", *results, "message"]
     writer.writerow(map(csv_cell, names))
     for cell in sweep.cells:
-        results = [(cell.results or {}).get(name) for name in columns(sweep)]
-        settings = [cell.settings.get(name, "") for name in values]
-        outcome = [cell.state, _seconds(cell), cell.place, *results, cell.message]
-        writer.writerow(map(csv_cell, [cell.id, *settings, *outcome]))
+        values = [cell.settings.get(name, "") for name in settings]
+        outcome = [cell.state, _seconds(cell), cell.place]
+        outcome += [(cell.results or {}).get(name) for name in results]
+        writer.writerow(map(csv_cell, [cell.id, *values, *outcome, cell.message]))
     write_text(sweep.folder / "results.csv", text.getvalue())
 
 

@@ -1,11 +1,14 @@
 """Read a study's file, and make cells of it, each with a command line of its own."""
 
 import reprlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
+from msgspec import Meta
 
 from configs import cli
 from configs.raw import alike, hint_for, read_yaml, text_of
@@ -22,7 +25,6 @@ from muster.errors import UsageError, refuse
 TEXTS = ("question", "implementation", "discussion")
 # What a report groups its runs by: train/report/data/columns.py.
 ROLES = ("x", "series", "reference")
-KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", *ROLES, "collectives")
 # Settings of the testbed, not of a run: the rate of its links, and on how many of its nodes another
 # program uses the cores.
 RATE = "rate"
@@ -36,6 +38,22 @@ WORKERS = "workers"
 BATCH_OF_EACH = "batch_of_each"
 SEED = "seed"  # of which each repeat has another, unless the study says otherwise
 OWN = CHECKOUT / "configs" / "studies"
+ONE = str | int | float | bool | None
+COLLECTIVE = Annotated[str, Meta(pattern=rf"\A({'|'.join(OPERATIONS)})\Z")]
+# The keys of a study's file, the type of each, and what its value must be.
+FORMS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("title", "about", *TEXTS), (ONE, "a text")),
+    "base": (dict | None, "settings of all runs (got {got})"),
+    "grid": (list[dict[Any, Any]] | None, "a list of settings, each with a value or several"),
+    "repeats": (Annotated[int, Meta(ge=1)], "a number of at least 1 (got {got})"),
+    "x": (str | None, "one column, such as workers (got {got})"),
+    "series": (list[str] | None, "a list of columns (got {got})"),
+    "reference": (
+        dict[Any, ONE] | None,
+        "values of columns, such as {{sync: single}} (got {got})",
+    ),
+    "collectives": (list[COLLECTIVE] | None, f"a list of {', '.join(OPERATIONS)}"),
+}
 
 
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
@@ -46,141 +64,119 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     Raises:
         UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
+    own = OWN / f"{path.stem}.yaml"
+    names = (Path(path.stem), Path("configs", "studies", own.name))
+    if path in names and own.is_file() and not path.is_file():
+        path = own
+    raw = _loaded(path)
+    with _named(path):
+        refuse(_wrong_keys(raw))
+        common = raw.get("base") or {}
+        blocks = raw.get("grid") or [{}]
+        repeats = raw.get("repeats", 1)
+        refuse(_several_values(common, blocks))
+    refuse(_given_twice(path, common, blocks, repeats, more, rate))
+    base = common if rate is None else {**common, RATE: rate}
+    with _named(path):
+        grid.refuse_too_many_runs(repeats * sum(map(grid.size_of, blocks)))
+        cells = list(_cells(base, blocks, repeats, more))
+        refuse(dict.fromkeys(line for cell in cells for line in _busy_problems(cell.settings)))
+        study = Sweep(
+            path.stem, check_cells(cells), str(raw.get("title", path.stem)), kind="study",
+            is_measured=True, collectives=tuple(raw.get("collectives") or ()), flags=more,
+            about=str(raw.get("about", "")), source=_name_in_reports(path),
+            texts={name: str(raw[name]) for name in TEXTS if raw.get(name)},
+            **_roles(raw),
+        )  # fmt: skip
+        refuse(_role_problems(study))
+    return study
+
+
+def _loaded(path: Path) -> dict[Any, Any]:
+    """The keys and values of a study's file, unchecked."""
     try:
         raw = read_yaml(path, text_of(path), yaml.load)
     except OSError as error:
-        own = OWN / f"{path.stem}.yaml"
-        is_absent = isinstance(error, FileNotFoundError | IsADirectoryError)
-        names = (Path(path.stem), Path("configs", "studies", own.name))
-        if is_absent and own.is_file() and path in names:
-            return read(own, more, rate)
         raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")
-    refuse(
-        (
-            f"unknown key {key!r}; {alike(str(key), KEYS) or 'known: ' + ', '.join(KEYS)}"
-            for key in raw
-            if key not in KEYS
-        ),
-        where=f"{path}: ",
-    )
-    refuse(
-        f"{path}: {key} must be a text"
-        for key in ("title", "about", *TEXTS)
-        if isinstance(raw.get(key), list | dict)
-    )
-    blocks = raw.get("grid") or [{}]
-    repeats = raw.get("repeats", 1)
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
-    if not isinstance(repeats, int) or repeats < 1:
-        raise UsageError(
-            f"{path}: repeats must be a number of at least 1 (got {reprlib.repr(repeats)})"
-        )
-    common = raw.get("base") or {}
-    if not isinstance(common, dict):
-        raise UsageError(f"{path}: base must be settings of all runs (got {reprlib.repr(common)})")
-    refuse(
-        f"{path}: {key}: expected one value, or in the grid a list of values"
-        for block in (common, *blocks)
-        for key, value in block.items()
-        for entry in (value if isinstance(value, list) and block is not common else [value])
-        if isinstance(entry, list | dict)
-    )
-    grid_keys = dict.fromkeys(key for block in blocks for key in block)
-    own_seeds = repeats if repeats > 1 and SEED not in common else 0
-    refuse(_given_twice(path, grid_keys, own_seeds, more, rate))
-    base = {**common, **({} if rate is None else {RATE: rate})}
-    collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list) or any(name not in OPERATIONS for name in collectives):
-        raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
+    return raw
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A context in which each line of a refusal gets the name of the file."""
     try:
-        grid.refuse_too_many_runs(repeats * sum(map(grid.size_of, blocks)))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-    unchecked = list(_cells(base, blocks, repeats, more))
-    problems = [line for cell in unchecked for line in _busy_problems(cell.settings)]
-    refuse(dict.fromkeys(problems), where=f"{path}: ")
-    try:
-        cells = check_cells(unchecked)
+        yield
     except UsageError as error:
         refuse(str(error).splitlines(), where=f"{path}: ")
-        raise
-    x, series, reference = _roles(raw, path)
-    refuse(_role_problems(cells, x, series, reference), where=f"{path}: ")
-    title = str(raw.get("title", path.stem))
-    about = str(raw.get("about", ""))
-    texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
-    return Sweep(
-        path.stem, cells, title, about, texts,
-        source=_name_in_reports(path), collectives=tuple(collectives), is_study=True,
-        x=x, series=series, reference=reference,
-    )  # fmt: skip
 
 
-def _roles(
-    raw: Mapping[str, Any], path: Path
-) -> tuple[str | None, tuple[str, ...] | None, Mapping[str, Any] | None]:
+def _wrong_keys(raw: Mapping[Any, Any]) -> Iterator[str]:
+    """A line for each key that is unknown, or whose value has another form."""
+    for key, value in raw.items():
+        if key not in FORMS:
+            hint = alike(str(key), FORMS) or "known: " + ", ".join(FORMS)
+            yield f"unknown key {key!r}; {hint}"
+            continue
+        form, text = FORMS[key]
+        try:
+            msgspec.convert(value, form)
+        except msgspec.ValidationError:
+            yield f"{key} must be {text.format(got=reprlib.repr(value))}"
+
+
+def _several_values(
+    common: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """A line for each setting that has a list or a mapping where one value is expected."""
+    for block in (common, *blocks):
+        for key, value in block.items():
+            entries = value if isinstance(value, list) and block is not common else [value]
+            if any(isinstance(entry, list | dict) for entry in entries):
+                yield f"{key}: expected one value, or in the grid a list of values"
+
+
+def _roles(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The x, the series and the reference of a study's file; None for what it does not say.
 
     Raises:
-        UsageError: one of them has another form, or names no column; with every problem.
+        UsageError: one of them names no column; with every problem.
     """
-    x, series, reference = (raw.get(key) for key in ROLES)
-    is_list = isinstance(series, list) and all(isinstance(one, str) for one in series)
-    is_mapping = isinstance(reference, dict) and not any(
-        isinstance(value, list | dict) for value in reference.values()
-    )
-    problems = []
-    if x is not None and not isinstance(x, str):
-        problems.append(f"x must be one column, such as workers (got {reprlib.repr(x)})")
-    if series is not None and not is_list:
-        problems.append(f"series must be a list of columns (got {reprlib.repr(series)})")
-    if reference is not None and not is_mapping:
-        problems.append(
-            "reference must be values of columns, such as {sync: single} "
-            f"(got {reprlib.repr(reference)})"
-        )
-    refuse(problems, where=f"{path}: ")
+    x, series, reference = (raw.get(role) for role in ROLES)
     names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
-    settings = setting_names(*CLASSES)
-    known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *settings}
-    for key, columns in names.items():
+    known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *setting_names(*CLASSES)}
+    problems: list[str] = []
+    for role, columns in names.items():
         for name in columns:
             if (column := _column(name)) not in known:
                 hint = hint_for(column, known, problems)
-                problems.append(f"{key}: unknown column {name!r}{hint}")
-    refuse(problems, where=f"{path}: ")
-    return (
-        None if x is None else _column(x),
-        None if series is None else tuple(map(_column, series)),
-        None if reference is None else {_column(key): reference[key] for key in reference},
-    )
+                problems.append(f"{role}: unknown column {name!r}{hint}")
+    refuse(problems)
+    return {
+        "x": None if x is None else _column(x),
+        "series": None if series is None else tuple(map(_column, series)),
+        "reference": reference and {_column(key): reference[key] for key in reference},
+    }
 
 
 def _column(name: object) -> str:
     return str(name).replace("-", "_")
 
 
-def _role_problems(
-    cells: Sequence[Cell],
-    x: str | None,
-    series: Sequence[str] | None,
-    reference: Mapping[str, Any] | None,
-) -> Iterator[str]:
+def _role_problems(study: Sweep) -> Iterator[str]:
     """A line if two runs would be one row of the report, or if no run is the reference."""
-    for column, value in (reference or {}).items():
-        values = dict.fromkeys(str(_value(cell, column)) for cell in cells)
+    for column, value in (study.reference or {}).items():
+        values = dict.fromkeys(str(_value(cell, column)) for cell in study.cells)
         if str(value) not in values:
             yield f"reference: no run has {column} {value}; known: {', '.join(values)}"
-    if series is None:
+    if study.series is None:
         return
     rows: dict[Any, Cell] = {}
-    columns = [*series, x or WORKERS]
-    for cell in cells:
+    columns = [*study.series, study.x or WORKERS]
+    for cell in study.cells:
         row = (cell.repeat, *(str(_value(cell, column)) for column in columns))
         other = rows.setdefault(row, cell)
         if other is not cell:
@@ -211,26 +207,27 @@ def _value(cell: Cell, column: str) -> object:
 
 def _given_twice(
     path: Path,
-    grid_keys: Collection[object],
-    own_seeds: int,
+    common: Mapping[object, Any],
+    blocks: Sequence[Mapping[object, Any]],
+    repeats: int,
     more: Sequence[str],
     rate: str | None,
 ) -> Iterator[str]:
     """A line for each setting of the grid that a flag after the file sets, too.
 
-    All runs would have the flag's value, but be named by the values of the grid. `own_seeds`: how
-    many repeats have seeds of their own.
+    All runs would have the flag's value, but be named by the values of the grid.
     """
     flags = {setting.name for setting in cli.words_of(CLASSES, more)[0]}
     if rate is not None:
         flags.add(RATE)
-    for key in map(str, grid_keys):
+    keys = dict.fromkeys(str(key) for block in blocks for key in block)
+    for key in keys:
         name = key.replace("-", "_")
         if name in flags:
             problem = f"the grid of {path} has {key} already"
             yield f"{flag(name)}: {problem}; give it in one of the two places"
-    if own_seeds and SEED in flags - {*map(str, grid_keys)}:
-        yield f"{flag(SEED)}: each of the {own_seeds} repeats of {path} has another; leave it out"
+    if repeats > 1 and SEED in flags and SEED not in {*common, *keys}:
+        yield f"{flag(SEED)}: each of the {repeats} repeats of {path} has another; leave it out"
 
 
 def _name_in_reports(path: Path) -> str:
@@ -266,11 +263,12 @@ def _cells(
             if repeats > 1:
                 settings.setdefault(SEED, TrainConfig.seed + repeat)
             flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
-            cell = Cell(f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more), repeat, name)
             rate = settings.get(RATE)
-            cell.busy = settings.get(BUSY, 0)
-            cell.rate = None if rate is None else str(rate)
-            yield cell
+            yield Cell(
+                f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more),
+                nodes=1, has_all_settings=True, repeat=repeat, name=name,
+                rate=None if rate is None else str(rate), busy=settings.get(BUSY, 0),
+            )  # fmt: skip
 
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:

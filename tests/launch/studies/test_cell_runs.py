@@ -1,11 +1,14 @@
 """What came of a run of a sweep is told from its exit code and its own record."""
 
+import signal
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from launch.runs import run_record
-from launch.studies.cell_runs import begin, record_result
+from launch.studies import cell_runs
+from launch.studies.cell_runs import begin, record_result, run_all, work_of
 from launch.studies.cells import Cell, Sweep, check_cells
 from muster.errors import UsageError
 from muster.writing import read_json, write_json
@@ -65,3 +68,19 @@ def test_done_run_with_an_unreadable_record_is_not_repeated(sweep):
         begin(sweep)
     begin(sweep, fresh=True)
     assert [cell.state for cell in sweep.cells] == ["waiting", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("is_measured", "ended_by", "states"),
+    [(True, signal.SIGTERM, ["stopped", "waiting"]), (False, None, ["stopped", "stopped"])],
+)
+def test_stopped_run_ends_a_study_but_not_a_sweep(
+    sweep, monkeypatch, is_measured, ended_by, states
+):
+    """As after `muster jobs cancel`."""
+    monkeypatch.setattr(cell_runs, "command_of", lambda *_: ["sh", "-c", "kill $$"])
+    sweep.is_measured = is_measured
+    begin(sweep, fresh=True)
+    works = [work_of(sweep, cell, (), (), nullcontext()) for cell in sweep.cells]
+    assert run_all(works) == ended_by
+    assert [cell.state for cell in sweep.cells] == states

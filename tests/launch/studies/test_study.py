@@ -99,23 +99,23 @@ def test_stopped_study_stops_its_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_study_goes_on_with_the_same_command(tmp_path):
-    """It runs what it was stopped in, and not what was done before; its last line is a command."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_study_goes_on_with_the_same_command(tmp_path, number):
+    """It runs what it was stopped in, and not what was done before; its last line is a command.
+
+    One that was killed has left a run, which ends by itself, and is waited for.
+    """
     skip_if_quick()
     path, folder = tmp_path / "short.yaml", tmp_path / "out"
     base = "{task: synthetic, nodes: 1, max_steps: 3, evaluate: never, save_model: false}"
     path.write_text(f"{{base: {base}, grid: [{{seed: [1, 2]}}]}}")
     command = (sys.executable, STUDY, path, "--output", folder, "--launcher", "local")
+    second = folder / "runs" / "seed-2_0"
     with ended(begin(*command)) as process:
-        assert wait_until(
-            lambda: (
-                (folder / "study.json").exists()
-                and [one["state"] for one in cells(folder).values()] == ["done", "running"]
-            )
-        )
-        process.send_signal(signal.SIGINT)
+        assert wait_until((second / "job.json").exists)
+        process.send_signal(number)
         code, *_ = finish(process)
-    assert code == 128 + signal.SIGINT
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
     first = folder / "runs" / "seed-1_0" / "exit.json"
     before = first.read_bytes()
     again = call(*command, timeout_s=840)

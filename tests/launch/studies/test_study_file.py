@@ -154,6 +154,19 @@ def test_wrong_study_is_refused_before_its_first_run(read, text, message):
     assert message in str(error.value)
 
 
+def test_all_wrong_keys_of_a_study_are_named_at_once(read, tmp_path):
+    with pytest.raises(UsageError) as refused:
+        read("{grd: [], base: 3, repeats: 0, series: sync, x: [nodes]}")
+    mine = tmp_path / "mine.yaml"
+    assert str(refused.value).splitlines() == [
+        f"{mine}: unknown key 'grd'; did you mean grid?",
+        f"{mine}: base must be settings of all runs (got 3)",
+        f"{mine}: repeats must be a number of at least 1 (got 0)",
+        f"{mine}: series must be a list of columns (got 'sync')",
+        f"{mine}: x must be one column, such as workers (got ['nodes'])",
+    ]
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_study_is_read(path):
     study = shipped(path)
@@ -198,7 +211,7 @@ def test_x_series_and_reference_are_in_the_record_for_the_report(tmp_path, read)
 
 
 OF_RUN = odd_values.settings(["task", "nodes", "sync", "lr", "seed", "rate", "busy", "name"])
-STUDY = odd_values.settings(list(study_file.KEYS)) | st.fixed_dictionaries(
+STUDY = odd_values.settings(list(study_file.FORMS)) | st.fixed_dictionaries(
     {"grid": st.lists(OF_RUN, max_size=3)},
     optional={"base": OF_RUN, "repeats": st.integers() | odd_values.VALUES},
 )
