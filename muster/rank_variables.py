@@ -42,7 +42,10 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # set by schedulers in their jobs
+TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
+# Set by schedulers in their jobs, with the names of their launchers.
+JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
+SCHEDULER = "MUSTER_SCHEDULER"  # set by the batch script of any other scheduler
 # A process with none of these was not started as one of several by srun or mpirun.
 SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
@@ -265,4 +268,21 @@ def _addresses(uri: str) -> list[str]:
 
 def is_in_job(env: Mapping[str, str]) -> bool:
     """Whether a scheduler has given this process its machines."""
-    return any(env.get(name) for name in JOBS)
+    return scheduler_in(env) is not None
+
+
+def scheduler_in(env: Mapping[str, str]) -> str | None:
+    """The launcher of the scheduler that has given this process its machines; None without one."""
+    of_job = (launcher for variable, launcher in JOBS.items() if env.get(variable))
+    return env.get(SCHEDULER) or next(of_job, None)
+
+
+def is_one_of_several_tasks(env: Mapping[str, str]) -> bool:
+    """Whether srun has started this process several times.
+
+    A shell with a terminal, as of `srun --nodes=2 --pty bash`, is the only task of its step that
+    the user sees.
+    """
+    rank, size, _ = SRUN
+    is_shell = TERMINAL in env and env.get(rank) == "0"
+    return "SLURM_JOB_ID" in env and env.get(size, "1") != "1" and not is_shell

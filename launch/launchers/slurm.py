@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,14 +13,15 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
+from launch.in_job import run_job
+from launch.in_job.job_nodes import JobNodes
 from launch.launchers.base import Launcher
 from launch.programs.command_line import setting_names
 from launch.programs.python_choice import say_once
 from launch.runs import node_history
 from launch.runs.run_state import Submission
-from launch.slurm import batch_script, controller, node_survey, run_job
+from launch.slurm import batch_script, controller, node_survey
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
-from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
@@ -38,6 +40,8 @@ class Slurm(Launcher):
     takes_snapshot = True
     unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
+    has_arrays = True
+    job = CurrentJob
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -57,6 +61,10 @@ class Slurm(Launcher):
         return replace(self._slurm, exclude=node_history.excluded(self._slurm.exclude, cluster))
 
     @classmethod
+    def is_login_node(cls) -> bool:
+        return controller.belongs_to_cluster(shutil.which("sbatch"))
+
+    @classmethod
     def watcher(cls) -> SlurmRunWatcher:
         return SlurmRunWatcher()
 
@@ -65,7 +73,7 @@ class Slurm(Launcher):
             nodes = self._config.nodes
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
-            yield from self._current.problems(self._config, self._slurm)
+            yield from self._current.refused(self._config, self._slurm)
         workers = self._config.nproc_per_node or ()
         if self._gpus and max((each.number or 0 for each in workers), default=0) > self._gpus:
             yield (
@@ -144,6 +152,12 @@ class Slurm(Launcher):
         watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
         return Submission(job_id, cluster, watcher)
 
+    def most_in_array(self) -> int:
+        return int(controller.configured("MaxArraySize", self._env))
+
+    def job_folder(self, parent: Path) -> Path:
+        return job_folder(parent)
+
     def submit_array(
         self,
         name: str,
@@ -152,14 +166,7 @@ class Slurm(Launcher):
         folder: Path,
         at_once: int = 1,
     ) -> tuple[list[str], str]:
-        """Submit one job array with a part for each run; return their numbers and the cluster.
-
-        A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
-        part prints. At most `at_once` parts run at the same time.
-
-        Raises:
-            MusterError: Slurm refuses; with its own message.
-        """
+        """See the contract; `folder` gets the batch script, too."""
         output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
         options = self._options(name, facts, folder, output)
         for spec in specs:
@@ -189,10 +196,9 @@ class Slurm(Launcher):
             for line in current.notes(self._config):
                 say_once(line)
         return JobNodes(
-            replace(current, cluster=controller.name(self._env)),
+            replace(current, cluster=controller.name(self._env), env=srun_environment(os.environ)),
             job,
             facts.nodes[0].python,
-            srun_environment(os.environ),
             count if self._config.nodes is None else spec.least_nodes,
         )
 

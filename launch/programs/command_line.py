@@ -1,7 +1,6 @@
 """Read the command line of a run: its settings, and the program after `--`."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
@@ -11,7 +10,13 @@ from typing import TypeVar
 from configs import cli
 from configs.raw import Given, with_home
 from configs.settings.fields import add_new
-from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
+from configs.settings.launch import (
+    SCHEDULERS,
+    LaunchConfig,
+    ProgramConfig,
+    RunConfig,
+    scheduler_here,
+)
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
@@ -263,8 +268,8 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
     chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
     launcher = chosen.get("launcher", LaunchConfig.launcher)
     if launcher == "auto" and "hosts" not in chosen:
-        launcher = "local" if shutil.which("sbatch") is None else "slurm"
-    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(nodes_python()))
+        launcher = scheduler_here() or "local"
+    is_here = launcher == "local" or (launcher in SCHEDULERS and is_this_python(nodes_python()))
     return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
 
 

@@ -18,10 +18,11 @@ from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SbatchOption, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import Slurm, build, job_folder
 from launch.programs.python_choice import say_once
-from launch.slurm import batch_script, run_job, submitit_jobs
+from launch.slurm import batch_script, submitit_jobs
 from launch.slurm.batch_script import minutes
 from launch.slurm.controller import JobState
 from launch.slurm.current_job import CurrentJob
+from launch.slurm.run_watcher import is_own
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import MusterError, UsageError
 from tests.configs.made import made
@@ -115,7 +116,7 @@ def test_array_tasks_lead_own_runs_and_have_own_output_files(slurm, tmp_path):
         call = DelayedSubmission.load(folder / f"12_{index}_submitted.pkl")
         assert (call.function, call.args) == (submitit_jobs.lead, (str(run_dir),))
         states = [JobState("", output=f"{at}/%A_%a_0_log.out") for at in (folder, f"{folder}2")]
-        assert [run_job.is_own(run_dir, JOB, state) for state in states] == [True, False]
+        assert [is_own(run_dir, JOB, state) for state in states] == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 2])
