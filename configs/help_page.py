@@ -43,12 +43,10 @@ class Parser(ArgumentParser):
         raise UsageError(message)
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """Refuse a value as argparse does; list no removed verbs, which have no help."""
+        """Refuse a value as argparse does, with a suggestion."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        if isinstance(action, _SubParsersAction):
-            choices = [listed.dest for listed in action._choices_actions]
         name = action.option_strings[0] if action.option_strings else self.prog
         similar = closest(str(value), choices)
         spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""

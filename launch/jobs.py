@@ -57,8 +57,6 @@ def main() -> int:
     match args.verb:
         case "list":
             _list(_runs(root)[: args.number])
-        case "top":
-            raise UsageError("there is no jobs top any more; use: watch -n 2 muster jobs list")
         case "nodes":
             _nodes(args.clear)
         case "status":
@@ -69,18 +67,8 @@ def main() -> int:
         case "logs":
             run = _find(root, args.run)
             return _logs(run, _attempt(run, args.attempt), args.rank, follow=args.follow)
-        case "stacks" if args.native:
-            raise UsageError(
-                "there is no --native any more; --full names each rank's process, of which "
-                "py-spy dump --native --pid PID shows C frames on its node"
-            )
         case "stacks":
             questions.stacks(_find(root, args.run), full=args.full)
-        case "debug":
-            raise UsageError(
-                "there is no jobs debug any more; jobs stacks says where each rank is, and "
-                "breakpoint() works in a program that runs alone: python train.py"
-            )
         case "clean":
             return _clean(args)
         case "fetch":  # `muster` itself takes it to the login node
@@ -111,9 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
     )
-    removed = verbs.add_parser("top", parents=[printed])
-    removed.add_argument("-n")
-    removed.add_argument("--once", action="store_true")
     nodes = verbs.add_parser("nodes", parents=[printed], help="nodes that caused failures")
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
@@ -148,8 +133,6 @@ def _parser() -> argparse.ArgumentParser:
         "stacks", parents=[named], help="what each rank of a run does, and waits for"
     )
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
-    stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
-    verbs.add_parser("debug", parents=[named]).add_argument("--rank")
     cancel = verbs.add_parser(
         "cancel", parents=[located], help="end a run, and everything it started"
     )
@@ -162,9 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     clean = verbs.add_parser(
         "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
-    )
-    clean.add_argument(
-        "runs", nargs="*", metavar="RUN", help="remove its checkpoints on nodes, too"
     )
     clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
     for name, (metavar, text) in OF_NODES.items():
@@ -345,10 +325,6 @@ def _clean(args: argparse.Namespace) -> int:
     words = [f"--{name.replace('_', '-')}={text}" for name, text in given.items()]
     classes = [LaunchConfig, SshConfig, SlurmConfig]
     settings = Settings(*cli.parse(classes, words, prog="muster jobs clean", description=""))
-    if args.runs and settings.launch.hosts is None:
-        raise UsageError(
-            "jobs clean: runs are named for their checkpoints on nodes; name the nodes with --hosts"
-        )
     left = leftovers.here()
     failed: list[str] = []
     if args.remove:
@@ -356,11 +332,10 @@ def _clean(args: argparse.Namespace) -> int:
     if settings.launch.hosts is not None:
         transport = openssh.transport(Ssh(settings).specs(), settings.ssh)
         folder = settings.ssh.remote_dir
-        running = leftovers.running()
-        of_nodes, failed = on_nodes(transport, folder, args.runs, running, remove=args.remove)
+        of_nodes, failed = on_nodes(transport, folder, leftovers.running(), remove=args.remove)
         left += of_nodes
     json_output.emit("leftovers", removed=args.remove, leftovers=list(map(asdict, left)))
-    _show_leftovers(left, "" if args.remove else shlex.join([*words, *args.runs, "--remove"]))
+    _show_leftovers(left, "" if args.remove else shlex.join([*words, "--remove"]))
     failed += [f"{leftover.path}: {leftover.error}" for leftover in left if leftover.error]
     for line in failed:
         print(f"error: {on_one_line(line)}", file=sys.stderr)

@@ -4,9 +4,8 @@ What git does not say is never guessed: files that it ignores, such as data and 
 copied. So if git does not answer, its own error is raised.
 
 git refuses a repository of another user, since the configuration in it may name programs to run. A
-group's project is such a repository, and so is a folder that a container has mounted. For it git is
-asked once more. For that call the folder is trusted, and everything is off by which its
-configuration could run a program. Where anybody may write, git's refusal stands.
+group's project is such a repository, and so is a folder that a container has mounted. The error has
+git's own line by which the user trusts it.
 """
 
 import os
@@ -19,16 +18,7 @@ from muster.tool_environment import environment_for
 
 # git writes nothing, not even the index; its messages do not depend on the user's language.
 ALWAYS = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-# In a repository of another user git fetches nothing that is missing, and runs nothing of it.
-NO_FETCHING = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
-NO_PROGRAMS = (
-    "core.fsmonitor=false",
-    f"core.hooksPath={os.devnull}",
-    "diff.ignoreSubmodules=dirty",
-)
 SHORT_S = 10.0  # for a question whose answer is only recorded or shown
-DRIVERS = r"^(filter|diff)\..*\.(clean|smudge|process|required|command|textconv)$"
-OWN_SCOPES = ("local", "worktree")  # of a repository's configuration; others are the user's
 
 
 class GitFailed(UsageError):
@@ -45,14 +35,10 @@ def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
     Raises:
         GitFailed: git gives none, or not in time.
     """
-    done = _run(folder, words, timeout_s=timeout_s)
-    top = top_of(folder) if done.returncode else None
-    if top is not None and _is_of_another(top) and not _anybody_may_write(top):
-        trusted = _run(folder, words, _trusting(folder, top), timeout_s)
-        done = done if trusted.returncode else trusted
+    done = _run(folder, words, timeout_s)
     if done.returncode:
         # `git diff` outside of a repository compares files, and explains how
-        simple = _run(folder, ("rev-parse", "--git-dir"), timeout_s=timeout_s)
+        simple = _run(folder, ("rev-parse", "--git-dir"), timeout_s)
         why = _explained(folder, simple if simple.returncode else done)
         raise GitFailed(why, done.returncode)
     return done.stdout
@@ -102,19 +88,14 @@ def top_seen(cwd: Path, top: Path) -> Path:
 
 
 def _run(
-    folder: Path,
-    words: Sequence[str],
-    trusting: Sequence[str] = (),
-    timeout_s: float | None = None,
+    folder: Path, words: Sequence[str], timeout_s: float | None
 ) -> "subprocess.CompletedProcess[bytes]":
-    argv = ["git", "-C", str(folder), *trusting, *words]
-    env = environment_for("git") | ALWAYS | (NO_FETCHING if trusting else {})
     try:
         return subprocess.run(
-            argv,
+            ["git", "-C", str(folder), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=env,
+            env=environment_for("git") | ALWAYS,
             timeout=timeout_s,
             check=False,
         )
@@ -125,24 +106,6 @@ def _run(
             f"{folder} is part of a git repository, but there is no git here, which would say "
             "which files to leave out; install git"
         ) from error
-
-
-def _trusting(folder: Path, top: Path) -> list[str]:
-    """Options for one call in a repository of another user; none of its programs is run."""
-    options = [f"--work-tree={top}", "-c", f"safe.directory={top}"]
-    options += [word for setting in NO_PROGRAMS for word in ("-c", setting)]
-    query = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", DRIVERS)
-    words = [os.fsdecode(word) for word in _run(folder, query, options).stdout.split(b"\0")]
-    drivers = {
-        name for scope, name in zip(words[::2], words[1::2], strict=False) if scope in OWN_SCOPES
-    }
-    if any("=" in name for name in drivers):  # these cannot be turned off
-        return []
-    return [*options, *(word for name in sorted(drivers) for word in ("-c", f"{name}="))]
-
-
-def _is_of_another(top: Path) -> bool:
-    return any(path.lstat().st_uid != os.geteuid() for path in (top, top / ".git"))
 
 
 def _anybody_may_write(top: Path) -> bool:

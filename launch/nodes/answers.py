@@ -115,12 +115,11 @@ class Claim(Outcome, frozen=True):
 
 
 class LeftFolder(Reported, frozen=True):
-    """A folder that a run has left on the node; without a run, a killed process has left it."""
+    """What a run was sent on the node; without a run, a killed process has left the folder."""
 
     path: Line
     run: Line
     bytes: Size
-    checkpoints: bool
     used: bool
 
 

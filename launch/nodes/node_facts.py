@@ -20,7 +20,6 @@ import hashlib
 import ipaddress
 import json
 import os
-import re
 import shutil
 import socket
 import socketserver
@@ -42,14 +41,10 @@ MARKER = ".muster-sent"
 HARMLESS = (".venv", "lost+found")
 # The marks of IPv6 addresses that may soon go away.
 UNRELIABLE = ("temporary", "deprecated", "tentative")
-# In logs/ of a node with its own disk: how the names of what a run was sent begin, and the name of
-# the mark in a run folder that an agent has made.
+# In logs/ of a node with its own disk: how the names of what a run was sent begin.
 SENT = (".snapshot-", ".function-")
-CLAIMED = ".claimed-"
-TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # at most in one answer
-# A run that has not recorded its end is active if any of its files has changed within this time.
-ACTIVE_S = 7 * 24 * 3600.0
+ACTIVE_S = 7 * 24 * 3600.0  # a run may be active if any of its files has changed within this time
 OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent needs
 NAMED_PACKAGES = (*OF_AGENT, "torch", "transformers")  # whose versions a node is asked for
 VERSIONS = """
@@ -163,22 +158,14 @@ def claimed_by(question):  # type: ignore[no-untyped-def]
 
 
 def leftovers(question):  # type: ignore[no-untyped-def]
-    """What runs have left on this node: below its own checkout, and in its temporary folder.
+    """What runs were sent below this node's own checkout, and their temporary folders.
 
-    What a run may still use is not left over: its `used` is true.
+    Run folders, and the checkpoints in them, are the user's. `used`: its run may be active.
     """
-    left = []
-    for path, run in _left_folders(question["folders"][question["node"]]):
-        is_run = os.path.basename(path) == run
-        left.append(
-            {
-                "path": path,
-                "run": run,
-                "bytes": _size(path),
-                "checkpoints": is_run and _has_files(os.path.join(path, "checkpoints")),
-                "used": _may_be_used(path, run),
-            }
-        )
+    left = [
+        {"path": path, "run": run, "bytes": _size(path), "used": _may_be_used(path, run)}
+        for path, run in _left_folders(question["folders"][question["node"]])
+    ]
     return left[:LEFTOVERS]
 
 
@@ -202,28 +189,18 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
 def _left_folders(folder):  # type: ignore[no-untyped-def]
     """The folders that runs have made here, each with its run; "" for a temporary folder.
 
-    Only a folder that Muster was sent to has such folders. And only a run folder that an agent has
-    claimed is a copy: any other run folder is the user's own record of the run.
+    Only a folder that Muster was sent to has folders of runs.
     """
     folders = []
     logs = os.path.join(folder, "logs")
     if os.path.exists(os.path.join(folder, MARKER)) and os.path.isdir(logs):
         for name in sorted(os.listdir(logs)):
             path = os.path.join(logs, name)
-            if os.path.islink(path) or not os.path.isdir(path) or not name.isprintable():
-                continue
             sent = [name[len(begin) :] for begin in SENT if name.startswith(begin)]
-            if sent:
+            if sent and name.isprintable() and os.path.isdir(path) and not os.path.islink(path):
                 folders.append((path, sent[0]))
-            elif _is_copy(os.listdir(path)):
-                folders.append((path, name))
     folders += [(path, "") for path in _scratch_folders()]
     return folders
-
-
-def _is_copy(names):  # type: ignore[no-untyped-def]
-    """Whether an agent has made the run folder with these names, and no run was started in it."""
-    return TAKEN not in names and any(name.startswith(CLAIMED) for name in names)
 
 
 def _scratch_folders():  # type: ignore[no-untyped-def]
@@ -246,20 +223,9 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
 
 
 def _may_be_used(path, run):  # type: ignore[no-untyped-def]
-    """Whether a run may still use what it has left at `path`.
-
-    It may until all its agents have recorded their end. There are no such records of agents that
-    were killed, or before an attempt: then the age of the files decides.
-    """
-    if not run:
-        return False
+    """Whether a run may still use what it was sent at `path`: the age of its files decides."""
     run_dir = os.path.join(os.path.dirname(path), run)
-    agents = os.path.join(run_dir, "agents")
-    names = os.listdir(agents) if os.path.isdir(agents) else []
-    records = [name for name in names if re.fullmatch(r"node_\d+\.json", name)]
-    if records and all(name.replace(".json", ".exit.json") in names for name in records):
-        return False
-    return time.time() - _last_change_s({path, run_dir}) < ACTIVE_S
+    return run != "" and time.time() - _last_change_s({path, run_dir}) < ACTIVE_S
 
 
 def _last_change_s(paths):  # type: ignore[no-untyped-def]
@@ -281,10 +247,6 @@ def _size(path):  # type: ignore[no-untyped-def]
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, name)).st_size
     return total
-
-
-def _has_files(path):  # type: ignore[no-untyped-def]
-    return any(names for _, _, names in os.walk(path))
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]

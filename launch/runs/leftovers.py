@@ -1,8 +1,9 @@
 """Find and remove what runs have left behind on this machine, beside their run folders.
 
-A run folder is the user's own record of a run: it is never removed here. A leftover is of no use
-after a run: a link, a temporary folder of a process that was killed, or, on a login node, an
-earlier version of Muster or the session of a command that has ended.
+A run folder is the user's own record of a run: it is never removed here, nor is anything of a run
+that is not over. A leftover is of no use after a run: a link, a temporary folder of a process that
+was killed, or, on a login node, an earlier version of Muster or the session of a command that has
+ended.
 """
 
 import fcntl
@@ -76,35 +77,16 @@ def remove(leftover: Leftover) -> Leftover:
 
 def running() -> list[str]:
     """The names of the known runs that are not over."""
-    return [path.name for path in run_record.run_folders() if not run_state.state_of(path).over]
+    paths = run_record.run_folders()
+    states = run_state.states_of(paths, run_state.Watchers())
+    return [path.name for path, state in zip(paths, states, strict=True) if not state.over]
 
 
 def _links() -> Iterator[Leftover]:
-    """Links to run folders that were removed."""
+    """Links of more than a month ago to run folders that are missing."""
     for link, run_dir in run_record.links():
-        if _is_removed(run_dir):
-            yield Leftover(str(link), f"link to {run_dir}, which was removed")
-
-
-def _is_removed(run_dir: Path) -> bool:
-    """Whether a run folder was removed.
-
-    If the folder of all runs is missing as well, this is not known: its disk may not be mounted, or
-    may be another machine's.
-    """
-    if not _is_folder(run_dir.parent):
-        return False
-    try:
-        run_dir.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:  # such as a folder that this user may not read
-        return False
-    return False
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 (is_dir raises without permission)
+        if _age_s(link) > OLD_LEFT_FILES_S and not os.path.lexists(run_dir):
+            yield Leftover(str(link), f"link to {run_dir}, which is missing")
 
 
 def _records_of_logins() -> Iterator[Leftover]:
@@ -120,14 +102,13 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
 
     Nodes that see this checkout find there what other nodes were sent.
     """
-    for begin in SENT:
-        for link in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*")):
-            if link.is_symlink():
-                run_dir = link.readlink().parent
-                if _is_removed(run_dir) or (
-                    _is_folder(run_dir) and run_state.state_of(run_dir).over
-                ):
-                    yield Leftover(str(link), f"link of {run_dir.name}, which is over")
+    paths = (path for begin in SENT for path in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*")))
+    run_dirs = {link: link.readlink().parent for link in paths if link.is_symlink()}
+    states = run_state.states_of([*run_dirs.values()], run_state.Watchers())
+    for (link, run_dir), state in zip(run_dirs.items(), states, strict=True):
+        # if all runs of the folder are missing, its disk may be away, or another machine's
+        if state.over and os.path.exists(run_dir.parent):  # noqa: PTH110 (Path raises without permission)
+            yield Leftover(str(link), f"link of {run_dir.name}, which is over")
 
 
 def _temporary() -> Iterator[Leftover]:
@@ -201,7 +182,7 @@ def _bytes_of(path: Path) -> int:
 
 
 def _age_s(path: Path) -> float:
-    """The seconds since a file was last changed; 0 if it does not exist."""
+    """The seconds since a file or link was last changed; 0 if it does not exist."""
     with suppress(OSError):
-        return time.time() - path.stat().st_mtime
+        return time.time() - path.lstat().st_mtime
     return 0.0

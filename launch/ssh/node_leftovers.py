@@ -1,13 +1,12 @@
 """Find what runs have left on nodes with their own disk, and remove it.
 
-A node that sees this machine's files has no leftovers: the run folders that it sees are the user's
-records of the runs.
+A node that sees this machine's files has no leftovers. On any node run folders stay, and with them
+checkpoints.
 """
 
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from launch.deadlines import NODE_LISTS_FILES_S
@@ -22,7 +21,6 @@ UNKNOWN = "the node has not said whether it is removed"
 def on_nodes(
     transport: Transport,
     folder: str | None,
-    named: Collection[str],
     running: Collection[str],
     *,
     remove: bool,
@@ -32,7 +30,6 @@ def on_nodes(
     Args:
         transport: how the nodes are asked.
         folder: the checkout's folder on the nodes; None: the default folder.
-        named: the runs whose checkpoints are removed, too.
         running: the runs that are not over.
         remove: remove all that need not stay; each failure is in its leftover.
     """
@@ -55,7 +52,7 @@ def on_nodes(
         answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_FILES_S, **request)
         failed = [line for index, line in survey.silent(answers).items() if index in apart]
         leftovers = {
-            index: [_leftover(entry, names[index], named, running) for entry in answer.value]
+            index: [_leftover(entry, names[index], running) for entry in answer.value]
             for index, answer in answers.items()
         }
         if remove:
@@ -96,26 +93,16 @@ def _data(
     return [leftover for index in sorted(found) for leftover in found[index]], lines
 
 
-def _leftover(
-    entry: LeftFolder, node: str, named: Collection[str], running: Collection[str]
-) -> Leftover:
+def _leftover(entry: LeftFolder, node: str, running: Collection[str]) -> Leftover:
     """The leftover in a node's entry about one path."""
     run = entry.run
-    path = PurePosixPath(entry.path)
     stays = ""
     if run in running:
         stays = "its run is not over"
     elif entry.used:
-        stays = "its run has recorded no end, and changed a file in the last seven days"
-    elif entry.checkpoints and run not in named:
-        stays = f"it has checkpoints; to remove them, name the run: {run}"
-    if not run:
-        kind = "temporary files of a process that was killed"
-    elif path.name == run:
-        kind = "the run's files on this node"
-    else:
-        kind = f"what {run} was sent"
-    return Leftover(str(path), kind, entry.bytes, node, stays)
+        stays = "a file of its run has changed in the last seven days"
+    kind = f"what {run} was sent" if run else "temporary files of a process that was killed"
+    return Leftover(entry.path, kind, entry.bytes, node, stays)
 
 
 def _removable(leftovers: Collection[Leftover]) -> list[str]:

@@ -1,6 +1,6 @@
 """Workers that mpirun or srun start by themselves are ranks of one run; real Open MPI, real Slurm.
 
-The course's command line has no address in it: each rank finds out where rank 0 is, or refuses.
+mpirun's variables do not say where rank 0 is: the user gives its address, or every rank refuses.
 """
 
 import os
@@ -81,23 +81,18 @@ NODES = {f"node{index}": f"10.10.1.{index + 1}" for index in range(4)}
 
 @pytest.mark.parametrize("node", [None, "node1"], ids=["from the box", "from one of the nodes"])
 def test_the_courses_line_on_four_nodes(mpirun, tmp_path, node):
-    ended_well(mpirun(ALL, course(tmp_path), node=node))
+    address = ["--master-ip", NODES["node0"]]
+    ended_well(mpirun(ALL, [*course(tmp_path), *address], node=node))
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_mpirun_needs_master_addr_where_rankfile_moves_rank_0(mpirun, tmp_path):
-    """A file of ranks decides, and none of mpirun's variables tells the others of it."""
-    ranks = tmp_path / "ranks"
-    order = ["node2", "node0", "node3", "node1"]
-    lines = (f"rank {rank}={name} slot=0\n" for rank, name in enumerate(order))
-    ranks.write_text("".join(lines))
+def test_mpirun_on_several_hosts_needs_master_addr(mpirun, tmp_path):
     program = [*SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
-    placed = [*ALL, "--rankfile", str(ranks)]
-    done = mpirun(placed, program)
+    done = mpirun(ALL, program)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "give its address, NODE0: mpirun -x MASTER_ADDR=NODE0" in done.stderr
     assert not (tmp_path / "logs").exists()
-    ended_well(mpirun([*placed, "-x", f"MASTER_ADDR={NODES['node2']}"], program))
+    ended_well(mpirun([*ALL, "-x", f"MASTER_ADDR={NODES['node0']}"], program))
     assert addresses(tmp_path / "logs") == NODES
 
 
@@ -111,7 +106,8 @@ def in_job(cluster: Cluster):
 def test_an_mpirun_inside_a_job(in_job, words, tmp_path):
     """It starts its daemons by srun, whose variables say nothing of the program's ranks."""
     program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
-    in_job("salloc", "--nodes=4", "--ntasks=4", *words, "--map-by", "node", *program)
+    address = ["-x", f"MASTER_ADDR={NODES['node0']}"]
+    in_job("salloc", "--nodes=4", "--ntasks=4", *words, "--map-by", "node", *address, *program)
     assert addresses(tmp_path / "logs") == NODES
 
 

@@ -108,9 +108,6 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
             ["dance"],
             "unknown 'dance'; known: list, nodes, status, wait, logs, stacks, cancel, clean, fetch",
         ),
-        (["top", "--once"], "use: watch -n 2 muster jobs list"),
-        (["debug", "20260101", "--rank", "2"], "there is no jobs debug any more; jobs stacks says"),
-        (["stacks", "20260101", "--native"], "there is no --native any more; --full names each r"),
         (["--logs-dir", str(tmp_path / "none"), "status"], "no runs in"),
     ]:
         assert message in refused(commands.main, "--logs-dir", tmp_path, *words)

@@ -224,18 +224,6 @@ def test_a_project_that_git_ignores_whole_has_no_files(tmp_path):
     assert project_snapshot.files_of(project) == []
 
 
-@pytest.mark.needs("root")  # which alone may give files away
-def test_a_project_of_another_user_is_copied_like_one_s_own(project, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    for path in (project, *project.rglob("*")):
-        os.chown(path, 12_345, 12_345, follow_symlinks=False)
-    root = snapshot(project)
-    assert (root / "train.py").read_text() == "changed"
-    assert (root / "data").is_symlink() and (root / "last.ckpt").is_symlink()
-    assert len(json.loads((root.parent / "snapshot.json").read_text())["commit"]) == 40
-    assert b"+changed" in (root.parent / "snapshot.diff").read_bytes()
-
-
 def test_a_diff_that_git_cannot_make_is_said(project):
     git(project, "config", "filter.lfs.clean", "false")
     git(project, "config", "filter.lfs.required", "true")

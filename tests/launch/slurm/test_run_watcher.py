@@ -7,7 +7,7 @@ import pytest
 
 from launch.ends import End, Kind
 from launch.leading.leader import lead_or_submit
-from launch.runs import run_state, waiting
+from launch.runs import leftovers, run_record, run_state, waiting
 from launch.runs.run_state import Submission, Watchers
 from launch.runs.watching import run_document
 from launch.runs.watching.run_document import RunEvents
@@ -185,3 +185,16 @@ def test_run_that_another_version_queued_in_several_jobs_is_that_of_its_record(s
     lines: list[str] = []
     run_state.cancel(run, lines.append)
     assert slurm.calls("scancel") == ["scancel 12"] and lines == ["run: stopped"]
+
+
+@pytest.mark.parametrize("ask", [leftovers.running, leftovers._links_to_sent_folders])
+def test_slurm_is_asked_once_about_leftovers_of_all_runs(slurm, tmp_path, monkeypatch, ask):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(leftovers, "CHECKOUT", tmp_path)
+    failed = {"code": 1, "message": "", "time_unix_s": 1.0}
+    for number in range(5):
+        run_dir = run_folder(tmp_path / "logs", f"{number}", JOB | {"job_id": f"{number}"}, failed)
+        run_record.remember(run_dir)
+        (tmp_path / "logs" / f".snapshot-{number}").symlink_to(run_dir / "snapshot")
+    [*ask()]
+    assert len(slurm.calls("squeue")) == len(slurm.calls("scontrol")) == 1
