@@ -1,7 +1,6 @@
 """Submit the run to Slurm through submitit, or lead it in the job that this process is in."""
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,8 @@ from launch.runs.run_state import Submission
 from launch.slurm import batch_script, controller, node_survey
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeFacts, NodeSpec
+from muster import extras
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.run_files import SUBMITIT
@@ -137,9 +137,7 @@ class Slurm(Launcher):
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
-        command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
-        folder = job_folder(spec.run_dir)
-        script = batch_script.text(self._options(spec.run_id, facts, folder, OUTPUT), command)
+        script = self._script(spec.run_id, [spec], facts, job_folder(spec.run_dir))
         return "\n".join([script, *nodes])
 
     @property
@@ -167,14 +165,18 @@ class Slurm(Launcher):
         at_once: int = 1,
     ) -> tuple[list[str], str]:
         """See the contract; `folder` gets the batch script, too."""
-        output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
-        options = self._options(name, facts, folder, output)
+        try:  # here, since a dry run needs no submitit
+            from launch.slurm import submitit_jobs
+        except ModuleNotFoundError as error:
+            raise UsageError(extras.explained(error) or str(error)) from None
         for spec in specs:
             run_job.write_spec(spec, {**self._job(facts), "output": f"{folder}/"})
         # submitit does not read the cluster in "Submitted batch job 12 on cluster b"
         cluster = controller.name(self._env)
-        runs = [spec.run_dir for spec in specs]
-        return batch_script.submit(folder, options, runs, self._env, at_once), cluster
+        script = self._script(name, specs, facts, folder, at_once)
+        job_id = submitit_jobs.submit(folder, script, self._env)
+        parts = [f"{job_id}_{part}" for part in range(len(specs))]
+        return parts if len(specs) > 1 else [job_id], cluster
 
     def _job(self, facts: Facts) -> dict[str, object]:
         return {
@@ -209,11 +211,21 @@ class Slurm(Launcher):
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _options(self, name: str, facts: Facts, folder: Path, output: str) -> batch_script.Options:
-        """sbatch's options of the jobs whose files are in `folder`."""
+    def _script(
+        self,
+        name: str,
+        specs: Sequence[LaunchSpec],
+        facts: Facts,
+        folder: Path,
+        at_once: int = 1,
+    ) -> str:
+        """The batch script of the job, which prints into `folder`; see `submit_array`."""
         options = batch_script.options(self._request, self._env, name, facts)
-        path = batch_script.file_name(folder, output)
-        return {**options, "output": path, "open_mode": "append"}  # the job may be requeued
+        output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
+        options["output"] = batch_script.file_name(folder, output)
+        options["open_mode"] = "append"  # the job may be requeued
+        runs = [spec.run_dir for spec in specs]
+        return batch_script.of_leaders(options, facts.nodes[0].python, runs, at_once)
 
 
 def job_folder(parent: Path) -> Path:
@@ -230,11 +242,6 @@ def job_folder(parent: Path) -> Path:
                 "--logs-dir"
             )
     return folder
-
-
-def _leader(python: str, run_dir: str) -> list[str]:
-    """The command of a run's leader, which its job starts on the first node, in the checkout."""
-    return [python, RUN_MODULE, "launch.leading.batch_job", "run", run_dir]
 
 
 build = Slurm
