@@ -41,9 +41,13 @@ REMEDIES = {
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
-# Set by schedulers in their jobs, with the names of their launchers.
-JOBS = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs", "LSB_JOBID": "lsf"}
-SCHEDULER = "MUSTER_SCHEDULER"  # set by the batch script of any other scheduler
+# Set by schedulers in their jobs, with the classes derived from `SchedulerJob`, if there are any.
+JOBS = {
+    "SLURM_JOB_ID": "launch.slurm.current_job:CurrentJob",
+    "PBS_JOBID": None,
+    "LSB_JOBID": None,
+}
+SCHEDULER = "MUSTER_SCHEDULER"  # such a class, set by the batch script of another scheduler
 # A process with none of these was not started as one of several by srun or mpirun.
 SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
@@ -183,13 +187,7 @@ def _first_host(nodes: str) -> str:
 
 def is_in_job(env: Mapping[str, str]) -> bool:
     """Whether a scheduler has given this process its machines."""
-    return scheduler_in(env) is not None
-
-
-def scheduler_in(env: Mapping[str, str]) -> str | None:
-    """The launcher of the scheduler that has given this process its machines; None without one."""
-    of_job = (launcher for variable, launcher in JOBS.items() if env.get(variable))
-    return env.get(SCHEDULER) or next(of_job, None)
+    return any(env.get(name) for name in (*JOBS, SCHEDULER))
 
 
 def is_one_of_several_tasks(env: Mapping[str, str]) -> bool:

@@ -160,7 +160,7 @@ class JobNodes:
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
         about = {"port": listener.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": facts.world_size is None}
-        about |= {"job": [type(self.current).__module__, type(self.current).__name__]}
+        about |= {"job": f"{type(self.current).__module__}:{type(self.current).__name__}"}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             write_json(leader_file, about, mode=0o600)

@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from launch.agent.agent import serve
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_LEADER_FILE_S, SHARED_DISK_TICK_S
 from launch.in_job.job_connection import AgentTask, connect, verified
 from launch.nodes.channel import running_s
-from launch.nodes.scheduler import SchedulerJob
+from launch.nodes.scheduler import class_at
 from launch.nodes.this_machine import gpu_count, own_address_in
 from muster.errors import MusterError, run
 from muster.worker.process import end_with_parent
@@ -29,8 +28,7 @@ from muster.writing import read_json
 def main() -> int:
     end_with_parent()  # without the scheduler's supervisor nobody could end this process
     about = _read_once_seen(Path(sys.argv[1]))
-    module, name = about["job"]
-    job: type[SchedulerJob] = getattr(import_module(module), name)
+    job = class_at(str(about["job"]))
     index = int(os.environ[job.index_variable])
     leader = os.environ[job.origin_variable]
     host = os.environ.get(job.node_variable, socket.gethostname())

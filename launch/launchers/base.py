@@ -13,7 +13,6 @@ from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, scheduler_here
 from configs.settings.remote import Settings
 from launch.checks.findings import Row
-from launch.nodes.scheduler import SchedulerJob
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher, Submission
@@ -71,7 +70,6 @@ class Launcher(ABC):
     sees_python = True  # whether the workers' Python is a file that this machine sees
     waits_for_nodes = True  # whether a restart waits for missing nodes, which may be rebooting
     has_arrays = False  # whether several runs can be the parts of one job
-    job: type[SchedulerJob] | None = None  # of a scheduler: the job in which a run is led
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -41,7 +41,6 @@ class Slurm(Launcher):
     unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
     has_arrays = True
-    job = CurrentJob
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -1,7 +1,7 @@
 """The contract of a scheduler, such as Slurm: what a run inside one of its jobs needs to know.
 
-The launcher of a scheduler names its class derived from `SchedulerJob`. The leader of a run asks an
-object of this class, the job that its process is in:
+Each scheduler has a class that is derived from `SchedulerJob`. The leader of a run asks an object
+of this class, the job that its process is in:
 
     the nodes             `nodes`, `gpus`; after a failure `silent_nodes`
     an agent on each      `command` starts them, `killed_early` looks after them until they connect
@@ -18,20 +18,20 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Self
 
-from configs import plugins
 from configs.settings.launch import LaunchConfig
 from launch.spec import Assignment
-from muster.rank_variables import scheduler_in
+from muster.rank_variables import JOBS, SCHEDULER
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerJob(ABC):
     """The job that this process is in; each scheduler derives a class of its own."""
 
-    launcher: ClassVar[str]  # the name of the scheduler's launcher
+    launcher: ClassVar[str]  # the name of the scheduler's launcher, in the records of runs
     # The commands by which a user sees why agents do not start.
     shown_by: ClassVar[str]
     # The variables that each process of `command` has: its number among these, from 0, in the order
@@ -135,8 +135,13 @@ class SchedulerJob(ABC):
 
 def job_class(env: Mapping[str, str]) -> type[SchedulerJob] | None:
     """The class of the job that a process with this environment is in; None if it is in none."""
-    name = scheduler_in(env)
-    if name is None or not plugins.is_known("launch.launchers", name):
-        return None
-    found: type[SchedulerJob] | None = plugins.load("launch.launchers", name).job
+    known = (place for variable, place in JOBS.items() if place and env.get(variable))
+    place = env.get(SCHEDULER) or next(known, None)
+    return class_at(place) if place else None
+
+
+def class_at(place: str) -> type[SchedulerJob]:
+    """The class at a place such as `launch.slurm.current_job:CurrentJob`."""
+    module, _, name = place.partition(":")
+    found: type[SchedulerJob] = getattr(import_module(module), name)
     return found

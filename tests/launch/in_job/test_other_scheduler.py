@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from launch.launchers.base import Launcher
 from launch.nodes.scheduler import SchedulerJob
-from launch.spec import Assignment, Facts
+from launch.spec import Assignment
 from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.writing import read_json
 from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
-from tests.written import package, write
+from tests.written import write
 
 # The scheduler's own command, as srun is Slurm's: it starts a process on each of the nodes, and
 # tells it its place.
@@ -86,15 +85,6 @@ class LaneJob(SchedulerJob):
         return {"LANE_TASKS": str(sum(assignment.counts))}
 
 
-class Lane(Launcher):
-    job = LaneJob
-
-    def probe(self) -> Facts:
-        raise NotImplementedError("here jobs are begun by the scheduler alone")
-
-    assume = probe
-
-
 PROGRAM = """
 import os, time
 from pathlib import Path
@@ -118,10 +108,8 @@ def job(tmp_path, monkeypatch):
     """Begin a job of two nodes, as the scheduler does, and again after it was requeued."""
     for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH"))]:
         monkeypatch.delenv(name)
-    entry = "lane = tests.launch.in_job.test_other_scheduler:Lane"
-    package(tmp_path / "packages", "lane", f"[muster.launchers]\n{entry}\n")
     write(tmp_path, {"waits.py": PROGRAM})
-    env = {"PYTHONPATH": f"{tmp_path / 'packages'}:{CHECKOUT}", "MUSTER_SCHEDULER": "lane"}
+    env = {"MUSTER_SCHEDULER": "tests.launch.in_job.test_other_scheduler:LaneJob"}
     env |= {"LANE_JOB": "7", "LANE_NODES": "left,right", "LANE_FOLDER": str(tmp_path)}
     leader = [sys.executable, CHECKOUT / "muster" / "run_module.py", "launch.leading.batch_job"]
 
