@@ -81,7 +81,7 @@ NODES = {f"node{index}": f"10.10.1.{index + 1}" for index in range(4)}
 
 @pytest.mark.parametrize("node", [None, "node1"], ids=["from the box", "from one of the nodes"])
 def test_the_courses_line_on_four_nodes(mpirun, tmp_path, node):
-    address = ["--master-ip", NODES["node0"]]
+    address = ["--master-ip", NODES[node or "node0"]]  # mpirun's own host comes first
     ended_well(mpirun(ALL, [*course(tmp_path), *address], node=node))
     assert addresses(tmp_path / "logs") == NODES
 
