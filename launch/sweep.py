@@ -16,9 +16,9 @@ from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
+from launch.leading.leader import print_report_command
 from launch.programs.command_line import split_program
 from launch.runs import run_record
-from launch.runs.report_command import print_report_command
 from launch.studies import around_runs, array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files

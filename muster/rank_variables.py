@@ -40,7 +40,14 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # set by schedulers in their jobs
+TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
+# Set by schedulers in their jobs, with the classes derived from `SchedulerJob`, if there are any.
+JOBS = {
+    "SLURM_JOB_ID": "launch.slurm.current_job:CurrentJob",
+    "PBS_JOBID": None,
+    "LSB_JOBID": None,
+}
+SCHEDULER = "MUSTER_SCHEDULER"  # such a class, set by the batch script of another scheduler
 # A process with none of these was not started as one of several by srun or mpirun.
 SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
@@ -180,4 +187,15 @@ def _first_host(nodes: str) -> str:
 
 def is_in_job(env: Mapping[str, str]) -> bool:
     """Whether a scheduler has given this process its machines."""
-    return any(env.get(name) for name in JOBS)
+    return any(env.get(name) for name in (*JOBS, SCHEDULER))
+
+
+def is_one_of_several_tasks(env: Mapping[str, str]) -> bool:
+    """Whether srun has started this process several times.
+
+    A shell with a terminal, as of `srun --nodes=2 --pty bash`, is the only task of its step that
+    the user sees.
+    """
+    rank, size, _ = SRUN
+    is_shell = TERMINAL in env and env.get(rank) == "0"
+    return "SLURM_JOB_ID" in env and env.get(size, "1") != "1" and not is_shell

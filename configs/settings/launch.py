@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ MAX_NODES = 4096
 PORTS = (
     f"use FIRST:LAST, two ports at least, between {MIN_PORT} and {MAX_PORT}, such as 20000:20100"
 )
+# The launchers of schedulers, each with the command that submits a job: `auto` looks for it.
+SCHEDULERS = {"slurm": "sbatch"}
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
@@ -43,6 +46,7 @@ SET_FOR_WORKERS = dict.fromkeys(
         *("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
         *("MUSTER_ATTEMPT", "MUSTER_CPUS", "MUSTER_INSPECTION", "MUSTER_AGENT_PID"),
         *("MUSTER_SCRATCH", "MUSTER_STOPPABLE", "MUSTER_STORE_SECRET", "MUSTER_TTY"),
+        "MUSTER_TASK_VARIABLES",
     ),
     "leave it out",
 ) | {
@@ -472,6 +476,12 @@ def _is_image_file(text: str) -> bool:
     """Whether a value of --container is a path by its form."""
     is_other = ADDRESS.match(text) or text.partition(" ")[0] in OTHER_ENGINES
     return not is_other and text[:1] not in ("", "-")
+
+
+def scheduler_here() -> str | None:
+    """The launcher of the scheduler whose command is on PATH; None if there is none."""
+    found = (name for name, command in SCHEDULERS.items() if shutil.which(command))
+    return next(found, None)
 
 
 def text_problems(flag: str, path: Path) -> Iterator[str]:

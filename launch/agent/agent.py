@@ -98,6 +98,7 @@ from launch.nodes.resources import (
     shared_memory,
     too_little_shared,
 )
+from launch.nodes.scheduler import SchedulerJob, job_class
 from launch.nodes.this_machine import free_port, gpu_count, interface_of, is_free, ports_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
@@ -123,21 +124,33 @@ def main() -> int:
     # Accidental output must not get between the messages.
     leader = Channel(os.dup(0), os.dup(1), from_leader)
     os.dup2(2, 1)
-    return serve(leader, lambda message: Assignment.from_json(json.loads(message.assignment)))
+    return serve(
+        leader,
+        lambda message: Assignment.from_json(json.loads(message.assignment)),
+        job_class(os.environ),
+    )
 
 
-def serve(leader: Channel, read: Callable[[Assign], Assignment]) -> int:
-    """Be the agent of this node; `read` takes the assignment from a message."""
+def serve(
+    leader: Channel, read: Callable[[Assign], Assignment], job: type[SchedulerJob] | None
+) -> int:
+    """Be the agent of this node; `read` takes the assignment from a message.
+
+    `job`: of the scheduler whose job this process is in.
+    """
     Heartbeat().add(leader)
-    return Agent(leader, read).run()
+    return Agent(leader, read, job).run()
 
 
 class Agent:
     """The agent of one node, from its first assignment to the run's end."""
 
-    def __init__(self, leader: Channel, read: Callable[[Assign], Assignment]) -> None:
+    def __init__(
+        self, leader: Channel, read: Callable[[Assign], Assignment], job: type[SchedulerJob] | None
+    ) -> None:
         self._leader = leader
         self._read = read
+        self._job = job
         self._signals = Signals()
         self._attempt = -1  # the number of the last attempt
         self._warm = WarmInterpreter()
@@ -187,7 +200,9 @@ class Agent:
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
         data = Path(assignment.data, DATA_MARK)  # nobody replaces or removes what is in use
         with scratch_folder(within="/tmp" if is_long else None) as scratch, in_use(data):
-            return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
+            return NodeAttempt(
+                assignment, self._leader, self._signals, scratch, self._warm, self._job
+            ).run()
 
     def _next_assignment(self) -> Assign | None:
         """The message with the next assignment; None if there is none.
@@ -263,13 +278,15 @@ class NodeAttempt:
         signals: Signals,
         scratch: Path,
         warm: WarmInterpreter,
+        job: type[SchedulerJob] | None = None,
     ) -> None:
         self._assignment = assignment
         self._warm = warm
+        self._job = job
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
-        # this clock stands still while Slurm suspends the job: the job then ends later by that time
+        # this clock stands still while a scheduler suspends the job, which then ends so much later
         left_s = assignment.left_s()
         self._job_ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
@@ -568,13 +585,14 @@ class NodeAttempt:
         assignment = self._assignment
         interface = interface_of(address, assignment.network, assignment.name)
         scratch = str(self._scratch)
-        env = environment_of(assignment, interface, address, scratch)
+        env = environment_of(assignment, interface, address, scratch, self._job)
         cores = share_cores(
             env,
             assignment.ranks,
             assignment.machine_ranks,
             assignment.spec.bind,
             has_gpus=gpu_count() > 0,
+            job_cpus=self._job.cpus_variable if self._job else "",
         )
         write_agent(assignment, address, interface, cores)
         self._send(NodeReady(socket.gethostname(), address, interface, cores))

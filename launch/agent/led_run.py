@@ -33,7 +33,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -91,6 +90,7 @@ from launch.nodes.messages import (
     WorkerEnded,
     check_sender,
 )
+from launch.nodes.scheduler import SchedulerJob
 from launch.runs import last_output
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
@@ -103,17 +103,6 @@ from muster.writing import full_disk, write_json, writing
 # run. The heartbeat reaches each agent from its start on.
 StartAgents: TypeAlias = Callable[[Mapping[int, NodeFacts], Heartbeat], Iterable[AgentProcess]]
 Plan: TypeAlias = Callable[[LaunchSpec, Facts], Sequence[NodeCommand]]
-
-
-@dataclass(frozen=True)
-class SchedulerJob:
-    """The scheduler's job in which a run is led."""
-
-    job_id: str
-    cluster: str | None = None
-    # whether the scheduler has announced the end of the job's time
-    is_nearly_over: Callable[[], bool] = lambda: False
-    ends_unix_s: Callable[[], float | None] = lambda: None  # when the scheduler ends the job
 
 
 class LedRun:
@@ -131,7 +120,9 @@ class LedRun:
         prefixes: bool,
         is_local: bool = False,  # the agents are on this machine, as children of this process
         patience_s: float = 0.0,  # the time in which the agents' starters end after the agents
-        job: SchedulerJob | None = None,
+        job: SchedulerJob | None = None,  # in which the run is led
+        # whether the scheduler has announced the end of the job's time
+        is_nearly_over: Callable[[], bool] = lambda: False,
         complete: Callable[[Facts], Facts] = lambda facts: facts,
     ) -> None:
         self._start_agents = start_agents
@@ -139,10 +130,11 @@ class LedRun:
         self._prefixes = prefixes
         self._is_local = is_local
         self._patience_s = patience_s
-        self._job = job or SchedulerJob(str(os.getpid()))
+        self._job = job
+        self._is_nearly_over = is_nearly_over
         self._complete = complete
-        self.job_id = self._job.job_id
-        self.cluster = self._job.cluster
+        self.job_id = job.name if job else str(os.getpid())
+        self.cluster = job.cluster if job else None
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
         self._agents: dict[str, AgentConnection] = {}  # each node's last agent
@@ -207,11 +199,12 @@ class LedRun:
             spec,
             [self._agents[_node_key(node)] for node in facts.nodes],
             self.signals,
-            self._job.is_nearly_over,
+            self._is_nearly_over,
             prefixes=self._prefixes,
         )
         plan = self._plan(spec, facts)
-        self._attempt.start(assignments_of(spec, facts, plan, self._job.ends_unix_s()))
+        ends_unix_s = self._job.end_unix_s() if self._job else None
+        self._attempt.start(assignments_of(spec, facts, plan, ends_unix_s))
 
     def wait(self) -> int:
         """Wait for the end of the attempt; return its exit code, see `Attempt.wait`.

@@ -64,7 +64,8 @@ def judge_nodes(
         chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
-    resources = survey.ask(node_resources, probes)
+    job = survey.transport.job
+    resources = survey.ask(node_resources, probes, job_cpus=job.cpus_variable if job else "")
     workers_of = _workers_by_machine(planned, probes)
     pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
     addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
@@ -85,7 +86,8 @@ def judge_nodes(
         )
         for index, probe in probes.items()
     )
-    return examination(Findings(launcher, nodes, silent, chosen, trouble, workers))
+    means = survey.transport.means
+    return examination(Findings(launcher, nodes, silent, chosen, trouble, workers, means))
 
 
 def examination(findings: Findings) -> list[Row]:

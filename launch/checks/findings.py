@@ -52,6 +52,7 @@ class Findings:
     chosen: Choice | None = None  # the network
     trouble: str = ""  # why no network could be chosen
     workers: WorkersPython = field(default_factory=WorkersPython)  # the workers' Python
+    means: str = ""  # by which the nodes answered; "": what `launcher` names
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ REMEDIES = {
 
 def reach(findings: Findings) -> Row:
     """Whether every node answered."""
-    means = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
         count = len(findings.nodes)
-        return Row("reach", "ok", (f"{means} works on {count} of {count}",))
+        return Row(
+            "reach", "ok", (f"{findings.means or findings.launcher} works on {count} of {count}",)
+        )
     parts = [line.partition("; ") for line in findings.silent]
     causes = shortened(list(dict.fromkeys(cause for cause, _, _ in parts)))
     fixes = dict.fromkeys(fix for _, _, fix in parts if fix)

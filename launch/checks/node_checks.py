@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
+from configs.settings.launch import SCHEDULERS
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
 from launch.nodes.answers import Versions
 from launch.nodes.node_facts import OF_AGENT
@@ -122,7 +123,7 @@ def cores(findings: Findings) -> Row:
     words = groups({node.name: cores.words(node.workers) for node, cores in known})
     if not any(cores.are_too_few(node.workers) for node, cores in known):
         return Row("cores", "ok", words)
-    more = f", or {ASK_FOR_MORE}" if findings.launcher == "slurm" else ""
+    more = f", or {ASK_FOR_MORE}" if findings.launcher in SCHEDULERS else ""
     return Row("cores", "warn", words, f"start fewer workers there{more}")
 
 

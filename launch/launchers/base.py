@@ -1,22 +1,18 @@
 """The contract of `--launcher`: how a run is started, and who is asked about it afterwards."""
 
 import os
-import shutil
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from configs import plugins
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, scheduler_here
 from configs.settings.remote import Settings
 from launch.checks.findings import Row
-from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher, Submission
@@ -32,13 +28,10 @@ from launch.spec import (
 from launch.starters.base import commands_of, starter_of
 from muster.errors import UsageError, refuse
 from muster.rank_variables import SIZES
-from muster.tool_environment import environment_for
 
 if TYPE_CHECKING:  # each launcher imports what it returns
     from launch.agent.led_run import LedRun
 
-# Slurm's commands are installed but belong to no cluster, so this is no login node.
-NO_CLUSTER = b"Could not establish a configuration source"
 UNCOUNTED = "# the commands are known once each node has counted its GPUs"
 
 
@@ -77,6 +70,7 @@ class Launcher(ABC):
     sees_python = True  # whether the workers' Python is a file that this machine sees
     waits_for_nodes = True  # whether a restart waits for missing nodes, which may be rebooting
     checks_nodes = True  # when it probes them
+    has_arrays = False  # whether several runs can be the parts of one job
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -93,6 +87,11 @@ class Launcher(ABC):
     def watcher(cls) -> LeaderWatcher:
         """The watcher that reports on its runs, and ends them, from any process."""
         return LeaderWatcher()
+
+    @classmethod
+    def is_login_node(cls) -> bool:
+        """Whether this machine belongs to a cluster of its scheduler; then `auto` chooses it."""
+        return False
 
     @property
     def workers_python(self) -> WorkersPython:
@@ -138,6 +137,36 @@ class Launcher(ABC):
 
         Raises:
             MusterError: the scheduler refuses the job.
+        """
+        raise NotImplementedError
+
+    def most_in_array(self) -> int:
+        """How many runs may be the parts of one job array, if this launcher `has_arrays`.
+
+        Raises:
+            MusterError: the scheduler does not answer.
+        """
+        raise NotImplementedError
+
+    def job_folder(self, parent: Path) -> Path:
+        """The folder below `parent` for the scheduler's files of a job."""
+        return parent
+
+    def submit_array(
+        self,
+        name: str,
+        specs: Sequence[LaunchSpec],
+        facts: Facts,
+        folder: Path,
+        at_once: int = 1,
+    ) -> tuple[list[str], str]:
+        """Submit one job array with a part for each run; return their numbers and the cluster.
+
+        A single run is a plain job. `folder`, see `job_folder`, gets what each part prints. At most
+        `at_once` parts run at the same time.
+
+        Raises:
+            MusterError: the scheduler refuses; with its own message.
         """
         raise NotImplementedError
 
@@ -244,35 +273,12 @@ def checked_launcher(
 def launcher_name(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 
-    Only the chosen launcher is imported.
+    Only the chosen launcher is imported, and that of a scheduler whose command is here.
     """
     if config.launcher != "auto":
         return config.launcher
     if config.hosts is not None:
         return "ssh"
-    return "slurm" if _is_login_node() else "local"
-
-
-def _is_login_node() -> bool:
-    """Whether this machine has an sbatch that belongs to a cluster."""
-    sbatch = shutil.which("sbatch")
-    return sbatch is not None and _belongs_to_cluster(sbatch)
-
-
-@cache
-def _belongs_to_cluster(sbatch: str) -> bool:
-    """Whether Slurm knows a cluster here; of each sbatch asked once, since a study has many runs.
-
-    A slow or silent controller is no reason to train on this machine.
-    """
-    try:
-        answer = subprocess.run(
-            ["sinfo", "--noheader"],
-            env=environment_for("sinfo"),
-            capture_output=True,
-            check=False,
-            timeout=SLURM_CLUSTER_ANSWERS_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return True
-    return answer.returncode == 0 or NO_CLUSTER not in answer.stderr
+    name = scheduler_here()
+    is_login_node = name is not None and plugins.load("launch.launchers", name).is_login_node()
+    return name if name is not None and is_login_node else "local"

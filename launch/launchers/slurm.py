@@ -1,7 +1,7 @@
 """Submit the run to Slurm through submitit, or lead it in the job that this process is in."""
 
 import os
-import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,16 +12,18 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
+from launch.in_job import run_job
+from launch.in_job.job_nodes import JobNodes
 from launch.launchers.base import Launcher
 from launch.programs.command_line import setting_names
 from launch.programs.python_choice import say_once
 from launch.runs import node_history
 from launch.runs.run_state import Submission
-from launch.slurm import batch_script, controller, node_survey, run_job
+from launch.slurm import batch_script, controller, node_survey
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
-from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeFacts, NodeSpec
+from muster import extras
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.run_files import SUBMITIT
@@ -38,6 +40,7 @@ class Slurm(Launcher):
     takes_snapshot = True
     unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --slurm nodelist=... chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
+    has_arrays = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -57,6 +60,10 @@ class Slurm(Launcher):
         return replace(self._slurm, exclude=node_history.excluded(self._slurm.exclude, cluster))
 
     @classmethod
+    def is_login_node(cls) -> bool:
+        return controller.belongs_to_cluster(shutil.which("sbatch"))
+
+    @classmethod
     def watcher(cls) -> SlurmRunWatcher:
         return SlurmRunWatcher()
 
@@ -65,7 +72,7 @@ class Slurm(Launcher):
             nodes = self._config.nodes
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
-            yield from self._current.problems(self._config, self._slurm)
+            yield from self._current.refused(self._config, self._slurm)
         workers = self._config.nproc_per_node or ()
         if self._gpus and max((each.number or 0 for each in workers), default=0) > self._gpus:
             yield (
@@ -129,9 +136,7 @@ class Slurm(Launcher):
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
-        command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
-        folder = job_folder(spec.run_dir)
-        script = batch_script.text(self._options(spec.run_id, facts, folder, OUTPUT), command)
+        script = self._script(spec.run_id, [spec], facts, job_folder(spec.run_dir))
         return "\n".join([script, *nodes])
 
     @property
@@ -144,6 +149,12 @@ class Slurm(Launcher):
         watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
         return Submission(job_id, cluster, watcher)
 
+    def most_in_array(self) -> int:
+        return int(controller.configured("MaxArraySize", self._env))
+
+    def job_folder(self, parent: Path) -> Path:
+        return job_folder(parent)
+
     def submit_array(
         self,
         name: str,
@@ -152,22 +163,19 @@ class Slurm(Launcher):
         folder: Path,
         at_once: int = 1,
     ) -> tuple[list[str], str]:
-        """Submit one job array with a part for each run; return their numbers and the cluster.
-
-        A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
-        part prints. At most `at_once` parts run at the same time.
-
-        Raises:
-            MusterError: Slurm refuses; with its own message.
-        """
-        output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
-        options = self._options(name, facts, folder, output)
+        """See the contract; `folder` gets the batch script, too."""
+        try:  # here, since a dry run needs no submitit
+            from launch.slurm import submitit_jobs
+        except ModuleNotFoundError as error:
+            raise UsageError(extras.explained(error) or str(error)) from None
         for spec in specs:
             run_job.write_spec(spec, {**self._job(facts), "output": f"{folder}/"})
         # submitit does not read the cluster in "Submitted batch job 12 on cluster b"
         cluster = controller.name(self._env)
-        runs = [spec.run_dir for spec in specs]
-        return batch_script.submit(folder, options, runs, self._env, at_once), cluster
+        script = self._script(name, specs, facts, folder, at_once)
+        job_id = submitit_jobs.submit(folder, script, self._env)
+        parts = [f"{job_id}_{part}" for part in range(len(specs))]
+        return parts if len(specs) > 1 else [job_id], cluster
 
     def _job(self, facts: Facts) -> dict[str, object]:
         return {
@@ -189,10 +197,9 @@ class Slurm(Launcher):
             for line in current.notes(self._config):
                 say_once(line)
         return JobNodes(
-            replace(current, cluster=controller.name(self._env)),
+            replace(current, cluster=controller.name(self._env), env=srun_environment(os.environ)),
             job,
             facts.nodes[0].python,
-            srun_environment(os.environ),
             count if self._config.nodes is None else spec.least_nodes,
         )
 
@@ -203,11 +210,21 @@ class Slurm(Launcher):
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _options(self, name: str, facts: Facts, folder: Path, output: str) -> batch_script.Options:
-        """sbatch's options of the jobs whose files are in `folder`."""
+    def _script(
+        self,
+        name: str,
+        specs: Sequence[LaunchSpec],
+        facts: Facts,
+        folder: Path,
+        at_once: int = 1,
+    ) -> str:
+        """The batch script of the job, which prints into `folder`; see `submit_array`."""
         options = batch_script.options(self._request, self._env, name, facts)
-        path = batch_script.file_name(folder, output)
-        return {**options, "output": path, "open_mode": "append"}  # the job may be requeued
+        output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
+        options["output"] = batch_script.file_name(folder, output)
+        options["open_mode"] = "append"  # the job may be requeued
+        runs = [spec.run_dir for spec in specs]
+        return batch_script.of_leaders(options, facts.nodes[0].python, runs, at_once)
 
 
 def job_folder(parent: Path) -> Path:
@@ -224,11 +241,6 @@ def job_folder(parent: Path) -> Path:
                 "--logs-dir"
             )
     return folder
-
-
-def _leader(python: str, run_dir: str) -> list[str]:
-    """The command of a run's leader, which its job starts on the first node, in the checkout."""
-    return [python, RUN_MODULE, "launch.leading.batch_job", "run", run_dir]
 
 
 build = Slurm

@@ -1,12 +1,12 @@
-"""Lead a run on the first node of its own Slurm job, to its end; a batch script ends with this.
+"""Lead a run on the first node of its own job, to its end; a batch script ends with this.
 
     python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
     python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
-A run over ssh has the same leader at a terminal; here the leader starts its agents with srun.
+A run over ssh has the same leader at a terminal; here the scheduler starts the leader's agents.
 `new` refuses wrong flags and makes the run folder. `run` uses an existing folder, and so does `new`
-in a job that Slurm has restarted: the run continues with its next attempt. At the run's end this
-module sets the job's exit code, and decides whether Slurm restarts the job.
+in a job that was requeued: the run continues with its next attempt. At the run's end this module
+sets the job's exit code, and decides whether the job is requeued.
 """
 
 import os
@@ -17,28 +17,30 @@ from pathlib import Path
 
 from configs.settings.fields import add_new
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
+from launch.in_job import run_job
+from launch.in_job.job_nodes import JobNodes
+from launch.in_job.run_job import Notice
 from launch.leading.leader import lead, with_copies
+from launch.nodes.scheduler import SchedulerJob, job_class
 from launch.programs.base import RunProgram
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
-from launch.slurm import run_job
-from launch.slurm.controller import end_unix_s
-from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_nodes import JobNodes
-from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, UsageError, refuse, run
 from muster.worker.process import end_with_parent
 
 
 def main() -> int:
-    end_with_parent()  # if Slurm's supervisor is gone, nobody can end this process
+    end_with_parent()  # if the scheduler's supervisor is gone, nobody can end this process
     verb, *words = sys.argv[1:]
     if verb == "new":
         refuse_several(os.environ)  # srun slurm/multinode.sh
-    current = CurrentJob.from_env(os.environ)
-    notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
+    of_scheduler = job_class(os.environ)
+    if of_scheduler is None:
+        raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+    current = of_scheduler.from_env(os.environ)
+    notice = Notice(current.end_unix_s())  # from now on the notice can come
     run_job.refuse_too_many(current)
     if verb == "new":
         spec, job = begin_run(words, current)
@@ -47,8 +49,10 @@ def main() -> int:
     return _lead(spec, job, current, notice)
 
 
-def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, notice: Notice) -> int:
-    pool = JobNodes(current, job, sys.executable, os.environ, spec.least_nodes, notice.has_come)
+def _lead(
+    spec: LaunchSpec, job: Mapping[str, object], current: SchedulerJob, notice: Notice
+) -> int:
+    pool = JobNodes(current, job, sys.executable, spec.least_nodes, notice.has_come)
     # the process that submitted the job may have been killed before it recorded the number
     run_record.begin(spec, pool.name, current.name, cluster=current.cluster)
     try:
@@ -60,8 +64,8 @@ def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, noti
     return code
 
 
-def open_run(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
-    """The run in this folder; in a job that Slurm has restarted, its next attempt."""
+def open_run(run_dir: Path, current: SchedulerJob) -> tuple[LaunchSpec, Mapping[str, object]]:
+    """The run in this folder; in a job that was requeued, its next attempt."""
     try:
         spec, job = run_job.read_spec(run_dir)
     except UsageError as error:
@@ -73,20 +77,22 @@ def open_run(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[st
     return spec, job
 
 
-def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
+def begin_run(
+    flags: Sequence[str], current: SchedulerJob
+) -> tuple[LaunchSpec, Mapping[str, object]]:
     """A new run with these settings, whose folder this makes, and what else its job must know.
 
-    A job that Slurm has restarted continues the run that it has.
+    A job that was requeued continues the run that it has.
 
     Raises:
         UsageError: wrong flags; every problem at once.
     """
     line, problems = CommandLine.read(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    cwd = Path(os.environ.get("SLURM_SUBMIT_DIR", ""))
+    cwd = current.folder
     add_new(problems, _problems(line, current))
     if not current.attempt:  # a later attempt runs the snapshot of the first
-        add_new(problems, line.missing(cwd, "slurm"))
+        add_new(problems, line.missing(cwd, current.launcher))
     refuse(problems)
     program: RunProgram = line.program(cwd)
     for note in filter(None, (line.trainer_note, *current.notes(launch))):
@@ -111,24 +117,19 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
     job = {"nproc": nproc, "network": launch.network, "master_port": launch.master_port}
     job["output"] = current.output
     run_job.write_spec(spec, job)
-    run_record.write_down(spec, [], "slurm", program.settings(launch))
+    run_record.write_down(spec, [], current.launcher, program.settings(launch))
     return spec, job
 
 
-def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:
-    """The problems of settings that Slurm has already decided."""
+def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
+    """The problems of settings that the scheduler has already decided."""
     launch = line.launch
-    others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
+    others = OF_SBATCH - ({"launcher"} if launch.launcher == current.launcher else set())
     why = (
         "is not for a script that is in its job already; options of sbatch stand before the script"
     )
     yield from line.refused(others, why)
-    if current.components > 1:
-        yield (
-            f"the job has {current.components} components, but a run has the nodes of the first "
-            "alone: the others would be idle; submit one job of all nodes, without ':' or "
-            "#SBATCH hetjob"
-        )
+    yield from current.problems()
     wanted = len(launch.nproc(nodes=launch.most_nodes or current.num_nodes))
     if wanted != current.num_nodes:
         yield (

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,13 @@ from launch.programs.project_snapshot import copy_project, new_files, path_on_no
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, end_record_of, explain, failure_of, report
-from launch.runs.report_command import print_report_command
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
+from muster import extras, json_output
+from muster.command import to_type
 from muster.errors import MusterError, UsageError
 from muster.printable import duration, on_one_line, printable, signal_name
-from muster.run_files import EXIT, FUNCTION, SNAPSHOT
+from muster.run_files import EXIT, FUNCTION, METRICS, SNAPSHOT
 
 if TYPE_CHECKING:
     from launch.agent.led_run import LedRun
@@ -239,6 +241,19 @@ def _print_end(
     if text := report(failure, spec.run_dir, output_tail, attempt):
         print(printable(text), file=sys.stderr)
     return failure.code
+
+
+def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
+    """Print the command for a report of these runs, if one has records; first what it lacks.
+
+    This is the last line of a run, a study or a sweep. The command works from any folder. With
+    --json nothing is printed.
+    """
+    if json_output.has_begun() or not any(METRICS.find(run_dir) for run_dir in run_dirs):
+        return
+    for problem in extras.problems(extras.REPORT):
+        print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
+    print(on_one_line(to_type("report", str(folder.absolute()))), flush=True)
 
 
 def _record(run_dir: Path, failure: Failure) -> None:

@@ -80,7 +80,7 @@ class Probe(Reported, frozen=True):
     foreign: tuple[Line, ...]  # names in the folder, if Muster did not send its content
     interfaces: tuple[Interface, ...]
     came_by: tuple[Line, ...]  # its address for this ssh connection
-    towards_srun: Line | None  # its address on the way to srun
+    towards_origin: Line | None  # its address on the way to who asks it in a scheduler's job
     has_rsync: bool
     disks: dict[Line, Disk]  # by their use
     gpus: Annotated[tuple[Line, ...], Meta(max_length=MOST_GPUS)]  # a line for each

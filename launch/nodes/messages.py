@@ -213,7 +213,7 @@ class Report(WorkerAnswer, kw_only=True, frozen=True):
     is_command: bool = False  # not Python, or a Python without our handler
 
 
-# -- before a run in a Slurm job: launch/slurm/job_connection.py -----------------------------------
+# -- before a run in a scheduler's job: launch/in_job/job_connection.py ----------------------------
 
 
 class Nonce(Message, frozen=True):
@@ -224,7 +224,7 @@ class Nonce(Message, frozen=True):
 
 
 class Introduction(Message, frozen=True):
-    """An agent's description of itself, a `SlurmTask` in JSON, with its proof of the secret."""
+    """An agent's description of itself, an `AgentTask` in JSON, with its proof of the secret."""
 
     task: Annotated[bytes, Meta(max_length=TEXT_CHARACTERS)]
     proof: ShortText

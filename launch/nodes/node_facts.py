@@ -117,7 +117,7 @@ def describe(question):  # type: ignore[no-untyped-def]
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
-        "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
+        "towards_origin": _address_towards(os.environ.get(request["origin"])),
         "has_rsync": shutil.which("rsync") is not None,
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 THREADS = "OMP_NUM_THREADS"
 CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py: 0,1;2,3
-OF_SLURM = "SLURM_CPUS_ON_NODE"
 ASK_FOR_MORE = "ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
 GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
 # Some programs close each file that they might have open, one by one.
@@ -64,24 +63,24 @@ class SharedMemory(NamedTuple):
     free_bytes: int
 
 
-def node_resources(question: object) -> dict[str, object]:
+def node_resources(question: dict[str, str]) -> dict[str, object]:
     """What the workers of a node have together, for the doctor."""
-    return {"shared_memory": shared_memory(), "cores": usable_cores()}
+    return {"shared_memory": shared_memory(), "cores": usable_cores(question.get("job_cpus", ""))}
 
 
-def usable_cores(root: Path = Path("/")) -> Cores:
+def usable_cores(job_cpus: str = "", root: Path = Path("/")) -> Cores:
     """The cores that this process may use.
 
-    A cgroup's quota limits how many CPUs it may use at a time. So does Slurm, which may give a job
-    fewer than its processes see.
+    A cgroup's quota limits how many CPUs it may use at a time. So does a scheduler, which may give
+    a job fewer than its processes see; their number is in the variable `job_cpus`.
     """
     can_ask = hasattr(os, "sched_getaffinity")
     cores: dict[object, list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)) if can_ask else range(os.cpu_count() or 1):
         siblings = _kernel_text(_topology(cpu, root) / "thread_siblings_list")
         cores.setdefault(siblings or cpu, []).append(cpu)
-    of_slurm = os.environ.get(OF_SLURM, "")
-    most = [*_quotas(root), *([float(of_slurm)] if of_slurm.isdigit() else [])]
+    of_job = os.environ.get(job_cpus, "")
+    most = [*_quotas(root), *([float(of_job)] if of_job.isdigit() else [])]
     return Cores(list(cores.values()), min(most, default=None))
 
 
@@ -144,16 +143,18 @@ def share_cores(
     bind: str | None,
     *,
     has_gpus: bool,
+    job_cpus: str = "",
 ) -> str:
     """Give each of a node's `ranks` its share of the cores, through `env`; return it in words.
 
     `machine_ranks`: with those of other nodes that the machine simulates. What the user has set
-    stays. Without `bind` workers are bound only where Slurm has bound this process to the cores of
-    the job. Those with GPUs are not: which cores are near is not known.
+    stays. Without `bind` workers are bound only where a scheduler has bound this process to the
+    cores of the job. Those with GPUs are not: which cores are near is not known. `job_cpus`: see
+    `usable_cores`.
     """
-    found = usable_cores()
+    found = usable_cores(job_cpus)
     workers = len(machine_ranks)
-    is_in_job = OF_SLURM in os.environ
+    is_in_job = job_cpus in os.environ
     # if this process may use more, other jobs may use some of them
     has_own = is_in_job and found.limit is not None and found.cpus <= found.limit
     how = bind or ("cores" if has_own and not has_gpus else "none")

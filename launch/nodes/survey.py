@@ -37,6 +37,7 @@ from launch.nodes import node_facts, resources
 from launch.nodes.answers import Part, Probe, Reply, answer_to, reply_in
 from launch.nodes.channel import MARK, Channel, running_s, start_with_pipes, wait_for_news
 from launch.nodes.messages import OddMessage, quoted
+from launch.nodes.scheduler import SchedulerJob, job_class
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.errors import MusterError
 from muster.printable import printable
@@ -84,6 +85,8 @@ class Transport:
     explain: Callable[[int, int, str], str]
     env: Mapping[str, str] | None = None  # None: the environment of this process
     renames: bool = True  # use the host names from the answers, if they differ
+    job: type[SchedulerJob] | None = None  # that the nodes are in
+    means: str = ""  # how the nodes are reached, in messages; "": by the launcher's name
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Survey:
 
     def __init__(self, transport: Transport, *more: ModuleType) -> None:
         """`more`: modules like `node_facts` whose functions are asked, too."""
-        self._transport = transport
+        self.transport = transport
         # the first one's __future__ import must begin the text, and the last one answers
         self._modules = (resources, *more, node_facts)
         self._number = 0  # of the latest question
@@ -118,15 +121,15 @@ class Survey:
     @property
     def names(self) -> Sequence[str]:
         """All nodes that are asked, as their transport names them."""
-        return self._transport.names
+        return self.transport.names
 
     def __enter__(self) -> "Survey":
         source = b"\n".join(Path(str(each.__file__)).read_bytes() for each in self._modules)
         try:
-            for command in self._transport.commands:
+            for command in self.transport.commands:
                 errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
                 process, channel = start_with_pipes(
-                    command, errors, Decoder(Part).decode, env=self._transport.env
+                    command, errors, Decoder(Part).decode, env=self.transport.env
                 )
                 self._starts.append((process, channel, errors))
                 channel.write(b"%d\n%s" % (len(source), source))
@@ -164,7 +167,7 @@ class Survey:
         self._number += 1
         self._timeout_s = timeout_s
         self._failed.clear()
-        wanted = set(range(len(self._transport.names)) if of is None else of)
+        wanted = set(range(len(self.transport.names)) if of is None else of)
         asked_unix_s = time.time()
         deadline = running_s() + timeout_s
         question = {"number": self._number, "function": function.__name__, **arguments}
@@ -200,6 +203,8 @@ class Survey:
         A run must not write into an installation. So where only some nodes see the installation,
         all nodes count as nodes with their own disks.
         """
+        job = self.transport.job
+        request = {**request, "origin": job.origin_variable if job else ""}
         answers = self.ask(node_facts.describe, request=request)
         if IS_INSTALLED and len({answer.value.shared for answer in answers.values()}) > 1:
             answers = self.ask(node_facts.describe, request={**request, "disk_marker": ""})
@@ -208,7 +213,7 @@ class Survey:
 
     def silent(self, answers: Mapping[int, Answer]) -> dict[int, str]:
         """One line for each node without an answer: the reason, and what to do."""
-        nodes = range(len(self._transport.names))
+        nodes = range(len(self.transport.names))
         return {index: self._why_silent(index) for index in nodes if index not in answers}
 
     def refuse_broken(self, nodes: Iterable[int]) -> None:
@@ -225,16 +230,16 @@ class Survey:
     def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
         """The names of the nodes that answered."""
         names = [probe.host.partition(".")[0] for probe in probes.values()]
-        if self._transport.renames and len(set(names)) == len(names):
+        if self.transport.renames and len(set(names)) == len(names):
             return names
-        return [self._transport.names[index] for index in probes]
+        return [self.transport.names[index] for index in probes]
 
     def _started_for(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
         """The process that was started for a node, or for all of them."""
         return self._starts[min(index, len(self._starts) - 1)]
 
     def _why_silent(self, index: int) -> str:
-        name = self._transport.names[index]
+        name = self.transport.names[index]
         if index in self._failed:
             failed = printable(self._failed[index][:FAILED_CHARACTERS])
             return f"{name}: its Python could not report on the node: {failed}"
@@ -244,7 +249,7 @@ class Survey:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(NODE_LEAVES_SURVEY_S if channel.ended else 0)
             lines = [*channel.noise, _begin_and_end_of(errors)]
-            return printable(self._transport.explain(index, code, "\n".join(lines)))
+            return printable(self.transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
         return (
@@ -262,11 +267,11 @@ class Survey:
 
     def _is_alone(self, index: int) -> bool:
         """Whether a node has a connection of its own."""
-        return index < len(self._starts) - 1 or len(self._starts) == len(self._transport.names)
+        return index < len(self._starts) - 1 or len(self._starts) == len(self.transport.names)
 
     def _node_named_in(self, part: Part | OddMessage) -> int | None:
         """The node that a part names; None if there is none of that number."""
-        numbers = {str(index): index for index in range(len(self._transport.names))}
+        numbers = {str(index): index for index in range(len(self.transport.names))}
         return numbers.get(part.node) if isinstance(part, Part) else None
 
     def _complete_reply(self, node: int, part: Part | OddMessage) -> Reply | None:
@@ -311,7 +316,8 @@ def local_transport(count: int) -> Transport:
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
-    return Transport(names, commands, explain, renames=False)
+    job = job_class(os.environ)
+    return Transport(names, commands, explain, renames=False, job=job, means="a process here")
 
 
 @contextmanager
@@ -347,6 +353,7 @@ def facts_request(
             "folder": folder or FOLDER,
             "named": folder is not None,
             "disk_marker": str(marker),
+            "origin": "",
             "here": str(CHECKOUT),
             "own_python": own_python(),
             "code": _installed_code(),

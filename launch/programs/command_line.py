@@ -1,7 +1,6 @@
 """Read the command line of a run: its settings, and the program after `--`."""
 
 import os
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -11,7 +10,13 @@ from configs import cli
 from configs.cli import Instances, Parsed
 from configs.raw import Given
 from configs.settings.fields import add_new, by_name
-from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
+from configs.settings.launch import (
+    SCHEDULERS,
+    LaunchConfig,
+    ProgramConfig,
+    RunConfig,
+    scheduler_here,
+)
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
@@ -249,8 +254,8 @@ def training(parsed: Parsed) -> type[TrainConfig]:
     """
     launcher = parsed.values["launcher"]
     if launcher == "auto" and parsed.values["hosts"] is None:
-        launcher = "local" if shutil.which("sbatch") is None else "slurm"
-    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(nodes_python()))
+        launcher = scheduler_here() or "local"
+    is_here = launcher == "local" or (launcher in SCHEDULERS and is_this_python(nodes_python()))
     return TrainConfig if is_here and parsed.values["python"] is None else TrainElsewhere
 
 

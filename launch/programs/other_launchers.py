@@ -18,7 +18,7 @@ from configs.foreign_flags import LAUNCHERS, MPI
 from launch.programs.python_choice import choose, workers_environment
 from launch.programs.python_command import PYTHON
 from muster.errors import UsageError, refuse, run
-from muster.rank_variables import NAMES, SRUN
+from muster.rank_variables import NAMES, SRUN, is_one_of_several_tasks
 
 # Commands that start the words after their own flags.
 IN_FRONT = frozenset(
@@ -76,18 +76,15 @@ def refuse_several(env: Mapping[str, str]) -> None:
 def _several(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The launcher that has started several commands, and the variable with their number.
 
-    The program of a run may start what it likes: it is not refused. Nor is a shell with a terminal,
-    as of `srun --nodes=2 --pty bash`: it is the only task of its step that the user sees.
+    The program of a run may start what it likes: it is not refused.
     """
     if "MUSTER_RUN_DIR" in env:
         return
     sizes = [size for _, size, *_ in NAMES.values() if env.get(size, "1") != "1"]
     if sizes and any(name in OF_MPIRUN for name in _ancestors()):
         yield "mpirun", sizes[0]
-    rank, size, _ = SRUN
-    is_shell = TERMINAL in env and env.get(rank) == "0"
-    if "SLURM_JOB_ID" in env and env.get(size, "1") != "1" and not is_shell:
-        yield "srun", size
+    if is_one_of_several_tasks(env):
+        yield "srun", SRUN[1]
 
 
 def _ancestors() -> Iterator[str]:

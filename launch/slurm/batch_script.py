@@ -1,23 +1,19 @@
 """The batch script of a job, which requests what its run needs, in sbatch's own options."""
 
-import json
 import os
 import re
 import shlex
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.settings.remote import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
-from launch.deadlines import SLURM_ANSWERS_S, SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
-from launch.nodes.survey import last_line
+from launch.deadlines import SLURM_ANSWERS_S, SLURM_WARNS_BEFORE_LIMIT_S
 from launch.programs.python_choice import say_once
 from launch.slurm import controller
 from launch.slurm.controller import PartitionNode, scrubbed
-from launch.slurm.submitit_jobs import NOTICES_IGNORED
 from launch.spec import RUN_MODULE, Facts
 from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError, is_denied, refuse
@@ -28,6 +24,9 @@ CORE_OPTIONS = {"cpus_per_task", "cpus_per_gpu"}  # each of these sets the numbe
 # sbatch's words for a request that exceeds the nodes that are up now.
 NOT_NOW = ("Requested node configuration is not available", "Required node not available")
 MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
+
+# Slurm's signal to the batch shell must not end it before the leader gets it.
+NOTICES_IGNORED = "trap '' USR1 USR2"
 
 Options = dict[str, str | int | bool]
 
@@ -239,36 +238,19 @@ def file_name(folder: Path, pattern: str) -> str:
     return f"{folder}/".replace("%", "%%") + pattern
 
 
-def submit(
-    folder: Path, given: Options, runs: Sequence[Path], env: Mapping[str, str], at_once: int = 1
-) -> list[str]:
-    """Submit the leaders of these runs through submitit; return the numbers of their jobs.
+def of_leaders(given: Options, python: str, runs: Sequence[Path], at_once: int = 1) -> str:
+    """The batch script that becomes the leader of a run.
 
-    Several runs become the parts of one job array, of which `at_once` run at a time. submitit
-    writes its files into `folder`.
-
-    Raises:
-        MusterError: Slurm refuses the job; with its own message.
-        UsageError: submitit is not installed.
+    Those of several runs are the parts of a job array, of which `at_once` run at a time.
     """
-    request = {
-        "folder": str(folder),
-        "python": python(),
-        "options": escaped(given),
-        "at_once": at_once,
-        "runs": [str(run_dir) for run_dir in runs],
-    }
-    argv = [sys.executable, str(CHECKOUT / RUN_MODULE), "launch.slurm.submitit_jobs"]
-    # that process waits half as long for sbatch
-    result = controller.ask(argv, env, 2 * SLURM_IS_SILENT_S, stdin=json.dumps(request))
-    if result.returncode:
-        message = last_line(result.stderr).removeprefix("error: ")
-        raise (UsageError if result.returncode == UsageError.exit_code else MusterError)(message)
-    answer = json.loads(last_line(result.stdout))
-    if "refusal" in answer:
-        raise MusterError(f"Slurm does not take the job: {last_line(answer['refusal'])}")
-    job_ids: list[str] = answer["job_ids"]
-    return job_ids
+    lead = shlex.join([python, RUN_MODULE, "launch.leading.batch_job", "run"])
+    folders = [shlex.quote(str(run_dir)) for run_dir in runs]
+    if len(runs) == 1:
+        return text(given, f"exec {lead} {folders[0]}")
+    array = f"0-{len(runs) - 1}%{min(at_once, len(runs))}"
+    lines = ["runs=(", *(f"  {folder}" for folder in folders), ")"]
+    lines.append(f'exec {lead} "${{runs[SLURM_ARRAY_TASK_ID]}}"')
+    return text({**given, "array": array}, "\n".join(lines))
 
 
 def flags(given: Options, quote: Callable[[str], str] = str) -> list[str]:

@@ -5,6 +5,7 @@ which many small clusters do not run.
 """
 
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -12,10 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple
 
 from configs.settings import sbatch_options
-from launch.deadlines import SLURM_ANSWERS_S, SLURM_ASKED_AGAIN_S, SLURM_IS_SILENT_S
+from launch.deadlines import (
+    SLURM_ANSWERS_S,
+    SLURM_ASKED_AGAIN_S,
+    SLURM_CLUSTER_ANSWERS_S,
+    SLURM_IS_SILENT_S,
+)
 from launch.nodes.survey import last_line
 from muster.errors import MusterError, UsageError
 from muster.tool_environment import environment_for
@@ -33,6 +40,8 @@ ENDED_STATES = frozenset(
 )
 GRES_GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
 NODE_FORMAT = "%P|%l|%c|%m|%T|%G"  # for sinfo: the fields of a PartitionNode
+# Slurm's commands are installed but belong to no cluster, so this is no login node.
+NO_CLUSTER = "Could not establish a configuration source"
 # How sinfo's states begin in which a node gets no jobs.
 NODE_IS_OUT = ("down", "drain", "fail", "error", "inval", "maint", "reboot", "unk")
 WAITING_STATES = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
@@ -151,6 +160,19 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     if result.returncode or not names:
         raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(result.stderr)}")
     return names
+
+
+@cache
+def belongs_to_cluster(sinfo: str | None) -> bool:
+    """Whether Slurm knows a cluster here; of each sinfo asked once, since a study has many runs.
+
+    A slow or silent controller is no reason to train on this machine.
+    """
+    try:
+        answer = ask(["sinfo", "--noheader"], os.environ, SLURM_CLUSTER_ANSWERS_S)
+    except MusterError:
+        return True
+    return answer.returncode == 0 or NO_CLUSTER not in answer.stderr
 
 
 class PartitionNode(NamedTuple):

@@ -4,48 +4,65 @@ Slurm's variables tell a process its job. Only Slurm knows whether the job still
 shell of salloc stays after the job's end.
 """
 
-import os
 import re
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from pathlib import Path
 
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SlurmConfig
 from launch.deadlines import SLURM_IS_SILENT_S
-from launch.slurm import controller
-from launch.slurm.controller import WAITING_STATES, job_state, scrubbed
+from launch.nodes.scheduler import SchedulerJob
+from launch.nodes.survey import last_line
+from launch.slurm import controller, node_health
+from launch.slurm.controller import UNKNOWN, WAITING_STATES, job_state, scrubbed
+from launch.spec import Assignment
 from muster.errors import MusterError
+from muster.printable import signal_name
+from muster.tool_environment import require
+from muster.writing import tail
 
 # `srun` needs these to find the job; all others would change the steps that it starts.
 FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURMD_NODENAME")
+SRUN = (
+    *("srun", "--ntasks-per-node=1", "--unbuffered"),
+    "--overlap",  # another step may have the cores, such as the shell of the user
+    # A lost agent or node must not end the others: the leader decides that.
+    *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
+)
+LOG_BYTES = 65_536  # read of srun's output, from its end
+# srun's line about tasks that a signal has killed: `srun: error: node[0-1]: tasks 0-1: Killed`
+KILLED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (?!Exited |Out Of Memory)")
 QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrentJob:
-    """A running job that includes this process."""
+class CurrentJob(SchedulerJob):
+    """A running job of Slurm that includes this process; its `name` may be that of a part: 123_4.
 
-    job_id: str
-    name: str  # of the whole job: 123, or 123_4 for part of an array
-    num_nodes: int
+    Each process of `command` is a task of a step of srun.
+    """
+
+    launcher = "slurm"
+    shown_by = "sinfo and squeue --steps"
+    index_variable = "SLURM_PROCID"
+    node_variable = "SLURMD_NODENAME"
+    origin_variable = "SLURM_SRUN_COMM_HOST"
+    cpus_variable = "SLURM_CPUS_ON_NODE"
+    rank_variables = ("SLURM_PROCID", "SLURM_LOCALID")
+
     nodelist: str = ""
-    gpus: int = 0  # of each node
     tasks_per_node: int | None = None  # if its --ntasks-per-node sets it
-    attempt: int = 0  # how often it was requeued
-    cluster: str | None = None  # its name
     components: int = 1  # more than one in a heterogeneous job
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CurrentJob":
-        """The job as Slurm's variables describe it.
-
-        Raises:
-            MusterError: this is not part of a Slurm job.
-        """
-        if "SLURM_JOB_ID" not in env:
-            raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+        """The job as Slurm's variables describe it."""
         array = env.get("SLURM_ARRAY_JOB_ID")
         job_id = env["SLURM_JOB_ID"]
         gpus = env.get("SLURM_GPUS_ON_NODE", "0")
@@ -65,16 +82,114 @@ class CurrentJob:
     @cached_property
     def nodes(self) -> list[str]:
         """The names of its nodes, in Slurm's order."""
-        return controller.host_names(self.nodelist, os.environ)
+        return controller.host_names(self.nodelist, self.env)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.env.get("SLURM_SUBMIT_DIR", ""))
 
     @cached_property
     def output(self) -> str:
         """The file for what its batch script prints, as squeue shows it; "" without an answer."""
         try:
-            states = controller.job_states([self.job_id], os.environ, SLURM_IS_SILENT_S)
+            states = controller.job_states([self.job_id], self.env, SLURM_IS_SILENT_S)
         except MusterError:
             return ""
         return states[self.job_id].output
+
+    def problems(self) -> Iterator[str]:
+        if self.components > 1:
+            yield (
+                f"the job has {self.components} components, but a run has the nodes of the first "
+                "alone: the others would be idle; submit one job of all nodes, without ':' or "
+                "#SBATCH hetjob"
+            )
+
+    def command(self, hosts: Sequence[str], argv: Sequence[str], step: str) -> list[str]:
+        require("srun", "a run inside a job")
+        # srun of Slurm 22.05 and 23.02 does not take this number from the job:
+        # https://github.com/reframe-hpc/reframe/issues/2655
+        # If the variable is not set, a step has all cores of the job on each node.
+        cores = self.env.get("SLURM_CPUS_PER_TASK")
+        return [
+            *(*SRUN, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}"),
+            *((f"--cpus-per-task={cores}",) if cores else ()),
+            *(f"--nodelist={','.join(hosts)}", f"--job-name={step}", *argv),
+        ]
+
+    def killed_early(self, command: "subprocess.Popen[bytes]", log: Path, count: int) -> set[int]:
+        """See the contract; if a signal has killed srun itself, these are all tasks."""
+        code = command.poll()  # asked first: after its end the log is complete
+        if code is not None and code < 0:
+            print(f"note: srun was killed by {signal_name(-code)}", file=sys.stderr)
+            return {*range(count)}
+        lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
+        of_srun = [line for line in lines if line.startswith("srun: error: ")]
+        killed = [match[1] for line in of_srun if (match := KILLED.match(line))]
+        if len(killed) == len(of_srun) and (killed or code is None):
+            return {task for text in killed for task in _numbers(text)}
+        agents = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+        errors = [line.removeprefix("srun: ").removeprefix("error: ") for line in agents or of_srun]
+        raise MusterError("\n".join(errors) or f"srun ended with exit code {code}; see {log}")
+
+    def silent_nodes(self, hosts: Sequence[str]) -> list[str]:
+        return node_health.silent_nodes(hosts, self.env)
+
+    def end_unix_s(self) -> float | None:
+        return controller.end_unix_s(self.job_id, self.env)
+
+    def is_running(self) -> bool:
+        return job_state(self.name, self.env).name in ("RUNNING", UNKNOWN)
+
+    def requeue(self, excluded: str | None) -> None:
+        """See the contract; this goes on for two minutes while Slurm does not answer."""
+        if excluded is not None:
+            # Slurm changes the nodes of waiting jobs only, but ends this process before the job
+            # waits
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        requeue = ["scontrol", "requeue"]
+        controller.retry_while_silent(
+            lambda: controller.act_on(self.name, requeue, self.env), _print_error
+        )
+        if excluded is not None:
+            nodes = ["scontrol", "update", f"ExcNodeList={excluded}", f"JobId={self.name}"]
+            if (result := controller.ask(nodes, self.env)).returncode:
+                _print_error(f"error: --exclude is as before: {last_line(result.stderr)}")
+
+    @classmethod
+    def worker_variables(cls, assignment: Assignment, env: Mapping[str, str]) -> dict[str, str]:
+        """See the contract: the variables by which each worker is a task of one step.
+
+        An agent is a task of its own step, or was started by a batch script.
+        """
+        if "SLURM_PROCID" not in env:
+            return {}
+        counts = assignment.counts
+        num_nodes, num_tasks = str(len(counts)), str(sum(counts))
+        groups = [(count, len([*equal])) for count, equal in groupby(counts)]
+        per_node = ",".join(
+            f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in groups
+        )
+        variables = {
+            "SLURM_NTASKS": num_tasks,
+            "SLURM_NPROCS": num_tasks,
+            "SLURM_STEP_NUM_TASKS": num_tasks,
+            "SLURM_NTASKS_PER_NODE": str(max(counts)),
+            "SLURM_TASKS_PER_NODE": per_node,
+            "SLURM_STEP_TASKS_PER_NODE": per_node,
+            "SLURM_NNODES": num_nodes,  # an agent that replaces a lost one has a step of its own
+            "SLURM_STEP_NUM_NODES": num_nodes,
+            "SLURM_NODEID": str(assignment.index),
+            "SLURM_GTIDS": ",".join(map(str, assignment.ranks)),
+        }
+        cores = env.get("SLURM_CPUS_PER_TASK", "")
+        if cores.isdecimal() and "SLURM_STEP_ID" in env:  # a batch script has those of all tasks
+            own = str(max(int(cores) // len(assignment.ranks), 1))
+            variables["SLURM_CPUS_PER_TASK"] = own
+            if tres := env.get("SLURM_TRES_PER_TASK"):  # newer srun refuses two that differ
+                own_tres = re.sub(r"\b(cpu[:=])\d+", rf"\g<1>{own}", tres)
+                variables["SLURM_TRES_PER_TASK"] = own_tres
+        return variables
 
     def use(self, nodes: int) -> str:
         """A line about a run that uses the first `nodes` of the job's nodes."""
@@ -92,7 +207,7 @@ class CurrentJob:
                 f"--nproc-per-node {self.tasks_per_node}"
             )
 
-    def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
+    def refused(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
         """A line for each setting that this job cannot fulfil, or that only a new job can have."""
         here = f"this is inside job {self.job_id}"
         given = [name for name, value in vars(slurm).items() if value and name != "wait"]
@@ -111,6 +226,17 @@ class CurrentJob:
                 f"{here}, which has {self.components} components, but a run has the nodes of the "
                 f"first alone; {QUEUE_INSTEAD}"
             )
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """`0-1,3`, Slurm's form, is 0, 1, 3."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _print_error(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def srun_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -10,8 +10,8 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Transport
 from launch.slurm import batch_script
 from launch.slurm.controller import scrubbed
+from launch.slurm.current_job import CurrentJob
 
-NODE_VARIABLE = "SLURM_NODEID"  # srun sets it to the number of a task's node
 # Options of sbatch that srun does not have, or that would let the survey wait.
 NOT_FOR_SRUN = frozenset(
     "batch begin deadline dependency hold ignore_pbs kill_on_invalid_dep mail_type mail_user time"
@@ -27,7 +27,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
     own += batch_script.flags({name: given[name] for name in given if name not in NOT_FOR_SRUN})
     argv = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--quiet"]
     argv += ["--overlap"] if inside else own
-    argv += ["python3", "-c", LOAD, NODE_VARIABLE]
+    argv += ["python3", "-c", LOAD, CurrentJob.index_variable]
 
     def explain(index: int, code: int, error_text: str) -> str:
         lines = error_text.splitlines()
@@ -36,12 +36,13 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
         return f"srun failed: {reason}; see sinfo and squeue, or take fewer --nodes"
 
     names = [f"node{index}" for index in range(count)]
-    return Transport(names, [argv], explain, env if inside else scrubbed(env))
+    env = env if inside else scrubbed(env)
+    return Transport(names, [argv], explain, env, job=CurrentJob, means="srun")
 
 
 def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
     """The network for gradients: `network`, or else the one by which each node reaches srun."""
     answers = list(probes.values())
     hosts = [probe.host.partition(".")[0] for probe in answers]
-    towards_srun = [probe.towards_srun for probe in answers]
-    return network_choice.choose(answers, hosts, towards_srun, network)
+    towards_origin = [probe.towards_origin for probe in answers]
+    return network_choice.choose(answers, hosts, towards_origin, network)

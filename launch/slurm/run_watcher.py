@@ -11,10 +11,12 @@ decides how it ended, from Slurm's state of the job and from the records of agen
 it decides is not recorded.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from launch.deadlines import (
@@ -22,14 +24,16 @@ from launch.deadlines import (
     JOB_ASKED_AFTER_SILENCE_S,
     JOB_ASKED_EVERY_S,
     SLURM_ANSWERS_S,
+    SLURM_CLOCK_DIFFERS_S,
     SLURM_NUMBERS_JOB_S,
     SLURM_NUMBERS_JOB_TICK_S,
 )
 from launch.ends import OUT_OF_MEMORY, End, Kind
+from launch.in_job import run_job
 from launch.runs import run_record
 from launch.runs.failure import Failure, end_record_of, explain
 from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, state_after
-from launch.slurm import controller, run_job
+from launch.slurm import controller
 from launch.slurm.controller import (
     ENDED_STATES,
     FORGOTTEN,
@@ -42,7 +46,7 @@ from launch.slurm.controller import (
     job_states,
     retry_while_silent,
 )
-from muster import run_files
+from muster import records, run_files
 from muster.errors import MusterError
 
 REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
@@ -227,7 +231,7 @@ def _of_run(run_dir: Path, job: Record, state: JobState) -> JobState:
     """`state` if that is the run's job; if another job has its number, Slurm has forgotten it."""
     if state.name in (FORGOTTEN, UNKNOWN):
         return state
-    match run_job.is_own(run_dir, job, state):
+    match is_own(run_dir, job, state):
         case True:
             return state
         case False:
@@ -237,6 +241,33 @@ def _of_run(run_dir: Path, job: Record, state: JobState) -> JobState:
         "Slurm has a job with this number, but the run's record does not show whether it is the "
         f"run's; if it is, end it with: scancel {job['job_id']}",
     )
+
+
+def is_own(run_dir: Path, job: Record, state: JobState) -> bool | None:
+    """Whether the job that Slurm describes by `state` is the job in `job`, the run's record.
+
+    Slurm may give the number to another job later: its counter starts again after its largest
+    number, and where Slurm was installed anew. A job that Muster has submitted prints into a
+    folder that no other job has. Any other job is recognized by its output file and its start:
+    the run's leader started after the job, unless Slurm has restarted the job since then.
+
+    None if the record does not show that: an earlier version of Muster has written it.
+    """
+    record = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
+    recorded = record.get("output", "")
+    if recorded and not recorded.endswith("/"):
+        try:
+            start_s = datetime.fromisoformat(state.start).timestamp()
+        except ValueError:  # it has not started
+            start_s = math.inf
+        leader_start_s = float(job.get("started_unix_s", 0.0))
+        is_led = state.restarts != "0" or start_s <= leader_start_s + SLURM_CLOCK_DIFFERS_S
+        return state.output == recorded and is_led
+    folder = recorded or f"{run_files.SUBMITIT.path(run_dir)}/"
+    # as given to sbatch, with %% for %, or as Slurm has read it
+    if any(path.startswith(folder) for path in (state.output, state.output.replace("%%", "%"))):
+        return True
+    return False if recorded else None
 
 
 def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:

@@ -1,84 +1,87 @@
-"""Submit the leaders of runs through submitit: one batch job, or the parts of one job array.
+"""Submit a batch script through submitit, which writes it, calls sbatch and reads the job's number.
 
-    python muster/run_module.py launch.slurm.submitit_jobs < REQUEST
+`BatchScript` derives from submitit's executor, and defines methods that its `PicklingExecutor` asks
+of each plug-in. Without them submitit lacks
 
-REQUEST is an object in JSON: `folder` for submitit's files, `python` for the jobs, sbatch's
-`options`, `at_once` (how many parts of an array may run at a time), and `runs`, their folders. The
-last line of the output is an object, too: `job_ids` are the numbers of the jobs, or `refusal` is
-what sbatch says.
+    a script that is one command    its own starts submitit, whose `CommandFunction` passes on no
+                                    signals and is not requeued:
+                                    https://github.com/facebookincubator/submitit/issues/1732
+    an environment for sbatch       `_submit_command` takes none; `clean_env` changes that of this
+                                    process, and hides where Slurm is:
+                                    https://github.com/facebookincubator/submitit/issues/1814
+    the job's number                it takes the first "job N" that is printed, perhaps by a site's
+                                    own sbatch
 
-This is a process of its own, since submitit starts sbatch with the environment of the process that
-calls submitit, and has no setting for another one. `submitit.helpers.clean_env` changes the
-environment of the whole process, which may be a user's program, and it hides where Slurm is:
-https://github.com/facebookincubator/submitit/issues/1814
+Its `map_array` makes a plain `SlurmExecutor`. So an array is one submission here, whose script has
+sbatch's option --array.
 """
 
-import json
+import os
 import re
-import shlex
 import signal
-import sys
-from importlib import import_module
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import submitit
+from submitit.core.utils import FailedJobError
+
 from launch.deadlines import SLURM_IS_SILENT_S
+from launch.nodes.survey import last_line
 from muster.command import become
-from muster.errors import MusterError, run
+from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
 
-# In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
-NOTICES_IGNORED = "trap '' USR1 USR2"
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
-def lead(run_dir: str) -> NoReturn:
-    """Become the leader of the run; submitit calls this on the job's first node.
+class BatchScript(submitit.SlurmExecutor):
+    """An executor whose jobs all have this script; nothing reads the pickles that it writes."""
 
-    submitit's own way for commands, `CommandFunction`, does not pass on Slurm's signals, and its
-    jobs are not requeued: https://github.com/facebookincubator/submitit/issues/1732
-    submitit's own way for functions, `checkpoint`, requeues as soon as the signal comes, before the
-    workers have saved; and each failure becomes exit code 1.
+    def __init__(self, folder: Path, text: str, env: Mapping[str, str]) -> None:
+        super().__init__(folder)
+        self._text = text
+        self._env = env  # of sbatch
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return self._text
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        words = ["env"]
+        for name in os.environ.keys() - self._env.keys():
+            words += ["-u", name]
+        if cluster := self._env.get("SLURM_CLUSTERS"):
+            words.append(f"SLURM_CLUSTERS={cluster}")
+        return [*words, *super()._make_submission_command(submission_file_path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        return job_number(string if isinstance(string, str) else string.decode(errors="replace"))
+
+
+def submit(folder: Path, text: str, env: Mapping[str, str]) -> str:
+    """Submit this batch script; return the number of its job. submitit's files go to `folder`.
+
+    `env`: that of `batch_script.environment`, for sbatch.
+
+    Raises:
+        MusterError: Slurm refuses the job, with its own message, or does not answer.
     """
-    for number in NOTICE_SIGNALS:  # instead of submitit's handlers, until the leader has its own
-        signal.signal(number, signal.SIG_IGN)
-    become("muster/run_module.py", "launch.leading.batch_job", "run", run_dir)
-
-
-def main() -> int:
-    request = json.load(sys.stdin)
-    import submitit
-    from submitit.core.utils import FailedJobError
-
-    # submitit reads the first "job N" in sbatch's output, where a site's own sbatch may print
-    # another one before. A subclass would not help: `map_array` makes a plain SlurmExecutor itself.
-    hook = "_get_job_id_from_submission_command"  # which plugins of submitit define, too
-    setattr(submitit.SlurmExecutor, hook, staticmethod(job_number))
-    # exec: the leader must receive Slurm's signals to the batch shell
-    python = f"exec {shlex.quote(request['python'])}"
-    executor = submitit.SlurmExecutor(request["folder"], python=python)
-    executor.update_parameters(
-        # a step of submitit would hold the nodes, but the leader starts agents by steps of its own
-        use_srun=False,  # https://github.com/facebookincubator/submitit/pull/1745
-        stderr_to_stdout=True,
-        setup=[NOTICES_IGNORED],
-        array_parallelism=request["at_once"],
-        wckey=None,  # otherwise it is `submitit`, which sites that check wckeys refuse
-        additional_parameters=request["options"],
-    )
-    signal.signal(signal.SIGALRM, _give_up)
+    before = signal.signal(signal.SIGALRM, _give_up)
     signal.setitimer(signal.ITIMER_REAL, SLURM_IS_SILENT_S)
     try:
-        # for a single run this makes a plain job
-        jobs = executor.map_array(lead, request["runs"])
+        with redirect_stderr(StringIO()):  # submitit prints sbatch's message, and raises it, too
+            return str(BatchScript(folder, text, env).submit(str, text).job_id)
     except FailedJobError as error:
         if isinstance(error.__cause__, MusterError):
             raise error.__cause__ from None
-        print(json.dumps({"refusal": str(error)}))
-        return 0
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    print(json.dumps({"job_ids": [job.job_id for job in jobs]}))
-    return 0
+        raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def job_number(output: str) -> str:
@@ -99,7 +102,8 @@ def _give_up(number: int, frame: FrameType | None) -> NoReturn:
     raise MusterError(f"Slurm does not answer: sbatch waited {SLURM_IS_SILENT_S:.0f} s")
 
 
-if __name__ == "__main__":
-    # imported by its name, so that jobs import `lead` by it: a function of __main__ would be
-    # pickled as its bytes
-    run(import_module("launch.slurm.submitit_jobs").main)
+def lead(run_dir: str) -> NoReturn:
+    """Become the leader of the run, in a job that an earlier version of Muster has submitted."""
+    for number in NOTICE_SIGNALS:  # instead of submitit's handlers, until the leader has its own
+        signal.signal(number, signal.SIG_IGN)
+    become("muster/run_module.py", "launch.leading.batch_job", "run", run_dir)

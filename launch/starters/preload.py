@@ -25,7 +25,7 @@ READ_BYTES = 65_536
 # How the names of variables begin that differ between attempts; no library reads them when it is
 # imported.
 ATTEMPT_VARIABLES = (
-    *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_", "SLURM_"),
+    *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
 )
 
@@ -179,7 +179,12 @@ def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
     start, (*_, modules), program = _parts(command)
     script = next(word for word in program if word != "--fill-in")
     env: Mapping[str, str] = {**node.env, **command.env}
-    others = {name: value for name, value in env.items() if not name.startswith(ATTEMPT_VARIABLES)}
+    of_task = env.get("MUSTER_TASK_VARIABLES", "").split()  # a scheduler's
+    others = {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(ATTEMPT_VARIABLES) and name not in of_task
+    }
     return start, command.cwd, modules, script, others
 
 

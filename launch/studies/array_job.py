@@ -1,19 +1,15 @@
-"""Run a sweep on Slurm as one job array, with a part for each run that is missing."""
+"""Run a sweep on a scheduler as one job array, with a part for each run that is missing."""
 
-import os
 import sys
 import time
 from collections.abc import Sequence
 
 from launch.deadlines import ARRAY_JOB_TICK_S
-from launch.launchers.base import launcher_name, launcher_of
-from launch.launchers.slurm import Slurm, job_folder
+from launch.launchers.base import launcher_of
 from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
-from launch.slurm import batch_script, controller
-from launch.slurm.current_job import current_job
 from launch.studies.cell_runs import command_of, record_end, unfinished
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import report_change
@@ -27,9 +23,10 @@ def suits(sweep: Sweep, at_once: int) -> bool:
         UsageError: the runs need different jobs, or would share the nodes of one job.
     """
     first = sweep.first
-    if launcher_name(first.launch) != "slurm":
+    launcher = launcher_of(first)
+    if not launcher.has_arrays:
         return False
-    if current_job(os.environ) is not None:
+    if not launcher.submits:
         if at_once > 1:
             raise UsageError(
                 f"--at-once {at_once}, but this is inside a Slurm job, whose nodes one run takes "
@@ -79,11 +76,9 @@ def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
 def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
     """Submit these cells as one job array; return the number of the job."""
     launcher = launcher_of(sweep.first)
-    assert isinstance(launcher, Slurm)
     try:
         facts = launcher.probe()
-        env = batch_script.environment(sweep.first.slurm)
-        most = int(controller.configured("MaxArraySize", env))
+        most = launcher.most_in_array()
     except MusterError as error:
         raise UsageError(str(error)) from None
     if len(cells) > most:
@@ -93,7 +88,7 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
         )
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"
-    folder = job_folder(submission)
+    folder = launcher.job_folder(submission)
     submission.mkdir(parents=True)
     specs = []
     for cell in cells:
@@ -106,7 +101,7 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
             run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
     for spec, job_id in zip(specs, job_ids, strict=True):
-        run_record.record_submission(spec, "slurm", job_id, cluster)
+        run_record.record_submission(spec, launcher.name, job_id, cluster)
     return job_ids[0].partition("_")[0]
 
 

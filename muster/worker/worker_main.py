@@ -90,9 +90,10 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-    if "SLURM_PROCID" in os.environ:  # the agent's; it has set all others
-        os.environ["SLURM_PROCID"] = str(RANK)
-        os.environ["SLURM_LOCALID"] = os.environ.get("LOCAL_RANK", "0")
+    # a scheduler's names for these numbers come first; the agent has set all its other variables
+    names = os.environ.get("MUSTER_TASK_VARIABLES", "").split()
+    numbers = str(RANK), os.environ.get("LOCAL_RANK", "0")
+    os.environ.update(zip(names, numbers))  # noqa: B905  (needs Python 3.10)
     if is_filled:
         try:
             words = load_beside("placeholders").filled(words, os.environ)

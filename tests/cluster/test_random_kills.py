@@ -42,7 +42,7 @@ PROGRAMS: dict[str, Callable[[], Trainer]] = {
 # By the end of a word of its command line, a process of a run; daemons have a name.
 MARKS = {
     "leader": ("/launch/submit.py", "launch.leading.batch_job"),
-    "agent": ("launch.agent", "launch.slurm.task"),
+    "agent": ("launch.agent", "launch.in_job.task"),
     "torchrun": ("torch.distributed.run",),
     "preload": ("/muster/worker/preload.py",),
 }

@@ -109,7 +109,7 @@ exec REAL "${@:1:at-1}" "${0%/*}/first" $$ "${@:at}"
 """
 # The first time that an agent is to start on node1, this kills it, or srun.
 FIRST = """#!/bin/bash
-if [[ $SLURMD_NODENAME == node1 && $* == *launch.slurm.task* ]]; then
+if [[ $SLURMD_NODENAME == node1 && $* == *launch.in_job.task* ]]; then
     mkdir "${0%/*}/killed" 2> /dev/null && kill -KILL VICTIM
 fi
 exec "${@:2}"

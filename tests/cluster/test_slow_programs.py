@@ -55,7 +55,7 @@ def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path, held_s):
 
 def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
     """That of the second agent; the first one waits."""
-    slow = slowed(cluster, tmp_path, held_s, srun="launch.slurm.task")
+    slow = slowed(cluster, tmp_path, held_s, srun="launch.in_job.task")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
     assert code == 0, out + err

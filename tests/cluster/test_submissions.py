@@ -76,7 +76,7 @@ def test_job_that_fails_before_leading_shows_its_output(cluster, tmp_path):
 
 # Of the job: it starts, and no leader does.
 HANGS = """#!/bin/sh
-case "$*" in *submitit.core*) exec sleep 10000 ;; esac
+case "$*" in *batch_job*) exec sleep 10000 ;; esac
 exec '{python}' "$@"
 """
 

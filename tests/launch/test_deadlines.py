@@ -264,7 +264,7 @@ def test_every_deadline_is_final():
 
 # Whose limits hold others to account, and must not count the time in which they are stopped.
 COUNTERS = ("launch/agent/", "launch/leading/", "launch/nodes/", "launch/starters/")
-COUNTERS += tuple(f"launch/slurm/{name}.py" for name in ("job_connection", "job_nodes", "task"))
+COUNTERS += tuple(f"launch/in_job/{name}.py" for name in ("job_connection", "job_nodes", "task"))
 COUNTERS += ("launch/slurm/node_health.py",)
 # The clock itself; and a user's command, which looks for an answer for some seconds.
 OF_ITS_OWN = {"launch/nodes/channel.py": 1, "launch/agent/inspection/questions.py": 2}

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shutil
 import signal
 import socket
@@ -11,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +23,7 @@ from launch.deadlines import (
 )
 from launch.ends import End, Kind, StarterEnd, WorkerEnd, end_of_worker, on_leaders_clock
 from launch.nodes.channel import running_s, waiting_for
+from launch.nodes.scheduler import SchedulerJob
 from launch.nodes.this_machine import (
     absent_interface,
     card_names,
@@ -47,6 +46,7 @@ ENDS_WITH_AGENT = tuple(f"/{path}" for path in (RUN_MODULE, WORKER_MAIN, PRELOAD
 INSPECTION = "inspection"  # below an agent's scratch folder
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
+TASK_VARIABLES = "MUSTER_TASK_VARIABLES"  # for worker_main.py and preload.py
 
 
 class NoSuchProgram(MusterError):
@@ -294,17 +294,21 @@ def after_prologue(
 
 
 def environment_of(
-    assignment: Assignment, interface: str | None, address: str, scratch: str
+    assignment: Assignment,
+    interface: str | None,
+    address: str,
+    scratch: str,
+    job: type[SchedulerJob] | None = None,
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
     `scratch` holds the folders in which workers record that they can stop cleanly, and answer
-    questions.
+    questions. `job`: of the scheduler that has started this agent, or its leader.
     """
     run_dir = assignment.spec.run_dir.absolute()
     env = {
         **without_settings_of_torchrun(os.environ),
-        **slurm_variables(assignment, os.environ),
+        **_variables_of(job, assignment),
         "PYTHONUNBUFFERED": "1",
         "MUSTER_RUN_DIR": str(run_dir),
         "MUSTER_RUN_ID": assignment.spec.run_id,
@@ -337,39 +341,15 @@ def environment_of(
     return env
 
 
-def slurm_variables(assignment: Assignment, env: Mapping[str, str]) -> dict[str, str]:
-    """What srun would set on this node if each worker were a task of one step; {} outside Slurm.
+def _variables_of(job: type[SchedulerJob] | None, assignment: Assignment) -> dict[str, str]:
+    """The scheduler's variables, and for the workers the names of all of them.
 
-    `env`: the environment of the agent, which is a task of its own step, or started by a batch
-    script. `worker_main.py` sets the numbers of each worker.
+    By these `worker_main.py` sets the numbers of each worker.
     """
-    if "SLURM_PROCID" not in env:
-        return {}
-    counts = assignment.counts
-    num_nodes, num_tasks = str(len(counts)), str(sum(counts))
-    groups = [(count, len([*equal])) for count, equal in groupby(counts)]
-    per_node = ",".join(
-        f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in groups
+    found = job.worker_variables(assignment, os.environ) if job else {}
+    return (
+        {**found, TASK_VARIABLES: " ".join([*job.rank_variables, *found])} if job and found else {}
     )
-    variables = {
-        "SLURM_NTASKS": num_tasks,
-        "SLURM_NPROCS": num_tasks,
-        "SLURM_STEP_NUM_TASKS": num_tasks,
-        "SLURM_NTASKS_PER_NODE": str(max(counts)),
-        "SLURM_TASKS_PER_NODE": per_node,
-        "SLURM_STEP_TASKS_PER_NODE": per_node,
-        "SLURM_NNODES": num_nodes,  # an agent that replaces a lost one has a step of its own
-        "SLURM_STEP_NUM_NODES": num_nodes,
-        "SLURM_NODEID": str(assignment.index),
-        "SLURM_GTIDS": ",".join(map(str, assignment.ranks)),
-    }
-    cores = env.get("SLURM_CPUS_PER_TASK", "")
-    if cores.isdecimal() and "SLURM_STEP_ID" in env:  # a batch script has the cores of all tasks
-        own = str(max(int(cores) // len(assignment.ranks), 1))
-        variables["SLURM_CPUS_PER_TASK"] = own
-        if tres := env.get("SLURM_TRES_PER_TASK"):  # newer srun refuses two that differ
-            variables["SLURM_TRES_PER_TASK"] = re.sub(r"\b(cpu[:=])\d+", rf"\g<1>{own}", tres)
-    return variables
 
 
 def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> None:

@@ -13,14 +13,12 @@ from configs.settings.launch import ProgramConfig
 from launch.agent.processes.workers import (
     environment_of,
     refuse_absent_interface,
-    slurm_variables,
     start_workload,
 )
 from launch.nodes.resources import CPUS
 from launch.spec import NodeCommand, Program
 from launch.starters.base import WarmInterpreter, variables
 from muster.errors import MusterError, UsageError
-from muster.rank_variables import torchrun_variables
 from tests.configs.made import made
 from tests.launch.pretended import FACTS, assignment
 from tests.launch.submit import start
@@ -95,43 +93,6 @@ def test_torchruns_variables_of_the_shell_are_named_and_not_passed_on(tmp_path, 
         "not passed on, since Muster sets them for torchrun and workers: MASTER_PORT, RANK, WORLD"
     )
     assert line in err
-
-
-SLURM_TASK = {"SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}
-SLURM_TASK["SLURM_TRES_PER_TASK"] = "cpu=6,gres/gpu:1"
-
-
-def test_workers_of_a_slurm_node_are_tasks_of_one_step(tmp_path):
-    node = replace(assignment(tmp_path), counts=(3, 3, 2, 1), index=2, ranks=(6, 7))
-    found = slurm_variables(node, SLURM_TASK)
-    for name in ("NTASKS", "NPROCS", "STEP_NUM_TASKS"):
-        assert found[f"SLURM_{name}"] == "9"
-    for name in ("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"):
-        assert found[f"SLURM_{name}"] == "3(x2),2,1"
-    of_node = {"GTIDS": "6,7", "NTASKS_PER_NODE": "3", "CPUS_PER_TASK": "3"}
-    of_node["TRES_PER_TASK"] = "cpu=3,gres/gpu:1"
-    for name, value in of_node.items():
-        assert found[f"SLURM_{name}"] == value
-    ranks = {"SLURM_PROCID": "7", "SLURM_LOCALID": "1"}  # as worker_main.py sets them
-    task = {"SLURM_JOB_ID": "1", "MASTER_ADDR": "node0", **SLURM_TASK, **found, **ranks}
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    assert [torchrun_variables(task)[name] for name in names] == ["7", "9", "1", "2", "2"]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "step", "cores"),
-    [((0,), "0", "6"), ((0, 1), "0", "3"), (tuple(range(8)), "0", "1"), ((0, 1), None, None)],
-)
-def test_cores_of_a_slurm_step_are_shared_by_its_workers(tmp_path, ranks, step, cores):
-    node = replace(assignment(tmp_path), counts=(len(ranks),), ranks=ranks)
-    env = {name: text for name, text in SLURM_TASK.items() if step or name != "SLURM_STEP_ID"}
-    assert slurm_variables(node, env).get("SLURM_CPUS_PER_TASK") == cores
-
-
-def test_slurm_variables_are_set_for_its_tasks_alone(tmp_path):
-    shell_of_salloc = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}
-    for env in ({}, shell_of_salloc):
-        assert slurm_variables(assignment(tmp_path), env) == {}
 
 
 def test_variables_that_workers_get_cannot_be_set(tmp_path):

@@ -38,7 +38,7 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": versions(), "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": [], "towards_srun": None, "workers": None}
+    healthy |= {"interfaces": [interface], "came_by": [], "towards_origin": None, "workers": None}
     healthy |= {"has_rsync": True}
     return convert({**healthy, **spoilt}, Probe)
 

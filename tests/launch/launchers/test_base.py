@@ -28,7 +28,7 @@ ANSWERS = [
 def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
     sinfo, patience_s, launcher, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("launch.launchers.base.SLURM_CLUSTER_ANSWERS_S", patience_s)
+    monkeypatch.setattr("launch.slurm.controller.SLURM_CLUSTER_ANSWERS_S", patience_s)
     for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
         executable(tmp_path / name, f"#!/bin/sh\n{text}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

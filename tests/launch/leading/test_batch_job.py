@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from launch.in_job import run_job
 from launch.leading import batch_job
 from launch.runs import run_record
-from launch.slurm import run_job
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from muster import run_files

@@ -20,6 +20,8 @@ from launch.nodes.resources import (
     usable_cores,
 )
 
+CPUS_OF_JOB = "CPUS_OF_JOB"  # a scheduler's variable
+
 
 def machine(folder, sockets=1, cores_of_socket=2, threads=1):
     """Its CPUs, and the files of its kernel: siblings are apart, sockets take turns."""
@@ -44,7 +46,7 @@ def see(tmp_path, monkeypatch):
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return usable_cores(root=tmp_path)
+        return usable_cores(CPUS_OF_JOB, root=tmp_path)
 
     return look
 
@@ -76,9 +78,9 @@ def test_a_quota_of_any_cgroup_above_is_a_limit(see, files, limit):
     assert see({0, 1}, files) == Cores([[0], [1]], limit)
 
 
-def test_slurm_may_give_fewer_than_are_seen(see, monkeypatch):
+def test_a_scheduler_may_give_fewer_than_are_seen(see, monkeypatch):
     assert see(set(range(8)), V1).limit == 1.5
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    monkeypatch.setenv(CPUS_OF_JOB, "1")
     assert see(set(range(8)), V1).limit == 1.0
 
 
@@ -142,9 +144,10 @@ def shared(tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "_kernel_text", lambda _: "0")  # of one socket
 
     def share(env=(), ranks=(2, 3), machine=(0, 1, 2, 3), bind=None, found=on(4), gpus=False):  # noqa: B008
-        monkeypatch.setattr(resources, "usable_cores", lambda: found)
+        monkeypatch.setattr(resources, "usable_cores", lambda _: found)
         given = dict(env)
-        return share_cores(given, ranks, machine, bind, has_gpus=gpus), given
+        more = {"has_gpus": gpus, "job_cpus": CPUS_OF_JOB}
+        return share_cores(given, ranks, machine, bind, **more), given
 
     return share
 
@@ -176,7 +179,7 @@ def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
     """Elsewhere another run may be on the same cores."""
     own = on(4, limit=4.0)
     assert CPUS not in shared(found=own)[1]
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    monkeypatch.setenv(CPUS_OF_JOB, "4")
     assert shared(found=own)[0] == "1 for each worker, bound to them"
     assert CPUS not in shared(found=own, bind="none")[1]
     assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may have four of these

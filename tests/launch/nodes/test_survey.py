@@ -143,6 +143,7 @@ def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
     class Mixed(Survey):
         def __init__(self) -> None:
             self.markers: list[str] = []
+            self.transport = local_transport(2)
 
         def ask(self, function, *_, request, **__):
             self.markers.append(request["disk_marker"])
@@ -314,7 +315,7 @@ def test_facts_of_another_form_are_no_facts(change):
     [[[-1]], None], [[[0]], -1.5],
 ], ids=lambda odd: str(odd)[:20])  # fmt: skip
 def test_cores_of_another_form_are_no_cores(odd):
-    found = resources.node_resources(None)
+    found = resources.node_resources({})
     limited = answer_to(resources.node_resources, in_json({**found, "cores": [[[0, 1]], 1.5]}))
     assert limited.cores == resources.Cores([[0, 1]], 1.5)
     with pytest.raises(OddMessage):
@@ -322,7 +323,7 @@ def test_cores_of_another_form_are_no_cores(odd):
 
 
 def test_negative_shared_memory_is_no_answer():
-    found = {**resources.node_resources(None), "shared_memory": [7, 0]}
+    found = {**resources.node_resources({}), "shared_memory": [7, 0]}
     assert answer_to(resources.node_resources, in_json(found)).shared_memory == (7, 0)
     for odd in ([-1, 0], [7, -1]):
         with pytest.raises(OddMessage):

@@ -1,6 +1,7 @@
 """A run inside somebody's job has that job's nodes, and asks for nothing that it cannot have."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,9 @@ from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SlurmConfig
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
+from muster.rank_variables import torchrun_variables
 from tests.configs.made import made
+from tests.launch.pretended import assignment
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
@@ -27,8 +30,6 @@ def test_a_part_of_an_array_is_known_by_its_place():
     assert (own.name, own.attempt, own.num_nodes, own.gpus) == ("123", 2, 2, 0)
     part = {**job, "SLURM_ARRAY_JOB_ID": "120", "SLURM_ARRAY_TASK_ID": "3"}
     assert CurrentJob.from_env(part).name == "120_3"
-    with pytest.raises(MusterError, match="not in a Slurm job; submit with: sbatch"):
-        CurrentJob.from_env({})
 
 
 # As `scontrol show job --details --oneliner` prints them, of two versions.
@@ -71,7 +72,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
 def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
-    assert list(HERE.problems(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
+    assert list(HERE.refused(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
 
 
 UNUSED_TASK = (
@@ -98,3 +99,40 @@ def test_variables_of_a_step_do_not_reach_the_next():
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}
     others = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}
     assert srun_environment({**step, **others}) == others
+
+
+SLURM_TASK = {"SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}
+SLURM_TASK["SLURM_TRES_PER_TASK"] = "cpu=6,gres/gpu:1"
+
+
+def test_workers_of_a_slurm_node_are_tasks_of_one_step(tmp_path):
+    node = replace(assignment(tmp_path), counts=(3, 3, 2, 1), index=2, ranks=(6, 7))
+    found = CurrentJob.worker_variables(node, SLURM_TASK)
+    for name in ("NTASKS", "NPROCS", "STEP_NUM_TASKS"):
+        assert found[f"SLURM_{name}"] == "9"
+    for name in ("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"):
+        assert found[f"SLURM_{name}"] == "3(x2),2,1"
+    of_node = {"GTIDS": "6,7", "NTASKS_PER_NODE": "3", "CPUS_PER_TASK": "3"}
+    of_node["TRES_PER_TASK"] = "cpu=3,gres/gpu:1"
+    for name, value in of_node.items():
+        assert found[f"SLURM_{name}"] == value
+    ranks = {"SLURM_PROCID": "7", "SLURM_LOCALID": "1"}  # as worker_main.py sets them
+    task = {"SLURM_JOB_ID": "1", "MASTER_ADDR": "node0", **SLURM_TASK, **found, **ranks}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    assert [torchrun_variables(task)[name] for name in names] == ["7", "9", "1", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "step", "cores"),
+    [((0,), "0", "6"), ((0, 1), "0", "3"), (tuple(range(8)), "0", "1"), ((0, 1), None, None)],
+)
+def test_cores_of_a_slurm_step_are_shared_by_its_workers(tmp_path, ranks, step, cores):
+    node = replace(assignment(tmp_path), counts=(len(ranks),), ranks=ranks)
+    env = {name: text for name, text in SLURM_TASK.items() if step or name != "SLURM_STEP_ID"}
+    assert CurrentJob.worker_variables(node, env).get("SLURM_CPUS_PER_TASK") == cores
+
+
+def test_slurm_variables_are_set_for_its_tasks_alone(tmp_path):
+    shell_of_salloc = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}
+    for env in ({}, shell_of_salloc):
+        assert CurrentJob.worker_variables(assignment(tmp_path), env) == {}

@@ -1,13 +1,10 @@
-"""In its own process submitit submits jobs; in a job it makes way for the leader."""
+"""submitit submits jobs; in those of earlier versions it makes way for the leader."""
 
-import io
-import json
 import os
 import signal
 import sys
 
 import pytest
-import submitit
 
 from launch.slurm import submitit_jobs
 from muster.checkout import CHECKOUT
@@ -50,17 +47,11 @@ def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
 def test_an_sbatch_that_does_not_return_is_ended(slurm, tmp_path, monkeypatch):
     waits = f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\nexec sleep 10000\n"
     executable(tmp_path / "slurm" / "bin" / "sbatch", waits)
-    hook = "_get_job_id_from_submission_command"
-    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(submitit_jobs.job_number))
-    request = {"folder": str(tmp_path), "python": "python", "options": {}, "at_once": 1}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "runs": ["/run"]})))
     monkeypatch.setattr(submitit_jobs, "SLURM_IS_SILENT_S", 3.0)
     before = signal.getsignal(signal.SIGALRM)
-    try:
-        with pytest.raises(MusterError, match="Slurm does not answer: sbatch waited 3 s"):
-            submitit_jobs.main()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(MusterError, match="Slurm does not answer: sbatch waited 3 s"):
+        submitit_jobs.submit(tmp_path / "submitit", "#!/bin/sh\n", os.environ)
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

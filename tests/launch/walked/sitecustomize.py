@@ -21,7 +21,7 @@ WALKERS = (
     "jobs.py",
     "launch.agent",
     "launch.leading.batch_job",
-    "launch.slurm.task",
+    "launch.in_job.task",
 )
 RUN = ("__main__", "__channelexec__")  # the latter as execnet does, which xdist stands on
 INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")

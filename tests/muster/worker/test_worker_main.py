@@ -105,10 +105,11 @@ def test_a_worker_keeps_to_the_cpus_that_its_agent_has_chosen(project):
     assert elsewhere.stderr == "note: not bound to CPUs 1023: Invalid argument\n"
 
 
-def test_worker_in_a_slurm_step_has_its_own_task_number(project):
+def test_worker_of_a_scheduler_has_its_own_task_number(project):
     (project / "task.sh").write_text('echo "$SLURM_PROCID/$SLURM_LOCALID"')
     ranks = {"RANK": "3", "LOCAL_RANK": "1"}
-    for inherited, own in (({"SLURM_PROCID": "1"}, "3/1\n"), ({}, "/\n")):
+    names = {"MUSTER_TASK_VARIABLES": "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS"}
+    for inherited, own in (({"SLURM_PROCID": "1", **names}, "3/1\n"), ({}, "/\n")):
         assert run(project, "--exec", "bash", "task.sh", **ranks, **inherited).stdout == own
 
 

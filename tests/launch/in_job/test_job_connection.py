@@ -10,16 +10,16 @@ from contextlib import ExitStack, suppress
 import pytest
 from msgspec.structs import replace
 
+from launch.in_job import job_connection
+from launch.in_job.job_connection import AgentListener, AgentTask, connect, proof, signed, verified
 from launch.nodes.channel import MARK
 from launch.nodes.messages import Assign
-from launch.slurm import job_connection
-from launch.slurm.job_connection import AgentListener, SlurmTask, connect, proof, signed, verified
 from muster.errors import MusterError
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 HERE = "127.0.0.1"
-TASK = SlurmTask(1, "node1", 2)
+TASK = AgentTask(1, "node1", 2)
 HALF = "\ud800"  # of a character; no encoder takes it alone
 DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
 

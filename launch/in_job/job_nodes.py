@@ -1,79 +1,68 @@
-"""The nodes of the job that this process is in: a step of srun starts an agent on each of them.
+"""The nodes of the job that this process is in: the scheduler starts an agent on each of them.
 
-At a restart another step starts the agents that were lost.
+At a restart the agents that were lost are started by another command of the scheduler.
 
 If the job is the run's own, this process is on its first node, and the job ends with this process.
 If a user holds the job, this process may be elsewhere, such as on a login node, and the job stays.
 
-Nothing is sent through srun, which would answer a signal by killing its tasks. Instead each agent
-connects to its leader. Slurm tells the agent the leader's address, which is that of srun. A file of
-the run folder, the leader file, has the leader's port and a secret, by which both recognise each
-other. The addresses of these connections show where the other agents can reach node 0.
+Nothing is sent through the scheduler's command: srun, for one, would answer a signal by killing its
+tasks. Instead each agent connects to its leader. The scheduler tells the agent the leader's
+address. A file of the run folder, the leader file, has the leader's port and a secret, by which
+both recognise each other. The addresses of these connections show where the other agents can reach
+node 0.
 """
 
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from configs.settings.launch import WorkersPerNode
-from launch.agent.led_run import LedRun, SchedulerJob
+from launch.agent.led_run import LedRun
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
+from launch.in_job import run_job
+from launch.in_job.job_connection import AgentListener, AgentTask, JobConnection, signed
 from launch.nodes.channel import AgentProcess, Channel, Heartbeat, running_s
+from launch.nodes.scheduler import SchedulerJob
 from launch.nodes.survey import LOAD, Transport, last_line
 from launch.nodes.this_machine import ports_of
 from launch.runs import node_history
-from launch.slurm import node_health, run_job
-from launch.slurm.controller import end_unix_s
-from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_connection import AgentListener, JobConnection, SlurmTask, signed
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
-from muster.printable import signal_name
-from muster.tool_environment import require
-from muster.writing import tail, write_json, writing
+from muster.writing import write_json, writing
 
-TASK_VARIABLE = "SLURM_PROCID"  # srun sets it to the number of a task
-LOG_BYTES = 65_536  # read of srun's output, from its end
-# srun's line about tasks that a signal has killed: `srun: error: node[0-1]: tasks 0-1: Killed`
-KILLED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (?!Exited |Out Of Memory)")
-OPTIONS = (
-    "--ntasks-per-node=1",
-    "--overlap",  # another step may have the cores, such as the shell of the user
-    "--unbuffered",
-    # A lost agent or node must not end the others: the leader decides that.
-    *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
-)
+TASK = "launch.in_job.task"
 
 
 @dataclass
 class JobNodes:
-    """The nodes of one run, in Slurm's order; this starts its agents."""
+    """The nodes of one run, in the scheduler's order; this starts its agents."""
 
-    current: CurrentJob
+    current: SchedulerJob
     job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
-    env: Mapping[str, str]  # srun's environment
     least: int = 1  # fewest nodes for the run to continue
-    # whether Slurm has announced the end of the job's time
+    # whether the scheduler has announced the end of the job's time
     is_nearly_over: Callable[[], bool] = lambda: False
     # by host, the agent that was started last, unless it was killed before it had connected
-    _agents: dict[str, tuple[JobConnection, SlurmTask]] = field(default_factory=dict)
+    _agents: dict[str, tuple[JobConnection, AgentTask]] = field(default_factory=dict)
     _data: dict[str, str] = field(default_factory=dict)  # by host, where it has those of --send
 
-    name = "slurm"
     waits_for_nodes = False  # a job does not get a lost node back
+
+    @property
+    def name(self) -> str:
+        """The value of --launcher."""
+        return self.current.launcher
 
     def probe(self) -> Facts:
         """All nodes of the run."""
@@ -88,7 +77,7 @@ class JobNodes:
         hosts = self._hosts
         living = [node.spec.host for node in facts.nodes if lives(node)]
         others = [host for host in hosts if host not in living]
-        silent = node_health.silent_nodes([*living[:1], *others], self.env) if others else []
+        silent = self.current.silent_nodes([*living[:1], *others]) if others else []
         excluded = {host: f"{host} does not answer" for host in silent}  # the reason, by host
         left = [host for host in hosts if host not in excluded]
         if len(left) < self.least:
@@ -119,39 +108,21 @@ class JobNodes:
         Raises:
             MusterError: an agent does not start, or its node has no GPU but should have one.
         """
-        job = SchedulerJob(
-            self.current.name,
-            self.current.cluster,
-            self.is_nearly_over,
-            lambda: end_unix_s(self.current.job_id, self.env),
-        )
         run = LedRun(
             partial(self._start_agents, spec, facts),
             commands_of,
             prefixes=False,
             patience_s=SRUN_ENDS_AFTER_TASKS_S,
-            job=job,
+            job=self.current,
+            is_nearly_over=self.is_nearly_over,
             complete=self._complete,
         )
         run.start(spec, facts)
         return run
 
-    def srun(self, hosts: Sequence[str], leader_file: Path) -> list[str]:
-        """The command line that starts an agent on each of `hosts`; they read `leader_file`."""
-        task = self.python, RUN_MODULE, "launch.slurm.task", str(leader_file)
-        return [*self._step(hosts), *task]
-
-    def _step(self, hosts: Sequence[str]) -> list[str]:
-        """The beginning of a command line that starts a task on each of `hosts`."""
-        # srun of Slurm 22.05 and 23.02 does not take this number from the job:
-        # https://github.com/reframe-hpc/reframe/issues/2655
-        # If the variable is not set, a step has all cores of the job on each node.
-        cores = self.env.get("SLURM_CPUS_PER_TASK")
-        return [
-            *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
-            *((f"--cpus-per-task={cores}",) if cores else ()),
-            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.job.get('step', 'muster')}"),
-        ]
+    def _command(self, hosts: Sequence[str], *words: str) -> list[str]:
+        """A command that runs the nodes' Python with these words on each of `hosts`."""
+        return self.current.command(hosts, (self.python, *words), self.job.get("step", "muster"))
 
     def _have_data(self, spec: LaunchSpec, hosts: Sequence[str]) -> None:
         """Have each of these nodes copy the data of --send, from a disk that all of them see.
@@ -162,53 +133,58 @@ class JobNodes:
         from launch.nodes import sending  # imported here, since few runs send data
 
         assert spec.send is not None
-        argv = [*self._step(hosts), self.python, "-c", LOAD, TASK_VARIABLE]
+        argv = self._command(hosts, "-c", LOAD, self.current.index_variable)
 
         def explain(index: int, code: int, error_text: str) -> str:
             return f"{hosts[index]}: the step for --send failed: {last_line(error_text)}"
 
-        transport = Transport(hosts, [argv], explain, self.env)
+        transport = Transport(hosts, [argv], explain, self.current.env)
         places = sending.have_data(spec.send, hosts, transport, None, quiet=spec.quiet)
         self._data |= dict(zip(hosts, places, strict=True))
 
     def _start_agents(
         self, spec: LaunchSpec, facts: Facts, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
     ) -> list[AgentProcess]:
-        """An agent on each of these nodes, in order, by a step of srun of their own.
+        """An agent on each of these nodes, in order, by a command of their own.
 
         Raises:
-            MusterError: an agent does not connect; nothing of the step is left.
+            MusterError: an agent does not connect; nothing of the command is left.
         """
-        require("srun", "a run inside a job")
         hosts = [node.spec.host for node in nodes.values()]
+        leader_file = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
+        argv = self._command(hosts, RUN_MODULE, TASK, str(leader_file))
         if spec.send is not None:
             self._have_data(spec, hosts)
         token = token_hex(16)
         listener = _listener(spec, token)
-        leader_file = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
         about = {"port": listener.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": facts.world_size is None}
+        about |= {"job": f"{type(self.current).__module__}:{type(self.current).__name__}"}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             write_json(leader_file, about, mode=0o600)
             output = log.open("wb")
         with output:
-            srun = subprocess.Popen(
-                self.srun(hosts, leader_file),
+            command = subprocess.Popen(
+                argv,
                 cwd=CHECKOUT,
-                env=dict(self.env),
+                env=dict(self.current.env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
             )
         try:
-            agents = _gather(
-                hosts, spec, listener, heartbeat, partial(_killed_tasks, srun, log, len(hosts))
+            agents = self._gather(
+                hosts,
+                spec,
+                listener,
+                heartbeat,
+                partial(self.current.killed_early, command, log, len(hosts)),
             )
         except BaseException:
-            process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
+            process_tree.end_started([command], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
             listener.close()
@@ -218,12 +194,53 @@ class JobNodes:
             if index in agents:
                 self._agents[host] = connection, _ = agents[index]
                 message_of = partial(signed, token=token, task=index)
-                started.append(AgentProcess(connection.channel, srun, message_of))
+                started.append(AgentProcess(connection.channel, command, message_of))
             else:  # the attempt begins without it, and notices at once that it is gone
                 self._agents.pop(host, None)
-                started.append(AgentProcess(Channel(*os.pipe()), srun))
+                started.append(AgentProcess(Channel(*os.pipe()), command))
                 started[-1].channel.close()
         return started
+
+    def _gather(
+        self,
+        hosts: Sequence[str],
+        spec: LaunchSpec,
+        listener: AgentListener,
+        heartbeat: Heartbeat,
+        killed_early: Callable[[], Iterable[int]],
+    ) -> dict[int, tuple[JobConnection, AgentTask]]:
+        """The agents of these hosts, by task, once all have connected or were killed before.
+
+        `heartbeat` reaches each agent as soon as it has connected.
+
+        Raises:
+            MusterError: an agent did not start, or has not connected within the time to wait.
+        """
+        began_s = running_s()
+        is_announced = False
+        agents: dict[int, tuple[JobConnection, AgentTask]] = {}
+        while True:
+            for connection, task in listener.agents():
+                if not 0 <= task.index < len(hosts) or task.index in agents:
+                    raise MusterError(f"an agent on {task.name} says it is task {task.index}")
+                agents[task.index] = (connection, task)
+                heartbeat.add(connection.channel)
+            if len(agents) == len(hosts):
+                return agents
+            gathered = {*agents, *killed_early()}
+            missing = ", ".join(host for index, host in enumerate(hosts) if index not in gathered)
+            if not missing:
+                return agents
+            waited_s = running_s() - began_s
+            if waited_s > spec.join_s:
+                raise MusterError(
+                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
+                    f"{self.current.shown_by}"
+                )
+            if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
+                is_announced = True
+                print(f"waiting for {missing}", flush=True)
+            time.sleep(MAIN_LOOP_TICK_S)
 
     def _complete(self, facts: Facts) -> Facts:
         """`facts` with what the agents know: the address of node 0, and each node's GPUs.
@@ -249,7 +266,7 @@ class JobNodes:
         return _with_addresses(facts, [*agents.values()]) if hosts[0] in agents else facts
 
 
-def _with_addresses(facts: Facts, agents: Sequence[tuple[JobConnection, SlurmTask]]) -> Facts:
+def _with_addresses(facts: Facts, agents: Sequence[tuple[JobConnection, AgentTask]]) -> Facts:
     """`facts` with the address at which others can reach node 0, whatever its name resolves to.
 
     If this process is on node 0, that is where the second agent has reached this process. Otherwise
@@ -271,74 +288,6 @@ def _with_addresses(facts: Facts, agents: Sequence[tuple[JobConnection, SlurmTas
     # each node has reached node 0 at this address: another connection would show no more
     nodes = tuple(replace(node, address=each) for node, each in zip(facts.nodes, own, strict=True))
     return replace(facts, nodes=nodes, nodes_connect=False)
-
-
-def _gather(
-    hosts: Sequence[str],
-    spec: LaunchSpec,
-    listener: AgentListener,
-    heartbeat: Heartbeat,
-    killed_tasks: Callable[[], Collection[int]],
-) -> dict[int, tuple[JobConnection, SlurmTask]]:
-    """The agents of these hosts, by task, once all have connected or were killed before.
-
-    `heartbeat` reaches each agent as soon as it has connected.
-
-    Raises:
-        MusterError: an agent did not start, or has not connected within the time to wait.
-    """
-    began_s = running_s()
-    is_announced = False
-    agents: dict[int, tuple[JobConnection, SlurmTask]] = {}
-    while True:
-        for connection, task in listener.agents():
-            if not 0 <= task.index < len(hosts) or task.index in agents:
-                raise MusterError(f"an agent on {task.name} says it is task {task.index}")
-            agents[task.index] = (connection, task)
-            heartbeat.add(connection.channel)
-        if len(agents) == len(hosts):
-            return agents
-        gathered = {*agents, *killed_tasks()}
-        missing = ", ".join(host for index, host in enumerate(hosts) if index not in gathered)
-        if not missing:
-            return agents
-        waited_s = running_s() - began_s
-        if waited_s > spec.join_s:
-            raise MusterError(
-                f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
-                "sinfo and squeue --steps"
-            )
-        if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
-            is_announced = True
-            print(f"waiting for {missing}", flush=True)
-        time.sleep(MAIN_LOOP_TICK_S)
-
-
-def _killed_tasks(srun: "subprocess.Popen[bytes]", log: Path, num_tasks: int) -> set[int]:
-    """The tasks that a signal has killed; all of them, if it has killed srun itself.
-
-    Raises:
-        MusterError: an agent will not connect for another reason, in its own words or else srun's.
-    """
-    code = srun.poll()  # asked first: after its end the log is complete
-    if code is not None and code < 0:
-        print(f"note: srun was killed by {signal_name(-code)}", file=sys.stderr)
-        return {*range(num_tasks)}
-    lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
-    of_srun = [line for line in lines if line.startswith("srun: error: ")]
-    killed = [match[1] for line in of_srun if (match := KILLED.match(line))]
-    if len(killed) == len(of_srun) and (killed or code is None):
-        return {task for text in killed for task in _numbers(text)}
-    of_agents = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-    errors = [line.removeprefix("srun: ").removeprefix("error: ") for line in of_agents or of_srun]
-    raise MusterError("\n".join(errors) or f"srun ended with exit code {code}; see {log}")
-
-
-def _numbers(text: str) -> Iterator[int]:
-    """`0-1,3`, Slurm's form, is 0, 1, 3."""
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _listener(spec: LaunchSpec, token: str) -> AgentListener:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launch.slurm import run_job
+from launch.in_job import run_job
 from launch.slurm.current_job import CurrentJob
 from tests.written import write
 

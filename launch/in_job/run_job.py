@@ -1,34 +1,29 @@
-"""The job of a run: which run it leads, Slurm's notice of its end, and whether it is requeued.
+"""The job of a run: which run it leads, the notice of its end, and whether it is requeued.
 
-User input never goes through the options or the environment of sbatch and srun, where a comma or a
-quote would change its meaning. It is read from a file of the run folder.
+User input never goes through the options or the environment of a scheduler's commands, where a
+comma or a quote would change its meaning. It is read from a file of the run folder.
 
-Only the leader asks Slurm to requeue the job. If a node is lost, even the leader's, Slurm requeues
-the job by itself, since the job was submitted with --requeue.
+Only the leader asks the scheduler to requeue the job. If a node is lost, even the leader's, a
+scheduler such as Slurm requeues the job by itself.
 """
 
 import json
-import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from launch.deadlines import SHORT_JOB_S, SLURM_CLOCK_DIFFERS_S
+from launch.deadlines import SHORT_JOB_S
 from launch.ends import Kind
 from launch.nodes.channel import running_s
-from launch.nodes.survey import last_line
+from launch.nodes.scheduler import SchedulerJob
 from launch.runs import node_history, restart, run_record
-from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, JobState, act_on, ask, job_state, retry_while_silent
-from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import records, run_files
 from muster.errors import STOPPED, MusterError, UsageError
@@ -42,7 +37,7 @@ DEFAULT_MAX_REQUEUES = "3"
 class Notice:
     """Whether the job's time is nearly over.
 
-    That is so once Slurm's signal has come. In a short job it is so after half of the time, too.
+    That is so once the scheduler's signal has come; in a short job after half of the time, too.
     """
 
     def __init__(self, ends_unix_s: float | None) -> None:
@@ -98,33 +93,6 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
         ) from None
 
 
-def is_own(run_dir: Path, job: Mapping[str, Any], state: JobState) -> bool | None:
-    """Whether the job that Slurm describes by `state` is the job in `job`, the run's record.
-
-    Slurm may give the number to another job later: its counter starts again after its largest
-    number, and where Slurm was installed anew. A job that Muster has submitted prints into a
-    folder that no other job has. Any other job is recognized by its output file and its start:
-    the run's leader started after the job, unless Slurm has restarted the job since then.
-
-    None if the record does not show that: an earlier version of Muster has written it.
-    """
-    record = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
-    recorded = record.get("output", "")
-    if recorded and not recorded.endswith("/"):
-        try:
-            start_s = datetime.fromisoformat(state.start).timestamp()
-        except ValueError:  # it has not started
-            start_s = math.inf
-        leader_start_s = float(job.get("started_unix_s", 0.0))
-        is_led = state.restarts != "0" or start_s <= leader_start_s + SLURM_CLOCK_DIFFERS_S
-        return state.output == recorded and is_led
-    folder = recorded or f"{run_files.SUBMITIT.path(run_dir)}/"
-    # as given to sbatch, with %% for %, or as Slurm has read it
-    if any(path.startswith(folder) for path in (state.output, state.output.replace("%%", "%"))):
-        return True
-    return False if recorded else None
-
-
 def step_of(run_dir: Path) -> str | None:
     """The name of the run's steps; None if the run has a job of its own."""
     path = run_files.SLURM.path(run_dir)
@@ -152,8 +120,8 @@ def max_requeues() -> int:
     return int(text)
 
 
-def refuse_too_many(current: CurrentJob) -> None:
-    """Refuse a job that Slurm restarts again and again (bad nodes, preemption).
+def refuse_too_many(current: SchedulerJob) -> None:
+    """Refuse a job that is restarted again and again (bad nodes, preemption).
 
     Raises:
         MusterError: this job was restarted too often.
@@ -170,7 +138,7 @@ def avoids_bad(job: Mapping[str, Any]) -> bool:
 
 
 def requeue_if_useful(
-    run_dir: Path, code: int, current: CurrentJob, job: Mapping[str, Any]
+    run_dir: Path, code: int, current: SchedulerJob, job: Mapping[str, Any]
 ) -> None:
     """Requeue the job after its run has ended with `code`, if that is useful.
 
@@ -182,7 +150,7 @@ def requeue_if_useful(
         return
     if code in restart.FINAL:
         return
-    if lost := node_health.silent_nodes(current.nodes, os.environ):
+    if lost := current.silent_nodes(current.nodes):
         _requeue(f"no answer from {', '.join(lost)}", current, job)
 
 
@@ -191,9 +159,9 @@ def may_be_requeued(run_dir: Path, end: Mapping[str, Any]) -> bool:
     return end.get("cause") == Kind.NODE_LOST.word or restart.stopped_for_notice(run_dir)
 
 
-def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
+def _requeue(reason: str, current: SchedulerJob, job: Mapping[str, Any]) -> None:
     """Requeue the job, unless it was requeued often enough, or is cancelled."""
-    if job_state(current.name, os.environ).name not in ("RUNNING", UNKNOWN):
+    if not current.is_running():
         return
     if current.attempt >= max_requeues():
         _say(
@@ -202,18 +170,11 @@ def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
         )
         return
     _say(f"{reason}: requeueing job {current.name}, to go on from the last checkpoint")
-    requeue = ["scontrol", "requeue"]
+    excluded = None
     if avoids_bad(job):
-        # Slurm changes the nodes of waiting jobs only, but ends this process before the job waits
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        excluded = node_history.excluded(job["exclude"], lambda: current.cluster or "") or ""
     try:
-        retry_while_silent(lambda: act_on(current.name, requeue, os.environ), _say)
-        if avoids_bad(job):
-            excluded = node_history.excluded(job["exclude"], lambda: current.cluster or "")
-            nodes = f"ExcNodeList={excluded or ''}"
-            update = ["scontrol", "update", nodes, f"JobId={current.name}"]
-            if (result := ask(update, os.environ)).returncode:
-                _say(f"error: --exclude is as before: {last_line(result.stderr)}")
+        current.requeue(excluded)
     except MusterError as error:
         _say(f"error: the job is not requeued: {error}")
 
@@ -222,14 +183,14 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_of_job(logs_root: Path, current: CurrentJob) -> Path | None:
-    """The folder of the run that this job began before Slurm restarted it.
+def run_of_job(logs_root: Path, current: SchedulerJob) -> Path | None:
+    """The folder of the run that this job began before the scheduler restarted it.
 
     Other users may have runs in the same folder; theirs do not count, whatever their records say.
     A cluster may number its jobs from 1 again, so the latest run with this number counts.
     """
     runs = {}
-    own = ["slurm", current.name, current.cluster]
+    own = [current.launcher, current.name, current.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         try:
             job = run_record.own_job(path.parent) or {}

@@ -1,9 +1,9 @@
-"""srun starts this on each node of a job: an agent, which connects to the leader of its run.
+"""A scheduler starts this on each node of a job: an agent, which connects to its run's leader.
 
-    srun --ntasks-per-node=1 python muster/run_module.py launch.slurm.task FILE
+    srun --ntasks-per-node=1 python muster/run_module.py launch.in_job.task FILE
 
-FILE, in the run folder, has the port of the leader, and the secret by which agents and leader
-recognise each other.
+FILE, in the run folder, has the port of the leader, the secret by which agents and leader recognise
+each other, and the place of the scheduler's class.
 """
 
 import os
@@ -16,28 +16,30 @@ from typing import Any
 
 from launch.agent.agent import serve
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_LEADER_FILE_S, SHARED_DISK_TICK_S
+from launch.in_job.job_connection import AgentTask, connect, verified
 from launch.nodes.channel import running_s
+from launch.nodes.scheduler import class_at
 from launch.nodes.this_machine import gpu_count, own_address_in
-from launch.slurm.job_connection import SlurmTask, connect, verified
 from muster.errors import MusterError, run
 from muster.worker.process import end_with_parent
 from muster.writing import read_json
 
 
 def main() -> int:
-    end_with_parent()  # without Slurm's supervisor nobody could end this process
-    index = int(os.environ["SLURM_PROCID"])
-    leader = os.environ["SLURM_SRUN_COMM_HOST"]
+    end_with_parent()  # without the scheduler's supervisor nobody could end this process
     about = _read_once_seen(Path(sys.argv[1]))
-    host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
+    job = class_at(str(about["job"]))
+    index = int(os.environ[job.index_variable])
+    leader = os.environ[job.origin_variable]
+    host = os.environ.get(job.node_variable, socket.gethostname())
     network = about["network"]
     # each agent names its address: after a restart any of them may be the agent of node 0
     address = own_address_in(network, host) if network is not None else ""
     workers = gpu_count() if about["counts_gpus"] else 0
-    task = SlurmTask(index, host, workers, address)
+    task = AgentTask(index, host, workers, address)
     token = str(about["token"])
     connection = connect((leader, int(about["port"])), token, task, wait_s=AGENT_REACHES_LEADER_S)
-    return serve(connection.channel, lambda message: verified(message, token, index))
+    return serve(connection.channel, lambda message: verified(message, token, index), job)
 
 
 def _read_once_seen(path: Path) -> Mapping[str, Any]:

@@ -1,10 +1,10 @@
-"""The connections between the leader of a run in a Slurm job and the agents of the job's nodes.
+"""The connections between the leader of a run in a scheduler's job and the agents of its nodes.
 
-Both sides prove that they know the secret of the job step:
+Both sides prove that they know a secret, which is in a file of the run folder:
 
     agent -> leader    Nonce
     leader -> agent    Nonce, with a proof: of the secret over both nonces and the leader's port
-    agent -> leader    Introduction: a `SlurmTask`, with a proof over this, too
+    agent -> leader    Introduction: a `AgentTask`, with a proof over this, too
     leader -> agent    Welcome
 
 A proof is useless on another connection, or through another port. Until the other side has proved
@@ -78,8 +78,8 @@ class JobConnection:
         self.channel.decode = decode
 
 
-class SlurmTask(Value, frozen=True):
-    """A task of the step of srun: an agent, as it describes itself."""
+class AgentTask(Value, frozen=True):
+    """An agent that a scheduler has started, as it describes itself."""
 
     index: Annotated[int, Meta(ge=0, lt=1 << 20)]
     name: HostName
@@ -108,11 +108,11 @@ class AgentListener:
         self.port: int = self._server.getsockname()[1]
         self.unproven: list[JobConnection] = []
 
-    def agents(self) -> Iterator[tuple[JobConnection, SlurmTask]]:
+    def agents(self) -> Iterator[tuple[JobConnection, AgentTask]]:
         """The agents that have proved since the last call that they know the secret.
 
         Raises:
-            MusterError: an agent's description of itself is not a `SlurmTask`.
+            MusterError: an agent's description of itself is not a `AgentTask`.
         """
         self._accept()
         for connection in list(self.unproven):
@@ -126,7 +126,7 @@ class AgentListener:
             self.unproven.remove(connection)
             connection.mark_proven(from_agent)
             try:
-                task = msgspec.json.decode(description, type=SlurmTask)
+                task = msgspec.json.decode(description, type=AgentTask)
             except REFUSED:
                 connection.channel.close()
                 told = quoted(description.decode(errors="replace"))
@@ -195,7 +195,7 @@ class AgentListener:
 
 
 def _server(ports: Sequence[int]) -> socket.socket:
-    """A server at all addresses, since only Slurm knows at which of them srun is reached."""
+    """A server at all addresses, since only the scheduler knows which of them agents get."""
     last_error = OSError("no port given")
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -213,7 +213,7 @@ def _server(ports: Sequence[int]) -> socket.socket:
 
 
 def connect(
-    leader: tuple[str, int], token: str, task: SlurmTask, *, wait_s: float
+    leader: tuple[str, int], token: str, task: AgentTask, *, wait_s: float
 ) -> JobConnection:
     """Connect this agent to `leader`, an address and a port.
 

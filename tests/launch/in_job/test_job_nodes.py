@@ -14,15 +14,16 @@ import pytest
 
 from configs.settings.launch import PortRange
 from launch.agent import led_run
+from launch.in_job import run_job
+from launch.in_job.job_nodes import JobNodes, _with_addresses
+from launch.in_job.run_job import Notice
 from launch.leading import leader
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.nodes.messages import Assign, ChosenPort, Connected, Listening
 from launch.runs import run_record
-from launch.slurm import node_health, run_job
+from launch.slurm import controller, node_health
 from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_nodes import JobNodes, _with_addresses
-from launch.slurm.run_job import Notice
 from launch.spec import Facts, LaunchSpec, Program
 from muster import run_files
 from muster.checkout import CHECKOUT
@@ -63,10 +64,10 @@ def nodes(tmp_path, monkeypatch):
 
 def job_nodes(counts=(1, 1), env=None, network="127.0.0.0/8", **more) -> JobNodes:
     job = {"nproc": counts, "network": network, "master_port": None, "exclude": "auto"}
-    current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here")
-    vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
     env = {**os.environ, "SLURM_JOB_ID": "12"} if env is None else env
-    return JobNodes(current, job, sys.executable, env, **more)
+    current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here", env=env)
+    vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
+    return JobNodes(current, job, sys.executable, **more)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
@@ -112,14 +113,14 @@ def test_agents_hear_their_leader_while_it_waits_for_slurm_s_answer(nodes, tmp_p
         assert wait_until(lambda: len(beats) >= before + 4), "the leader was silent"
 
     monkeypatch.setattr(Channel, "beat", counted)
-    monkeypatch.setattr("launch.slurm.job_nodes.end_unix_s", slow_squeue)
+    monkeypatch.setattr(controller, "end_unix_s", slow_squeue)
     assert lead(nodes(), spec_of(tmp_path, "true")) == 0
 
 
 def test_program_that_catches_sigterm_saves_before_the_time_of_its_job_is_up(
     nodes, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("launch.slurm.job_nodes.end_unix_s", lambda job_id, env: time.time() + 300)
+    monkeypatch.setattr(controller, "end_unix_s", lambda job_id, env: time.time() + 300)
     # the notice comes once both catch it
     ready = [tmp_path / f"ready-{rank}" for rank in (0, 1)]
     made = nodes(is_nearly_over=lambda: all(path.exists() for path in ready))
@@ -201,7 +202,7 @@ def test_node_lost_before_its_assignment_is_started_again(nodes, tmp_path, capsy
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = dict.fromkeys(["SLURM_CPUS_PER_TASK"] * len(cores), "4")
-    asked = job_nodes(env=env).srun(["a", "b"], Path("/run/leader.json"))
+    asked = job_nodes(env=env).current.command(["a", "b"], ["python"], "muster")
     assert [word for word in asked if "cpus" in word] == [f"--cpus-per-task={n}" for n in cores]
     for word in ("--nodelist=a,b", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=0"):
         assert word in asked
@@ -221,8 +222,8 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
 
 def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr("launch.slurm.run_job.time", SimpleNamespace(time=lambda: now_s[0]))
-    monkeypatch.setattr("launch.slurm.run_job.running_s", lambda: now_s[0])
+    monkeypatch.setattr("launch.in_job.run_job.time", SimpleNamespace(time=lambda: now_s[0]))
+    monkeypatch.setattr("launch.in_job.run_job.running_s", lambda: now_s[0])
     notice, late = Notice(160.0), Notice(10_000.0)
     now_s[0] = 129.0
     assert not notice.has_come()
@@ -324,7 +325,7 @@ def test_agents_led_from_node_0_connect_to_it_with_a_network_alone(
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     """What srun has started ends by itself."""
-    script = "from tests.launch.slurm.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
+    script = "from tests.launch.in_job.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
     with ended(begin(sys.executable, "-c", script, tmp_path, cwd=CHECKOUT)) as leader:
         assert wait_until(begun.exists)
