@@ -147,7 +147,7 @@ class Stage:
         ]
 
 
-@pytest.mark.parametrize(("file", "number"), parameters())
+@pytest.mark.parametrize(("file", "number"), list(parameters()))
 def test_commands_print_what_is_recorded(file, number, tmp_path, forked, request):
     scenes = scenes_of(file)
     printed = Stage(tmp_path, forked).play(scenes[number])
