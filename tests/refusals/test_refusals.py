@@ -21,7 +21,7 @@ import pytest
 
 from muster.checkout import CHECKOUT
 
-TOOLS = "sh bash cat chmod env git ln mkdir mkfifo rm rmdir touch true".split()
+TOOLS = "sh bash cat chmod env git head ln mkdir mkfifo rm rmdir sed touch true".split()
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
@@ -130,7 +130,7 @@ class Stage:
 
     def _here(self, text: str) -> str:
         for place, path in self._places.items():
-            text = re.sub(rf"(?<![\w./]){place}\b", path, text)
+            text = re.sub(rf"(?<![\w.]){place}\b", path, text)
         return text
 
     def _recorded(self, text: str) -> list[str]:
