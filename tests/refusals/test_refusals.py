@@ -1,12 +1,13 @@
-"""What our commands print before anything starts is what is recorded here, beside this file.
+"""What our commands print before anything starts is what was recorded beside this file.
 
-A scene in a `*.txt` begins with `# TITLE`, which may end with `(needs TOOL)`. It is a new folder, in
-which `> FILE` writes the indented lines below it, and `$ COMMAND` is followed by what it prints,
-without empty lines, by what it makes, and by its exit code, if that is not 0.
+A scene in a `*.txt` begins with `# TITLE`, which may end with `(needs TOOL)`. It is a new folder.
+`> FILE` writes the indented lines below it. Below `$ COMMAND` stands what it prints, without empty
+lines, then `+ FILE` for what it makes, and its exit code, if that is not 0.
 
 `pytest tests/refusals --update` records what the commands print now; the diff shows what changed.
 """
 
+import difflib
 import json
 import os
 import re
@@ -151,7 +152,10 @@ class Stage:
 def test_commands_print_what_is_recorded(file, number, tmp_path, forked, request):
     scenes = scenes_of(file)
     printed = Stage(tmp_path, forked).play(scenes[number])
+    lines = (text.split("\n") for text in (scenes[number], printed))
+    change = list(difflib.unified_diff(*lines, "recorded", "printed", n=2, lineterm=""))
     if request.config.getoption("update"):
         scenes[number] = printed
         file.write_text("".join(scenes), encoding="utf-8")
-    assert printed == scenes[number]
+    elif change:
+        pytest.fail("\n".join(change), pytrace=False)
