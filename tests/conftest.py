@@ -118,10 +118,17 @@ def _one_thread() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what starts workers")
+    parser.addoption(
+        "--update", action="store_true", help="record anew what tests/refusals compares"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """xdist's own process, which starts those that test, starts what they share."""
+    if config.getoption("update") and (
+        os.environ.get("CI") or config.getoption("numprocesses", None)
+    ):
+        raise pytest.UsageError("--update rewrites files: not in CI, and without -n")
     config.pluginmanager.register(own_processes)  # before any process is started
     config.pluginmanager.register(required)
     if config.getoption("numprocesses", None):
