@@ -43,16 +43,18 @@ def main() -> None:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
-def start(module: str, function: str = "main") -> None:
-    """Run the script that calls this: `start("launch.submit")`; the checkout is first on the path.
+def start(script: str, function: str = "main") -> None:
+    """Run a script of this checkout, which calls this with its `__file__`.
 
-    The script is imported as `module`. The process ends with the exit code of its `function`.
+    The script is imported as a module. On the path the checkout takes the place of the script's
+    folder, in which a file could hide a library. The process ends with the exit code of `function`.
     """
-    del sys.path[1 : 1 + HAS_OWN_FOLDER]  # a file in the script's own folder could hide a library
+    sys.path[:HAS_OWN_FOLDER] = [str(MUSTER.parent)]
     begin()
     from muster import errors
 
-    errors.run(getattr(importlib.import_module(module), function))
+    path = Path(script).resolve().relative_to(MUSTER.parent).with_suffix("")
+    errors.run(getattr(importlib.import_module(".".join(path.parts)), function))
 
 
 def begin(*, needs_base: bool = True) -> None:
