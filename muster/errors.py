@@ -201,13 +201,23 @@ def _exit_code(main: Callable[[], int]) -> int | str | None:
             raise
         return report(f"{os.fsdecode(error.filename)}: permission denied", UsageError.exit_code)
     except ModuleNotFoundError as error:
-        from muster import extras  # only where something is missing
-
-        if text := extras.explained(error):
-            return report(text, UsageError.exit_code)
-        raise
+        return without_package(error)
     except KeyboardInterrupt:
         return report("interrupted by Ctrl-C", BY_CTRL_C)
+
+
+def without_package(error: ModuleNotFoundError) -> int:
+    """Print which package of ours this Python lacks, in one line; return the exit code.
+
+    Raises:
+        ModuleNotFoundError: `error`, if its module is of no package of ours.
+    """
+    from muster import extras  # only where something is missing
+
+    text = extras.explained(error)
+    if text is None:
+        raise error
+    return report(text, UsageError.exit_code)
 
 
 def _refuse_removed_folder() -> None:

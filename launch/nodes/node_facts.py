@@ -50,8 +50,9 @@ TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # at most in one answer
 # A run that has not recorded its end is active if any of its files has changed within this time.
 ACTIVE_S = 7 * 24 * 3600.0
-OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent needs
-NAMED_PACKAGES = (*OF_AGENT, "torch", "transformers")  # whose versions a node is asked for
+OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent, or worker, needs
+SHOWN_PACKAGES = ("torch", "transformers")  # whose versions the doctor shows
+NAMED_PACKAGES = (*OF_AGENT, *SHOWN_PACKAGES)  # whose versions a node is asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
