@@ -172,11 +172,12 @@ def variable(values: Mapping[str, str]) -> dict[str, str]:
 
 def own_arguments() -> list[str]:
     """This command's arguments without the values; if it has values, it starts again."""
-    visible, values = hide(sys.argv[1:])
+    words = sys.argv[1:]
+    visible, values = hide(words)
     if values:
         env = {**os.environ, **variable(values)}
-        first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or the options for `-m`
-        os.execve(sys.executable, [sys.executable, *first, *visible], env)
+        start = sys.orig_argv[: -len(words)]  # Python, its options, and the script or module
+        os.execve(sys.executable, [sys.executable, *start[1:], *visible], env)
     return visible
 
 
