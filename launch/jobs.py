@@ -246,7 +246,7 @@ def _latest(logs: Path, runs: Sequence[Path]) -> Path:
 def _active(runs: Sequence[Path]) -> list[Path]:
     """Those that are not over, without those that only another machine can watch and end."""
     states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
-    return [run for run, state in states if not state.over and state.word != "elsewhere"]
+    return [run for run, state in states if not state.is_over and state.word != "elsewhere"]
 
 
 def _only_active(root: Path | None) -> Path:
@@ -402,7 +402,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
     follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
     while True:
-        over = run_state.state_of(run, watchers).over
+        over = run_state.state_of(run, watchers).is_over
         follower.nodes = run_record.nodes_of_ranks(files)
         follower.poll(last=over or not follow)
         if follower.error is not None:

@@ -111,7 +111,7 @@ def _refuse_running(run_dir: Path) -> None:
         UsageError: the run is going on.
     """
     state = run_state.state_of(run_dir)
-    if not state.over and state.word not in ("elsewhere", "unknown"):
+    if not state.is_over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
             f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
             f"first: muster jobs cancel {run_dir.name}"

@@ -76,7 +76,7 @@ def remove(leftover: Leftover) -> Leftover:
 
 def running() -> list[str]:
     """The names of the known runs that are not over."""
-    return [path.name for path in run_record.run_folders() if not run_state.state_of(path).over]
+    return [path.name for path in run_record.run_folders() if not run_state.state_of(path).is_over]
 
 
 def _links() -> Iterator[Leftover]:
@@ -125,7 +125,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
             if link.is_symlink():
                 run_dir = link.readlink().parent
                 if _is_removed(run_dir) or (
-                    _is_folder(run_dir) and run_state.state_of(run_dir).over
+                    _is_folder(run_dir) and run_state.state_of(run_dir).is_over
                 ):
                     yield Leftover(str(link), f"link of {run_dir.name}, which is over")
 

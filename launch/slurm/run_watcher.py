@@ -28,7 +28,7 @@ from launch.deadlines import (
 from launch.ends import OUT_OF_MEMORY, End, Kind
 from launch.runs import run_record
 from launch.runs.failure import Failure, end_record_of, explain
-from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, state_after
+from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, RunStatus, state_after
 from launch.slurm import controller, run_job
 from launch.slurm.controller import (
     ENDED_STATES,
@@ -122,8 +122,6 @@ class JobStates:
 class SlurmRunWatcher(LeaderWatcher):
     """Watches runs that are jobs of Slurm, or that a process is submitting to it."""
 
-    running = "submitting"
-
     def __init__(
         self,
         env: Mapping[str, str] = os.environ,
@@ -132,11 +130,11 @@ class SlurmRunWatcher(LeaderWatcher):
     ) -> None:
         """`patience_s` limits each question to Slurm: `--wait` gives more time than `status`."""
         self._jobs = JobStates(env, patience_s, cluster)
-        self._leaders = LeaderWatcher()
 
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         if job["job_id"] == run_record.NOT_YET:
-            return super().state(run_dir, job, end)
+            state = super().state(run_dir, job, end)
+            return replace(state, word="submitting") if state.word == "running" else state
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
@@ -144,7 +142,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return state
         # after another exit code the job is perhaps requeued, which only Slurm can tell
         is_known = state.word not in ("unknown", "elsewhere")
-        goes_on = not state.over if is_known else run_job.may_be_requeued(run_dir, end)
+        goes_on = not state.is_over if is_known else run_job.may_be_requeued(run_dir, end)
         return state if end["code"] and goes_on else state_after(end)
 
     def look_at(self, jobs: Sequence[Record]) -> None:
@@ -162,13 +160,13 @@ class SlurmRunWatcher(LeaderWatcher):
                     f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}; "
                     "try again when that has ended"
                 )
-            if self.state(run_dir, job, run_record.read_end(run_dir)).over:
+            if self.state(run_dir, job, run_record.read_end(run_dir)).is_over:
                 return
             time.sleep(SLURM_NUMBERS_JOB_TICK_S)
             job = run_record.own_job(run_dir) or job
 
         if run_job.step_of(run_dir) is not None:  # the job is not the run's own and must go on
-            self._leaders.stop(run_dir, job, say)
+            super().stop(run_dir, job, say)
             return
 
         def scancel() -> None:
@@ -185,22 +183,22 @@ class SlurmRunWatcher(LeaderWatcher):
 
         retry_while_silent(scancel, say)
 
-    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
+    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         """The state of a run in a job that is not its own, and that continues after the run."""
-        state = self._leaders.state(run_dir, job, end)
-        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).over:
+        state = super().state(run_dir, job, end)
+        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).is_over:
             return replace(of_job, word="lost")  # its leader has ended with the job
-        if state.over:
+        if state.is_over:
             return state
         return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
-    def _of_job(self, run_dir: Path, job: Record) -> State:
+    def _of_job(self, run_dir: Path, job: Record) -> RunStatus:
         job_ids = run_record.jobs_of(run_dir, job)
         try:
             if problem := self._other_cluster(job):
-                return State("elsewhere", False, problem)
+                return RunStatus("elsewhere", False, problem)
         except MusterError as error:
-            return State("unknown", False, f"job {' or '.join(job_ids)}; {error}")
+            return RunStatus("unknown", False, f"job {' or '.join(job_ids)}; {error}")
         stamp = run_record.change_stamp(run_dir)
         states = {
             job_id: _of_run(run_dir, job, job_id, self._jobs.state(job_id, stamp))
@@ -217,7 +215,7 @@ class SlurmRunWatcher(LeaderWatcher):
             named = [each for each in job_ids if not states[each].is_over]
             reason = state.reason
         detail = "; ".join(filter(None, (f"job {' or '.join(named)}", reason)))
-        return State(state.name.lower(), False, detail, _notes(state))
+        return RunStatus(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:
         """A line if the job is one of another cluster, since its number may be another job's here.
