@@ -12,7 +12,7 @@ from pathlib import Path
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
 from launch.programs.command_line import split_program
-from launch.runs.report_command import print_report_command
+from launch.runs.run_record import print_report_command
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output

@@ -15,7 +15,6 @@ from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
 from launch.programs.command_line import split_program
 from launch.runs import run_record
-from launch.runs.report_command import print_report_command
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.cells import Sweep
 from launch.studies.progress_table import conclude
@@ -68,7 +67,7 @@ def main() -> int:
 
 def _end(sweep: Sweep, stopped_by: int | None = None) -> int:
     code = conclude(sweep, stopped_by)
-    print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
+    run_record.print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
     return code
 
 

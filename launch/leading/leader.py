@@ -19,7 +19,6 @@ from launch.programs.project_snapshot import copy_project, new_files, path_on_no
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, end_record_of, explain, failure_of, report
-from launch.runs.report_command import print_report_command
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
@@ -234,7 +233,7 @@ def _print_end(
         if not spec.quiet and (note := run_record.each_ran_alone(spec.run_dir)):
             print(note, file=sys.stderr)
         if not spec.quiet:
-            print_report_command(spec.run_dir, [spec.run_dir])
+            run_record.print_report_command(spec.run_dir, [spec.run_dir])
         return 0
     if text := report(failure, spec.run_dir, output_tail, attempt):
         print(printable(text), file=sys.stderr)

@@ -11,7 +11,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from configs.settings.launch import RunConfig
 from launch.ends import Kind
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
-from muster.command import hide
+from muster.command import hide, to_type
 from muster.errors import (
     MusterError,
     UsageError,
@@ -31,7 +31,7 @@ from muster.errors import (
     lost_reader,
     name_of,
 )
-from muster.printable import printable, signal_name
+from muster.printable import on_one_line, printable, signal_name
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -200,6 +200,20 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
     sys.stdout.flush()
+
+
+def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
+    """Print the command that makes a report of the records in `folder`, if one of the runs has any.
+
+    Before it comes what a report needs. It works from any folder. With --json nothing is printed.
+    """
+    if json_output.has_begun() or not any(run_files.METRICS.find(run_dir) for run_dir in run_dirs):
+        return
+    from muster import extras  # imported here: most who read or write records do not need it
+
+    for problem in extras.problems(extras.REPORT):
+        print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
+    print(on_one_line(to_type("report", str(folder.absolute()))), flush=True)
 
 
 def output_lines(
