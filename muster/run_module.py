@@ -22,7 +22,6 @@ import os
 import runpy
 import signal
 import sys
-import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -105,11 +104,9 @@ def _prepare_torchrun() -> None:
     import socket
     import tempfile
 
-    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
-    package.__path__ = [str(MUSTER / "worker")]  # `muster` may be another package's name there
-    process = importlib.import_module("_muster.process")
-    if process.AGENT_PID in os.environ:  # a pasted line of a dry run may outlive its shell
-        process.end_with_agent()
+    process = runpy.run_path(str(MUSTER / "worker" / "process.py"))  # it hides no user's `muster`
+    if process["AGENT_PID"] in os.environ:  # a pasted line of a dry run may outlive its shell
+        process["end_with_agent"]()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     socket.getfqdn = lambda name="": name or socket.gethostname()
 
