@@ -384,7 +384,8 @@ def _attempt(run: Path, number: int | None) -> Path:
     Raises:
         UsageError: there is no such attempt.
     """
-    folders = {at + 1: folder for at, folder in run_files.attempt_folders(run).items()}
+    earlier = run_files.attempt_folders(run)  # their names count from 0
+    folders = {attempt + 1: folder for attempt, folder in earlier.items()}
     last = max(folders, default=0) + 1
     if number not in (None, last, *folders):
         raise UsageError(f"--attempt {number}: {run.name} has attempts 1 to {last}")

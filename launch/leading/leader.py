@@ -214,8 +214,8 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
         run_record.end(spec.run_dir, 0, "")
     else:
         _record(spec.run_dir, failure)
-    attempt = spec.attempt if spec.max_restarts else None
-    return _print_end(spec, failure, run.output_tail, attempt)
+    number = spec.attempt_number if spec.max_restarts else None
+    return _print_end(spec, failure, run.output_tail, number)
 
 
 def _print_new_files(spec: LaunchSpec) -> None:
@@ -226,7 +226,10 @@ def _print_new_files(spec: LaunchSpec) -> None:
 
 
 def _print_end(
-    spec: LaunchSpec, failure: Failure | None, output_tail: bytes = b"", attempt: int | None = None
+    spec: LaunchSpec,
+    failure: Failure | None,
+    output_tail: bytes = b"",
+    attempt_number: int | None = None,
 ) -> int:
     """Print how an attempt ended, see `report`; return its exit code."""
     if failure is None:
@@ -235,7 +238,7 @@ def _print_end(
         if not spec.quiet:
             run_record.print_report_command(spec.run_dir, [spec.run_dir])
         return 0
-    if text := report(failure, spec.run_dir, output_tail, attempt):
+    if text := report(failure, spec.run_dir, output_tail, attempt_number):
         print(printable(text), file=sys.stderr)
     return failure.code
 

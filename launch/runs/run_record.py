@@ -217,12 +217,12 @@ def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
 
 
 def output_lines(
-    run_dir: Path, rank: int | None, output: str, attempt: int | None = None
+    run_dir: Path, rank: int | None, output: str, attempt_number: int | None = None
 ) -> list[str]:
     """The last lines that the failed rank printed, and the command that prints all of them.
 
-    Empty if no rank failed, or if that rank printed nothing. `attempt`: the number of the attempt,
-    from 0, if others may follow.
+    Empty if no rank failed, or if that rank printed nothing. `attempt_number`: from 1, if other
+    attempts may follow.
     """
     files = (run_files.OUTPUT, run_files.ERRORS)
     has_log = any(tail(file.path(run_dir, rank=rank), 1) for file in files if rank is not None)
@@ -230,7 +230,7 @@ def output_lines(
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
-    of_attempt = "" if attempt is None else f" --attempt {attempt + 1}"
+    of_attempt = "" if attempt_number is None else f" --attempt {attempt_number}"
     return [
         *head,
         *printed,

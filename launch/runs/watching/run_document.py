@@ -54,7 +54,7 @@ def all_fields(run_dir: Path, state: RunStatus) -> dict[str, Any]:
 
 
 def attempt_of(run_dir: Path) -> int:
-    """The number of the run's last attempt; 0 is the first."""
+    """The run's last attempt; 0 is the first."""
     return max(run_files.attempt_folders(run_dir), default=-1) + 1
 
 
@@ -103,9 +103,9 @@ class RunEvents:
         if job is not None and is_begun and not self._is_submitted:
             self._is_submitted = True
             yield "submitted", {"run_dir": str(run_dir), **_leader_fields(job)}
-        for number, folder in run_files.attempt_folders(run_dir).items():
-            if number >= self._attempt:
-                self._attempt = number + 1
+        for attempt, folder in run_files.attempt_folders(run_dir).items():
+            if attempt >= self._attempt:
+                self._attempt = attempt + 1
                 yield (
                     "restart",
                     {"attempt": self._attempt, "after": end_fields(run_record.read_end(folder))},
