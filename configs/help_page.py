@@ -13,8 +13,7 @@ from configs.raw import with_home
 from configs.settings.fields import flag, known_values
 from configs.settings.launch import ProgramConfig
 from muster.command import AT_LOGIN
-from muster.errors import UsageError
-from muster.similar_names import closest
+from muster.errors import UsageError, closest
 
 LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are in the text
 UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from configs.settings.fields import flag
-from muster.errors import UsageError
-from muster.similar_names import closest
+from muster.errors import UsageError, closest
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

@@ -1,13 +1,10 @@
 """Find problems of the nodes before a run does: `python launch/doctor.py --hosts FILE`."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("launch.doctor")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import json
 import os

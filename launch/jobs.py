@@ -1,13 +1,10 @@
 """Manage runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("launch.jobs")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import argparse
 import shlex
@@ -229,7 +226,7 @@ def _latest(logs: Path, runs: Sequence[Path]) -> Path:
 def _active(runs: Sequence[Path]) -> list[Path]:
     """Those that are not over, without those that only another machine can watch and end."""
     states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
-    return [run for run, state in states if not state.over and state.word != "elsewhere"]
+    return [run for run, state in states if not state.is_over and state.word != "elsewhere"]
 
 
 def _only_active(root: Path | None) -> Path:
@@ -362,7 +359,8 @@ def _attempt(run: Path, number: int | None) -> Path:
     Raises:
         UsageError: there is no such attempt.
     """
-    folders = {at + 1: folder for at, folder in run_files.attempt_folders(run).items()}
+    earlier = run_files.attempt_folders(run)  # their names count from 0
+    folders = {attempt + 1: folder for attempt, folder in earlier.items()}
     last = max(folders, default=0) + 1
     if number not in (None, last, *folders):
         raise UsageError(f"--attempt {number}: {run.name} has attempts 1 to {last}")
@@ -380,7 +378,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
     follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
     while True:
-        over = run_state.state_of(run, watchers).over
+        over = run_state.state_of(run, watchers).is_over
         follower.nodes = run_record.nodes_of_ranks(files)
         follower.poll(last=over or not follow)
         if follower.error is not None:

@@ -21,11 +21,9 @@ if command=$(command -v muster); then # uv and pipx link it from an environment 
     candidates+=("$(dirname -- "$(readlink -f -- "$command")")/python")
 fi
 candidates+=(python3)
-has_packages='import importlib.util, sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in ("msgspec", "yaml", "submitit")))'
 for python in "${candidates[@]}"; do
     # -P: not those of the folder in which this is called; Python 3.11 is the first that knows it
-    if command -v -- "$python" >/dev/null && "$python" -P -c "$has_packages" 2>/dev/null; then
+    if command -v -- "$python" >/dev/null && "$python" -P "$root/muster/run_module.py" muster.extras 2>/dev/null; then
         command -v -- "$python"
         exit 0
     fi

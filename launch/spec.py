@@ -124,6 +124,11 @@ class LaunchSpec:
     send: Sending | None = None  # data that every node is to have, by an absolute path here
 
     @property
+    def attempt_number(self) -> int:
+        """The number of the attempt as users count, from 1."""
+        return self.attempt + 1
+
+    @property
     def progress_every_s(self) -> float:
         """How often agents look whether workers make progress; infinite if they need not."""
         return (

@@ -1,22 +1,18 @@
 """Run a study, or continue one: `python launch/study.py configs/studies/quick.yaml`."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("launch.study")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import argparse
-import sys
 from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
-from launch.leading.leader import print_report_command
 from launch.programs.command_line import split_program
+from launch.runs import run_record
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
@@ -61,7 +57,7 @@ def main() -> int:
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)
                 print(f"to hand in: {archive} (put your own code and words in; see its README.md)")
-        print_report_command(study.folder, map(study.run_dir, study.cells))
+        run_record.print_report_command(study.folder, map(study.run_dir, study.cells))
         return code
 
 

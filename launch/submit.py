@@ -1,13 +1,10 @@
 """Start a run: `python launch/submit.py --nodes 4 --sync ddp`, here or on a cluster."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("launch.submit")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import os
 import sys

@@ -1,13 +1,10 @@
 """Run a program with every combination of some values: `muster sweep --over lr=1,2 -- train.py`."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("launch.sweep")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import argparse
 import os
@@ -16,7 +13,6 @@ from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
-from launch.leading.leader import print_report_command
 from launch.programs.command_line import split_program
 from launch.runs import run_record
 from launch.studies import around_runs, array_job, cell_runs, cells
@@ -65,7 +61,7 @@ def main() -> int:
             return 0
         else:
             code = conclude(sweep, around_runs.run(sweep, args.at_once, groups))
-        print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
+        run_record.print_report_command(sweep.folder, map(sweep.run_dir, sweep.cells))
         return code
 
 

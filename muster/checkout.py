@@ -16,8 +16,6 @@ from functools import cache
 from muster.worker.process import CHECKOUT as CHECKOUT
 from muster.worker.process import IS_INSTALLED as IS_INSTALLED
 
-HAS_PACKAGES = """import importlib.util, sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in ("msgspec", "yaml", "submitit")))"""
 HELP = """usage: muster path
 
 Print the folder of slurm/, configs/ and launch/:
@@ -48,7 +46,7 @@ def _has_packages(python: str) -> bool:
     import subprocess  # imported here: programs import this file
 
     try:
-        argv = [python, "-P", "-c", HAS_PACKAGES]
+        argv = [python, "-P", str(CHECKOUT / "muster" / "run_module.py"), "muster.extras"]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError:  # not a program
         return False

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster.checkout import CHECKOUT
+from muster.errors import closest
 from muster.run_files import state_folder
-from muster.similar_names import closest
 
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
@@ -86,8 +86,6 @@ def main() -> None:
     """Run the command that the first word names, in place of this process."""
     word, *rest = sys.argv[1:] or ["--help"]
     if word in ("--version", "-V"):
-        from muster.version import version_text
-
         print(version_text(CHECKOUT))
         sys.exit(0)
     if word == "help" and rest:  # muster help jobs cancel
@@ -106,6 +104,23 @@ def main() -> None:
     if (word in AT_LOGIN and is_elsewhere(word, rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
     become(*COMMANDS[word], *rest, typed=word)
+
+
+def version_text(checkout: Path) -> str:
+    """What `muster --version` prints: its version, the checkout with its commit, and the Python.
+
+    muster 0.2.0 (/home/me/muster, commit 1a2b3c4d), Python 3.12.1 (/usr/bin/python3)
+    """
+    import platform  # imported here: no other command needs these
+
+    import muster
+    from muster import git
+
+    words = ("describe", "--always", "--dirty", "--exclude=*", "--abbrev=8")
+    commit = git.ask_top(checkout, *words)
+    place = f"{checkout}, commit {commit}" if commit else str(checkout)
+    python = f"Python {platform.python_version()} ({sys.executable})"
+    return f"muster {muster.__version__} ({place}), {python}"
 
 
 def become(script: str, *words: str, typed: str = "") -> NoReturn:
@@ -172,11 +187,12 @@ def variable(values: Mapping[str, str]) -> dict[str, str]:
 
 def own_arguments() -> list[str]:
     """This command's arguments without the values; if it has values, it starts again."""
-    visible, values = hide(sys.argv[1:])
+    words = sys.argv[1:]
+    visible, values = hide(words)
     if values:
         env = {**os.environ, **variable(values)}
-        first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or the options for `-m`
-        os.execve(sys.executable, [sys.executable, *first, *visible], env)
+        start = sys.orig_argv[: -len(words)]  # Python, its options, and the script or module
+        os.execve(sys.executable, [sys.executable, *start[1:], *visible], env)
     return visible
 
 

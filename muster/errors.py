@@ -1,5 +1,7 @@
 """The errors that a user can cause, with the exit code of each, and how a command ends with them.
 
+An error about an unknown name suggests the `closest` known one.
+
 How a command begins is in run_module.py.
 """
 
@@ -25,6 +27,8 @@ from muster.worker.process import NO_RETRY as NO_RETRY
 from muster.worker.process import STOPPED as STOPPED
 from muster.worker.process import TIME_OVER as TIME_OVER
 
+SHORTEST_PREFIX = 3  # letters of a name that may begin another, as `nod` begins `nodes`
+LEAST_LIKENESS = 0.75  # of difflib's ratio; its own 0.6 suggests names that nobody means
 # By error number: what a process or a user has too much of, and what to do.
 LIMITS = {
     errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
@@ -143,6 +147,23 @@ def is_full(error: BaseException) -> bool:
     return "No space left" in text or "os error 28" in text  # the last is safetensors' text
 
 
+def closest(name: str, known_names: Iterable[str]) -> str:
+    """The known name that `name` begins, or else is most like; empty if none is similar.
+
+    Of several that it begins, those come first of which it is a whole word: for `batch`
+    `batch-size`, not `batchnorm`. Of these the shortest is taken.
+    """
+    name = name.lower()
+    names = sorted(known_names)
+    longer = [other for other in names if len(name) >= SHORTEST_PREFIX and other.startswith(name)]
+    if longer:
+        return min(longer, key=lambda other: (other[len(name) :][:1].isalnum(), len(other)))
+    import difflib  # imported here: most commands do not need it
+
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=LEAST_LIKENESS)
+    return similar[0] if similar else ""
+
+
 def run(main: Callable[[], int]) -> NoReturn:
     """End the process with `main`'s exit code; print an error a user can act on as one message.
 
@@ -201,13 +222,23 @@ def _exit_code(main: Callable[[], int]) -> int | str | None:
             raise
         return report(f"{os.fsdecode(error.filename)}: permission denied", UsageError.exit_code)
     except ModuleNotFoundError as error:
-        from muster import extras  # only where something is missing
-
-        if text := extras.explained(error):
-            return report(text, UsageError.exit_code)
-        raise
+        return without_package(error)
     except KeyboardInterrupt:
         return report("interrupted by Ctrl-C", BY_CTRL_C)
+
+
+def without_package(error: ModuleNotFoundError) -> int:
+    """Print which package of ours this Python lacks, in one line; return the exit code.
+
+    Raises:
+        ModuleNotFoundError: `error`, if its module is of no package of ours.
+    """
+    from muster import extras  # only where something is missing
+
+    text = extras.explained(error)
+    if text is None:
+        raise error
+    return report(text, UsageError.exit_code)
 
 
 def _refuse_removed_folder() -> None:

@@ -76,7 +76,7 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 
 
 def without_base(module: str) -> str:
-    """One line about `module`, which every command needs and this Python does not have."""
+    """One line about `module`, of a package of the base that this Python does not have."""
     if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
         return f"{sys.executable} has no {module}; {_activate()}"
     return lacking(BASE, [*_missing(BASE)])
@@ -102,7 +102,7 @@ def explained(error: ModuleNotFoundError) -> str | None:
         modules = packages(extra)
         missing = [*_missing(extra)]
         if module in (modules[name] for name in missing):
-            return lacking(extra, missing)
+            return lacking(extra, missing) if extra else without_base(module)
     return None
 
 
@@ -110,3 +110,7 @@ def _missing(extra: str, without: Container[str] = ()) -> Iterator[str]:
     for name, module in packages(extra).items():
         if name not in without and importlib.util.find_spec(module) is None:
             yield name
+
+
+if __name__ == "__main__":  # whether this Python can start runs, for those who look for one
+    sys.exit(any(_missing(BASE)))

@@ -16,8 +16,9 @@ from typing import Any
 from muster import arguments, errors
 from muster.command import LOGIN
 from muster.errors import MusterError, refuse
-from muster.remote_job import MUSTER, Job, Status, run_command
+from muster.remote_job import MUSTER, Job, run_command
 from muster.run_files import project_of
+from muster.status import Status
 from muster.writing import record_in
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")

@@ -26,7 +26,6 @@ import reprlib
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +33,7 @@ from typing import Any
 from muster import arguments, records, run_files
 from muster.checkout import CHECKOUT, own_python
 from muster.errors import MusterError, RunFailed, UsageError, refuse
+from muster.status import Status
 from muster.worker.function_call import read_private
 from muster.writing import read_json
 
@@ -44,20 +44,6 @@ BEGIN_S = 30.0  # from the creation of a run's folder to its leader's record
 SEEN_S = 1.0  # at most, until the starting process sees a cancel file
 ARRIVE_S = 10.0  # of other machines' files, which a shared disk may show late
 LOST = 1  # the exit code of a run that has ended without a record
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a run is doing: a word, and more details in lines."""
-
-    word: str  # waiting, pending, running, done, stopped, failed, lost
-    is_over: bool
-    detail: str = ""
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        first = f"{self.word} ({self.detail})" if self.detail else self.word
-        return "\n".join((first, *self.notes))
 
 
 class Job:

@@ -161,14 +161,14 @@ def is_unfinished(name: str) -> bool:
 
 
 def attempt_folders(run_dir: Path) -> dict[int, Path]:
-    """The folder of each earlier attempt, by its number."""
+    """The folder of each earlier attempt; the first is 0."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
     return dict(sorted((int(path.name), path) for path in paths if path.name.isdecimal()))
 
 
-def archive_attempt(run_dir: Path, number: int) -> bool:
-    """Move the files of attempt `number` (0 is the first) into attempts/; false if already done."""
-    archive = ATTEMPTS.path(run_dir, attempt=number)
+def archive_attempt(run_dir: Path, attempt: int) -> bool:
+    """Move the files of an attempt (0 is the first) into attempts/; false if already done."""
+    archive = ATTEMPTS.path(run_dir, attempt=attempt)
     archive.parent.mkdir(parents=True, exist_ok=True)
     try:
         archive.mkdir()  # if several processes try, the first one does it

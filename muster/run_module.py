@@ -15,65 +15,74 @@ https://github.com/pytorch/pytorch/issues/150532). So here that call gives the m
 It needs the standard library alone, of Python 3.8 or newer.
 """
 
+from __future__ import annotations
+
 import importlib
-import importlib.util
 import os
 import runpy
 import signal
 import sys
-import types
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 MUSTER = Path(__file__).resolve().parent
 OURS = ("launch", "muster", "train")
-NEEDED = ("yaml", "rich", "msgspec")  # every command imports these packages first
 HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # the script's, first on the path
 
 
 def main() -> None:
     """Run the module that the first argument names, in place of this script."""
     del sys.argv[0]
-    package = sys.argv[0].partition(".")[0]
-    if package in OURS:
+    run = partial(runpy.run_module, sys.argv[0], run_name="__main__", alter_sys=True)
+    if sys.argv[0].partition(".")[0] in OURS:
         sys.path[:HAS_OWN_FOLDER] = [str(MUSTER.parent)]
-        begin(needs_base=package != "muster")  # `muster` needs the standard library alone
+        begin()
+        _with_packages(run)
     else:
         del sys.path[:HAS_OWN_FOLDER]
         _prepare_torchrun()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        run()
 
 
-def start(module: str, function: str = "main") -> None:
-    """Run the script that calls this: `start("launch.submit")`; the checkout is first on the path.
+def start(script: str, function: str = "main") -> None:
+    """Run a script of this checkout, which calls this with its `__file__`.
 
-    The script is imported as `module`. The process ends with the exit code of its `function`.
+    The script is imported as a module. On the path the checkout takes the place of the script's
+    folder, in which a file could hide a library. The process ends with the exit code of `function`.
     """
-    del sys.path[1 : 1 + HAS_OWN_FOLDER]  # a file in the script's own folder could hide a library
+    sys.path[:HAS_OWN_FOLDER] = [str(MUSTER.parent)]
     begin()
     from muster import errors
 
-    errors.run(getattr(importlib.import_module(module), function))
+    path = Path(script).resolve().relative_to(MUSTER.parent).with_suffix("")
+    module = _with_packages(partial(importlib.import_module, ".".join(path.parts)))
+    errors.run(getattr(module, function))
 
 
-def begin(*, needs_base: bool = True) -> None:
-    """Make Ctrl-C end this process without a traceback of imports, until `errors.run`.
-
-    PYTHONPATH may have modules for the user's program, such as a yaml.py. From here on they hide
-    none of our environment; workers inherit the variable as it is.
-
-    `needs_base`: refuse a Python without our packages; one line says what is missing.
+def _with_packages(load: Callable[[], object]) -> object:
+    """Call `load`; if it imports a package of ours that this Python lacks, end with one line.
 
     Raises:
         SystemExit: this Python has not all of our packages.
     """
+    from muster import errors
+
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        sys.exit(errors.without_package(error))
+
+
+def begin() -> None:
+    """Make Ctrl-C end this process without a traceback of imports, until `errors.run`.
+
+    PYTHONPATH may have modules for the user's program, such as a yaml.py. From here on they hide
+    none of our environment; workers inherit the variable as it is.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _put_own_packages_first()
-    missing = [name for name in NEEDED if needs_base and importlib.util.find_spec(name) is None]
-    if missing:
-        from muster import errors, extras  # only where something is missing
-
-        sys.exit(errors.report(extras.without_base(missing[0]), errors.UsageError.exit_code))
 
 
 def _put_own_packages_first() -> None:
@@ -95,11 +104,9 @@ def _prepare_torchrun() -> None:
     import socket
     import tempfile
 
-    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
-    package.__path__ = [str(MUSTER / "worker")]  # `muster` may be another package's name there
-    process = importlib.import_module("_muster.process")
-    if process.AGENT_PID in os.environ:  # a pasted line of a dry run may outlive its shell
-        process.end_with_agent()
+    process = runpy.run_path(str(MUSTER / "worker" / "process.py"))  # it hides no user's `muster`
+    if process["AGENT_PID"] in os.environ:  # a pasted line of a dry run may outlive its shell
+        process["end_with_agent"]()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     socket.getfqdn = lambda name="": name or socket.gethostname()
 

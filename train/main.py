@@ -4,13 +4,12 @@ python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 """
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("train.main", "main_process")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](
+        __file__, "main_process"
+    )
 
 import os
 import sys

@@ -6,13 +6,10 @@ python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased 
 """
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from muster.run_module import start
-
-    start("train.run_glue")
+    run_path(f"{Path(__file__).resolve().parents[1]}/muster/run_module.py")["start"](__file__)
 
 import argparse
 import json

@@ -575,7 +575,7 @@ class Attempt:
             return
         line = recovery.report(
             self._run_dir,
-            self._spec.attempt + 1,
+            self._spec.attempt_number,
             self._fault_unix_s,
             has_output=bool(self._follower.tail),
             clock_offset_s=-self._agents[0].channel.clock_offset_s,
@@ -638,8 +638,8 @@ class Attempt:
             case ChosenPort(port):
                 self._send_all(Start(port))
                 if self._spec.attempt:
-                    attempt = self._spec.attempt + 1
-                    self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, attempt)
+                    number = self._spec.attempt_number
+                    self._fault_unix_s = recovery.recorded_fault_unix_s(self._run_dir, number)
             case File():
                 self._last_file_s = running_s()
                 agent.files.take(message, None if agent.here is None else agent.here.host)

@@ -14,9 +14,9 @@ from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 
 
-def recorded_fault_unix_s(run_dir: Path, attempt: int) -> float | None:
+def recorded_fault_unix_s(run_dir: Path, attempt_number: int) -> float | None:
     """When the fault happened because of which this attempt was started; None if not recorded."""
-    path = run_files.EXIT.path(_earlier_folder(run_dir, attempt))
+    path = run_files.EXIT.path(_earlier_folder(run_dir, attempt_number))
     record = records.read(run_files.EXIT, path, "time_unix_s")
     end = None if record is None else End.from_json(record.get("end"))
     if record is None or end is None:
@@ -25,7 +25,7 @@ def recorded_fault_unix_s(run_dir: Path, attempt: int) -> float | None:
 
 
 def report(
-    run_dir: Path, attempt: int, fault_unix_s: float, has_output: bool, clock_offset_s: float
+    run_dir: Path, attempt_number: int, fault_unix_s: float, has_output: bool, clock_offset_s: float
 ) -> str | None:
     """Record how long the recovery took, and return the line to print; None until it is over.
 
@@ -36,17 +36,17 @@ def report(
     if start is not None:
         work = f"step {start['step']} again"
         time_unix_s = start["time_unix_s"] + clock_offset_s
-    elif has_output and not run_files.START.path(_earlier_folder(run_dir, attempt)).exists():
+    elif has_output and not run_files.START.path(_earlier_folder(run_dir, attempt_number)).exists():
         work = "first output"
         time_unix_s = time.time()
     else:
         return None
     total_s = round(max(time_unix_s - fault_unix_s, 0.0), 3)  # of clocks that may differ
-    record = {"attempt": attempt, "fault_unix_s": fault_unix_s, "total_s": total_s}
+    record = {"attempt": attempt_number, "fault_unix_s": fault_unix_s, "total_s": total_s}
     with suppress(CannotWrite):  # not a reason to end the run
         write_json(run_files.RECOVERY.path(run_dir), record)
-    return f"attempt {attempt}: {work} after {total_s:.1f} s"
+    return f"attempt {attempt_number}: {work} after {total_s:.1f} s"
 
 
-def _earlier_folder(run_dir: Path, attempt: int) -> Path:
-    return run_files.ATTEMPTS.path(run_dir, attempt=attempt - 2)
+def _earlier_folder(run_dir: Path, attempt_number: int) -> Path:
+    return run_files.ATTEMPTS.path(run_dir, attempt=attempt_number - 2)

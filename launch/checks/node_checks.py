@@ -7,7 +7,7 @@ from configs import plugins
 from configs.settings.launch import SCHEDULERS
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
 from launch.nodes.answers import Versions
-from launch.nodes.node_facts import OF_AGENT
+from launch.nodes.node_facts import OF_AGENT, SHOWN_PACKAGES
 from launch.nodes.resources import ASK_FOR_MORE, too_little_shared
 from launch.spec import WorkersPython
 from muster import extras
@@ -17,7 +17,6 @@ from muster.printable import listed
 SHARED_MEMORY = "/dev/shm"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
-OF_TRAINER = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "muster run --hosts HOSTS --setup".split()
 
@@ -174,7 +173,7 @@ def _versions(node: CheckedNode, workers: WorkersPython) -> str:
     if versions is None:
         return ""
     packages = versions.packages
-    named = [f"{name} {packages[name]}" for name in OF_TRAINER if packages.get(name)]
+    named = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if packages.get(name)]
     return ", ".join([f"python {versions.python}", *named])
 
 

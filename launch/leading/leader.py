@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,9 @@ from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, end_record_of, explain, failure_of, report
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
-from muster import extras, json_output
-from muster.command import to_type
 from muster.errors import MusterError, UsageError
 from muster.printable import duration, on_one_line, printable, signal_name
-from muster.run_files import EXIT, FUNCTION, METRICS, SNAPSHOT
+from muster.run_files import EXIT, FUNCTION, SNAPSHOT
 
 if TYPE_CHECKING:
     from launch.agent.led_run import LedRun
@@ -113,7 +110,7 @@ def _refuse_running(run_dir: Path) -> None:
         UsageError: the run is going on.
     """
     state = run_state.state_of(run_dir)
-    if not state.over and state.word not in ("elsewhere", "unknown"):
+    if not state.is_over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
             f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
             f"first: muster jobs cancel {run_dir.name}"
@@ -217,8 +214,8 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
         run_record.end(spec.run_dir, 0, "")
     else:
         _record(spec.run_dir, failure)
-    attempt = spec.attempt if spec.max_restarts else None
-    return _print_end(spec, failure, run.output_tail, attempt)
+    number = spec.attempt_number if spec.max_restarts else None
+    return _print_end(spec, failure, run.output_tail, number)
 
 
 def _print_new_files(spec: LaunchSpec) -> None:
@@ -229,31 +226,21 @@ def _print_new_files(spec: LaunchSpec) -> None:
 
 
 def _print_end(
-    spec: LaunchSpec, failure: Failure | None, output_tail: bytes = b"", attempt: int | None = None
+    spec: LaunchSpec,
+    failure: Failure | None,
+    output_tail: bytes = b"",
+    attempt_number: int | None = None,
 ) -> int:
     """Print how an attempt ended, see `report`; return its exit code."""
     if failure is None:
         if not spec.quiet and (note := run_record.each_ran_alone(spec.run_dir)):
             print(note, file=sys.stderr)
         if not spec.quiet:
-            print_report_command(spec.run_dir, [spec.run_dir])
+            run_record.print_report_command(spec.run_dir, [spec.run_dir])
         return 0
-    if text := report(failure, spec.run_dir, output_tail, attempt):
+    if text := report(failure, spec.run_dir, output_tail, attempt_number):
         print(printable(text), file=sys.stderr)
     return failure.code
-
-
-def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
-    """Print the command for a report of these runs, if one has records; first what it lacks.
-
-    This is the last line of a run, a study or a sweep. The command works from any folder. With
-    --json nothing is printed.
-    """
-    if json_output.has_begun() or not any(METRICS.find(run_dir) for run_dir in run_dirs):
-        return
-    for problem in extras.problems(extras.REPORT):
-        print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
-    print(on_one_line(to_type("report", str(folder.absolute()))), flush=True)
 
 
 def _record(run_dir: Path, failure: Failure) -> None:

@@ -45,8 +45,9 @@ UNRELIABLE = ("temporary", "deprecated", "tentative")
 SENT = (".snapshot-", ".function-")
 LEFTOVERS = 1_000  # at most in one answer
 ACTIVE_S = 7 * 24 * 3600.0  # a run may be active if any of its files has changed within this time
-OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent needs
-NAMED_PACKAGES = (*OF_AGENT, "torch", "transformers")  # whose versions a node is asked for
+OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent, or worker, needs
+SHOWN_PACKAGES = ("torch", "transformers")  # whose versions the doctor shows
+NAMED_PACKAGES = (*OF_AGENT, *SHOWN_PACKAGES)  # whose versions a node is asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):

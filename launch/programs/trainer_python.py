@@ -7,13 +7,13 @@ import sys
 from collections.abc import Collection, Iterator
 from functools import cache
 
+from launch.nodes.node_facts import OF_AGENT
 from muster import extras
 from muster.checkout import CHECKOUT
 
 # Without these packages no worker starts. Others are for some tasks and metrics only, whose errors
 # name them.
-ALWAYS = frozenset("torch numpy safetensors tqdm msgspec psutil PyYAML rich".split())
-OF_BASE = ("msgspec", "psutil", "PyYAML", "rich")  # packages of the base that workers need
+ALWAYS = frozenset((*OF_AGENT, "torch", "numpy", "safetensors", "tqdm"))
 # Prints whether the Python is new enough, and which of the modules it lacks.
 ASK = """
 import sys
@@ -26,9 +26,8 @@ print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 
 def problems(python: str, needed: Collection[str]) -> Iterator[str]:
     """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs."""
-    packages = dict(extras.packages(extras.TRAINER))
-    of_base = extras.packages(extras.BASE)
-    packages |= {name: of_base[name] for name in OF_BASE if name in of_base}
+    packages = extras.packages(extras.TRAINER)
+    packages |= {name: extras.MODULES.get(name, name) for name in OF_AGENT}
     missing = _missing_modules(python, tuple(packages.values()))
     if isinstance(missing, str):
         yield f"{missing}; name another Python with --python"

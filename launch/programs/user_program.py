@@ -25,9 +25,8 @@ from launch.programs.python_choice import (
 )
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
-from muster.errors import refuse
+from muster.errors import closest, refuse
 from muster.run_files import FUNCTION, plain_name, project_of
-from muster.similar_names import closest
 from muster.worker import placeholders
 from muster.worker.function_call import ABOUT
 from muster.writing import open_plain

@@ -81,7 +81,7 @@ def explain(
     facts = EndFacts(run_dir, world_size)
     if len(facts.done_ranks) == facts.world_size and not code:
         return None
-    if cause is None or cause.is_of_scheduler:
+    if cause is None or cause.is_of_scheduler:  # then records of agents and ranks may say more
         cause = _on_disk(facts, cause)
     failure = _stopped_in_order(facts, cause) or PRINTED.get(cause.kind, _text_alone)(facts, cause)
     word = failure.cause or cause.kind.word
@@ -161,14 +161,14 @@ def _aborted_at_exit(facts: EndFacts) -> Iterator[End]:
 
 
 def report(
-    failure: Failure, run_dir: Path, output_tail: bytes = b"", attempt: int | None = None
+    failure: Failure, run_dir: Path, output_tail: bytes = b"", attempt_number: int | None = None
 ) -> str:
     """The text to print about a failure: its cause, the end of the rank's output, and its place.
 
     The text is empty if all of it was printed before, as for a run that was stopped in order.
 
     `output_tail`: the end of the output that was printed already; its lines are not printed again.
-    `attempt`: the number of the attempt, if others may follow.
+    `attempt_number`: from 1, if other attempts may follow.
     """
     printed = set(last_output.lines_of(output_tail))
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
@@ -180,7 +180,7 @@ def report(
         if failure.brief:  # it begins with the last line of the context
             cause[-1:] = [failure.brief]
     output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
-    place = output_lines(run_dir, failure.rank, output, attempt)
+    place = output_lines(run_dir, failure.rank, output, attempt_number)
     return "\n".join([f"run folder: {run_dir}", *cause, *place])
 
 

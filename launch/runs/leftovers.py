@@ -79,7 +79,7 @@ def running() -> list[str]:
     """The names of the known runs that are not over."""
     paths = run_record.run_folders()
     states = run_state.states_of(paths, run_state.Watchers())
-    return [path.name for path, state in zip(paths, states, strict=True) if not state.over]
+    return [path.name for path, state in zip(paths, states, strict=True) if not state.is_over]
 
 
 def _links() -> Iterator[Leftover]:
@@ -107,7 +107,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
     states = run_state.states_of([*run_dirs.values()], run_state.Watchers())
     for (link, run_dir), state in zip(run_dirs.items(), states, strict=True):
         # if all runs of the folder are missing, its disk may be away, or another machine's
-        if state.over and os.path.exists(run_dir.parent):  # noqa: PTH110 (Path raises without permission)
+        if state.is_over and os.path.exists(run_dir.parent):  # noqa: PTH110 (Path raises without permission)
             yield Leftover(str(link), f"link of {run_dir.name}, which is over")
 
 

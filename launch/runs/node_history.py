@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,15 +63,16 @@ def failures() -> list[dict[str, Any]]:
 
 def bad(cluster: str) -> dict[str, str]:
     """The cluster's bad nodes, and the last failure of each."""
-    of_cluster = [failure for failure in failures() if failure["cluster"] == cluster]
-    counts = Counter(failure["node"] for failure in of_cluster)
-    latest = {failure["node"]: failure for failure in of_cluster}
-    return {
-        node: f"the cause of {counts[node]} failures in seven days, the last in "
-        f"{failure['run_id']}: {failure['message']}"
-        for node, failure in latest.items()
-        if counts[node] >= OFTEN
-    }
+    of_nodes: dict[str, list[dict[str, Any]]] = {}
+    for failure in failures():
+        if failure["cluster"] == cluster:
+            of_nodes.setdefault(failure["node"], []).append(failure)
+    reasons = {}
+    for node, of_node in of_nodes.items():
+        if len(of_node) >= OFTEN:
+            last = f"the last in {of_node[-1]['run_id']}: {of_node[-1]['message']}"
+            reasons[node] = f"the cause of {len(of_node)} failures in seven days, {last}"
+    return reasons
 
 
 def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:

@@ -83,18 +83,18 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
 
 
 def last_attempt(spec: LaunchSpec) -> int:
-    """The number of the run's last attempt; an earlier leader may have made more than `spec` says.
+    """The run's last attempt, from 0; an earlier leader may have made more than `spec` says.
 
     `spec` is as the run was submitted, or as its job was requeued last.
     """
     earlier = run_files.attempt_folders(spec.run_dir)
-    return max(spec.attempt, *(number + 1 for number in earlier), 0)
+    return max(spec.attempt, *(attempt + 1 for attempt in earlier), 0)
 
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
     action = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
-    which = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
+    which = f"attempt {spec.attempt_number} of {spec.max_restarts + 1} at most"
     return f"{which}: {num_nodes} nodes {action}"
 
 

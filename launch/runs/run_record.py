@@ -11,7 +11,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from configs.settings.launch import RunConfig
 from launch.ends import Kind
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
-from muster.command import hide
+from muster.command import hide, to_type
 from muster.errors import (
     MusterError,
     UsageError,
@@ -31,7 +31,7 @@ from muster.errors import (
     lost_reader,
     name_of,
 )
-from muster.printable import printable, signal_name
+from muster.printable import on_one_line, printable, signal_name
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -185,13 +185,27 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     sys.stdout.flush()
 
 
+def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
+    """Print the command that makes a report of the records in `folder`, if one of the runs has any.
+
+    Before it comes what a report needs. It works from any folder. With --json nothing is printed.
+    """
+    if json_output.has_begun() or not any(run_files.METRICS.find(run_dir) for run_dir in run_dirs):
+        return
+    from muster import extras  # imported here: most who read or write records do not need it
+
+    for problem in extras.problems(extras.REPORT):
+        print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
+    print(on_one_line(to_type("report", str(folder.absolute()))), flush=True)
+
+
 def output_lines(
-    run_dir: Path, rank: int | None, output: str, attempt: int | None = None
+    run_dir: Path, rank: int | None, output: str, attempt_number: int | None = None
 ) -> list[str]:
     """The last lines that the failed rank printed, and the command that prints all of them.
 
-    Empty if no rank failed, or if that rank printed nothing. `attempt`: the number of the attempt,
-    from 0, if others may follow.
+    Empty if no rank failed, or if that rank printed nothing. `attempt_number`: from 1, if other
+    attempts may follow.
     """
     files = (run_files.OUTPUT, run_files.ERRORS)
     has_log = any(tail(file.path(run_dir, rank=rank), 1) for file in files if rank is not None)
@@ -199,7 +213,7 @@ def output_lines(
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
-    of_attempt = "" if attempt is None else f" --attempt {attempt + 1}"
+    of_attempt = "" if attempt_number is None else f" --attempt {attempt_number}"
     return [
         *head,
         *printed,

@@ -22,6 +22,7 @@ from launch.runs.log_tail import Follower
 from launch.spec import LaunchSpec
 from muster.errors import STOPPED, MusterError
 from muster.printable import on_one_line
+from muster.status import Status
 
 CANCELLED = 128 + signal.SIGTERM
 
@@ -29,14 +30,9 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class State:
-    """The state of a run: a word for it, whether the run is over, and more text if there is any."""
+class RunStatus(Status):
+    """What a run is doing, and once it is over, how it ended: as recorded, or as judged."""
 
-    word: str
-    over: bool
-    detail: str = ""
-    notes: tuple[str, ...] = ()  # why it waits, in whole lines
-    # How the run ended, once it is over: as recorded, or as judged from what is left of it.
     end: Record | None = None
 
 
@@ -46,18 +42,16 @@ class LeaderWatcher:
     `job` and `end` are the records in their folders.
     """
 
-    running = "running"  # the word for a run whose leader lives
-
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         """The state of a run."""
         if end is not None:
             return state_after(end)
         if job["host"] != socket.gethostname():
-            return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
+            return RunStatus("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
         if _leader(job) is not None:
-            return State(self.running, False, f"led by process {job['pid']}")
+            return RunStatus("running", False, f"led by process {job['pid']}")
         why = "its launcher left no record: it was killed, or its disk was full"
-        return State("lost", True, f"{why}; its workers ended with it")
+        return RunStatus("lost", True, f"{why}; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         """Ask about all of these jobs at once; for a process there is nothing to ask."""
@@ -94,7 +88,7 @@ class Watchers(dict[str, LeaderWatcher]):
         return self[launcher]
 
 
-def states_of(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
+def states_of(run_dirs: Sequence[Path], watchers: Watchers) -> list[RunStatus]:
     """The states of these runs, with one question to each scheduler."""
     jobs_of: dict[str, list[Record]] = {}
     for run_dir in run_dirs:
@@ -109,7 +103,7 @@ def states_of(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
 
 def state_of(
     run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None
-) -> State:
+) -> RunStatus:
     """The state of the run in `run_dir`.
 
     `last_job`: the last known record of its leader, for when it cannot be read.
@@ -122,11 +116,11 @@ def state_of(
     elif end is not None:
         state = state_after(end)
     else:
-        state = State("unknown", True, "started by hand, or never")
-    if end is None and state.word in ("lost", "unknown") and state.over:
+        state = RunStatus("unknown", True, "started by hand, or never")
+    if end is None and state.word in ("lost", "unknown") and state.is_over:
         why = run_record.why_unreadable(run_dir)
-        state = State("unreadable", True, why) if why else state
-    is_lost = state.over and state.end is None and state.word != "unknown"
+        state = RunStatus("unreadable", True, why) if why else state
+    is_lost = state.is_over and state.end is None and state.word != "unknown"
     return replace(state, end=unrecorded_end(state)) if is_lost else state
 
 
@@ -142,7 +136,7 @@ class Submission:
     cluster: str | None  # where `job_id` is the number of the job
     watcher: LeaderWatcher  # knows the state of the job
 
-    def follow(self, spec: LaunchSpec) -> State:
+    def follow(self, spec: LaunchSpec) -> RunStatus:
         """Print what the job does and its workers' output until it is over; return its last state.
 
         Raises:
@@ -155,7 +149,7 @@ class Submission:
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
 
-    def _follow(self, spec: LaunchSpec) -> State:
+    def _follow(self, spec: LaunchSpec) -> RunStatus:
         """See `follow`; while the scheduler does not answer, the job counts as not ended."""
         follower = Follower(spec.run_dir, prefixes=True)
         job: Record = {
@@ -176,16 +170,16 @@ class Submission:
             follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
             follower.poll()
             # the record of the end may arrive here after the scheduler's answer
-            if state.over and (was_over or run_record.read_end(spec.run_dir) is not None):
+            if state.is_over and (was_over or run_record.read_end(spec.run_dir) is not None):
                 follower.poll(last=True)
                 return state
-            was_over = state.over
+            was_over = state.is_over
             time.sleep(JOB_WATCHED_EVERY_S)
 
 
-def _text(state: State, job: str) -> str:
+def _text(state: RunStatus, job: str) -> str:
     """The state's word; with a reason if the state of the job is not known."""
-    is_known = state.over or state.word not in ("unknown", "elsewhere")
+    is_known = state.is_over or state.word not in ("unknown", "elsewhere")
     return state.word + ("" if is_known else state.detail.removeprefix(f"job {job}"))
 
 
@@ -205,21 +199,21 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     watchers = Watchers()
     state = state_of(run_dir, watchers)
     job = run_record.own_job(run_dir)
-    if state.over or job is None:
+    if state.is_over or job is None:
         say(f"{run_dir.name} is over already: {state.word}")
         return
     before = run_record.read_end(run_dir)
     watchers[job["launcher"]].stop(run_dir, job, say)
     patience_s = run_record.stop_grace_s(run_dir) + JOB_ENDS_AFTER_GRACE_S
     deadline = time.monotonic() + patience_s
-    while (
-        not (state := state_of(run_dir, watchers)).over and run_record.read_end(run_dir) == before
-    ):
+    state = state_of(run_dir, watchers)
+    while not state.is_over and run_record.read_end(run_dir) == before:
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
             )
         time.sleep(JOB_ENDS_TICK_S)
+        state = state_of(run_dir, watchers)
     if run_record.read_end(run_dir) is None:  # a job that never began to run, or lost its leader
         end = state.end or {}
         is_cancelled = end.get("code") == CANCELLED
@@ -228,20 +222,20 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     say(f"{run_dir.name}: {state_after(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
-def state_after(end: Record) -> State:
+def state_after(end: Record) -> RunStatus:
     """The state of a run whose end has this record."""
     word = state_word(end["code"], end.get("cause", ""))
     if word == "done":
-        return State(word, True, end=end)
+        return RunStatus(word, True, end=end)
     if end["code"] == STOPPED:
-        return State(word, True, str(end["message"]), end=end)
+        return RunStatus(word, True, str(end["message"]), end=end)
     words = str(end.get("message", "")).strip().rpartition("\n")[2]
     code = f"exit code {end['code']}"
     words = words.removeprefix("error: ")
-    return State(word, True, words if words.endswith(code) else f"{code}: {words}", end=end)
+    return RunStatus(word, True, words if words.endswith(code) else f"{code}: {words}", end=end)
 
 
-def unrecorded_end(state: State) -> Record:
+def unrecorded_end(state: RunStatus) -> Record:
     """The end of a run that no process has recorded, and of which no scheduler knows more."""
     return run_record.end_record(1, f"{state.word}; {state.detail}")
 

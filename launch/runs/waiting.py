@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record, run_state
-from launch.runs.run_state import State, Watchers
+from launch.runs.run_state import RunStatus, Watchers
 from launch.runs.watching import run_document
 from launch.runs.watching.run_document import RunEvents
 from muster import json_output
@@ -46,7 +46,7 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
             end = run_record.read_end(run_dir)
             if _has_ended(run_dir, state, end, before):
                 break
-            before = (state.over, end)
+            before = (state.is_over, end)
             events.report()
             left_s = RUN_DOCUMENT_EVERY_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
@@ -66,12 +66,12 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
     return int(events.end["code"])
 
 
-def _has_ended(run_dir: Path, state: State, end: Any, before: Any) -> bool:
+def _has_ended(run_dir: Path, state: RunStatus, end: Any, before: Any) -> bool:
     """Whether the run is over. Between two attempts it is not, since its leader continues.
 
     The leader may be on another machine. So a failed end counts only if it was there at the last
     look, too: `before` has the state and the end of that look.
     """
-    if not state.over or (end is not None and end["code"] == 0):
-        return state.over
+    if not state.is_over or (end is not None and end["code"] == 0):
+        return state.is_over
     return before == (True, end) and not run_state.is_led(run_dir)

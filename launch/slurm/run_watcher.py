@@ -32,7 +32,7 @@ from launch.ends import OUT_OF_MEMORY, End, Kind
 from launch.in_job import run_job
 from launch.runs import run_record
 from launch.runs.failure import Failure, end_record_of, explain
-from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, state_after
+from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, RunStatus, state_after
 from launch.slurm import controller
 from launch.slurm.controller import (
     ENDED_STATES,
@@ -126,8 +126,6 @@ class JobStates:
 class SlurmRunWatcher(LeaderWatcher):
     """Watches runs that are jobs of Slurm, or that a process is submitting to it."""
 
-    running = "submitting"
-
     def __init__(
         self,
         env: Mapping[str, str] = os.environ,
@@ -136,11 +134,11 @@ class SlurmRunWatcher(LeaderWatcher):
     ) -> None:
         """`patience_s` limits each question to Slurm: `--wait` gives more time than `status`."""
         self._jobs = JobStates(env, patience_s, cluster)
-        self._leaders = LeaderWatcher()
 
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         if job["job_id"] == run_record.NOT_YET:
-            return super().state(run_dir, job, end)
+            state = super().state(run_dir, job, end)
+            return replace(state, word="submitting") if state.word == "running" else state
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
@@ -148,7 +146,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return state
         # after another exit code the job is perhaps requeued, which only Slurm can tell
         is_known = state.word not in ("unknown", "elsewhere")
-        goes_on = not state.over if is_known else run_job.may_be_requeued(run_dir, end)
+        goes_on = not state.is_over if is_known else run_job.may_be_requeued(run_dir, end)
         return state if end["code"] and goes_on else state_after(end)
 
     def look_at(self, jobs: Sequence[Record]) -> None:
@@ -165,13 +163,13 @@ class SlurmRunWatcher(LeaderWatcher):
                     f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}; "
                     "try again when that has ended"
                 )
-            if self.state(run_dir, job, run_record.read_end(run_dir)).over:
+            if self.state(run_dir, job, run_record.read_end(run_dir)).is_over:
                 return
             time.sleep(SLURM_NUMBERS_JOB_TICK_S)
             job = run_record.own_job(run_dir) or job
 
         if run_job.step_of(run_dir) is not None:  # the job is not the run's own and must go on
-            self._leaders.stop(run_dir, job, say)
+            super().stop(run_dir, job, say)
             return
 
         def scancel() -> None:
@@ -186,22 +184,22 @@ class SlurmRunWatcher(LeaderWatcher):
 
         retry_while_silent(scancel, say)
 
-    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
+    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         """The state of a run in a job that is not its own, and that continues after the run."""
-        state = self._leaders.state(run_dir, job, end)
-        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).over:
+        state = super().state(run_dir, job, end)
+        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).is_over:
             return replace(of_job, word="lost")  # its leader has ended with the job
-        if state.over:
+        if state.is_over:
             return state
         return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
-    def _of_job(self, run_dir: Path, job: Record) -> State:
+    def _of_job(self, run_dir: Path, job: Record) -> RunStatus:
         job_id = job["job_id"]
         try:
             if problem := self._other_cluster(job):
-                return State("elsewhere", False, problem)
+                return RunStatus("elsewhere", False, problem)
         except MusterError as error:
-            return State("unknown", False, f"job {job_id}; {error}")
+            return RunStatus("unknown", False, f"job {job_id}; {error}")
         stamp = run_record.change_stamp(run_dir)
         state = _of_run(run_dir, job, self._jobs.state(job_id, stamp))
         if state.is_over:
@@ -209,7 +207,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return replace(over, word="lost") if state.name == FORGOTTEN else over
         reason = state.reason if state.name in (*WAITING_STATES, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", reason)))
-        return State(state.name.lower(), False, detail, _notes(state))
+        return RunStatus(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:
         """A line if the job is one of another cluster, since its number may be another job's here.

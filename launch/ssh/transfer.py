@@ -89,7 +89,7 @@ def _in_parallel(
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
-    return [one.result() for one in sent]
+    return [copy.result() for copy in sent]
 
 
 class _CopyFailed(Exception):

@@ -113,7 +113,7 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
         states = run_state.states_of([sweep.run_dir(cell) for cell in waiting], watchers)
         left = []
         for cell, state in zip(waiting, states, strict=True):
-            if state.over and cell not in unrecorded and not _is_recorded(sweep, cell):
+            if state.is_over and cell not in unrecorded and not _is_recorded(sweep, cell):
                 unrecorded.append(cell)  # its record may be seen here later than what Slurm says
                 left.append(cell)
                 continue
@@ -121,7 +121,7 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
             _update(sweep, cell, state)
             if cell.state != before:
                 report_change(sweep, cell)
-            if not state.over:
+            if not state.is_over:
                 left.append(cell)
         waiting = left
         time.sleep(ARRAY_JOB_TICK_S if waiting else 0)
@@ -131,12 +131,12 @@ def _is_recorded(sweep: Sweep, cell: Cell) -> bool:
     return run_record.read_end(sweep.run_dir(cell)) is not None
 
 
-def _update(sweep: Sweep, cell: Cell, state: run_state.State) -> None:
+def _update(sweep: Sweep, cell: Cell, state: run_state.RunStatus) -> None:
     """Set the cell's state and results from the state of its run."""
     end = run_record.read_end(sweep.run_dir(cell))
     job = run_record.read_job(sweep.run_dir(cell)) or {}
     started_s = float(job.get("started_unix_s", time.time()))
-    if not state.over:
+    if not state.is_over:
         cell.state = "waiting" if state.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
         return

@@ -152,7 +152,7 @@ def _last_record(file: Path) -> dict[str, Any]:
 def unfinished(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
     """The cells whose runs are not over: those of an earlier call, or jobs that wait."""
     states = run_state.states_of([sweep.run_dir(cell) for cell in sweep.cells], watchers)
-    return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.over]
+    return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.is_over]
 
 
 def wait_for_last(sweep: Sweep) -> None:

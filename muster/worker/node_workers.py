@@ -128,29 +128,45 @@ def _ignore_signals() -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
-    """Wait until no worker runs; return the attempt's exit code. `ranks`: by process id."""
-    received: list[int] = []
-    codes: list[int] = []  # 0, STOPPED, or 1 for all others
-    left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
-    grace_s = float(os.environ.get(GRACE_VARIABLE) or GRACE_S)
+class Ending:
+    """Ends the workers of an attempt by a signal, and by SIGKILL after their grace period."""
 
-    def send(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGALRM:
-            number = left[0]
-        elif received:  # a stop has begun already
-            return
-        else:
-            received.append(number)
-        del left[:-1]
-        signal.setitimer(signal.ITIMER_REAL, grace_s)
-        for pid in list(ranks):
+    def __init__(self, ranks: dict[int, int]) -> None:
+        """Handle this process's signals. `ranks`: of the workers that still run, by process id."""
+        self.received: int | None = None  # the signal that stops the run
+        self._has_begun = False
+        self._ranks = ranks
+        self._grace_s = float(os.environ.get(GRACE_VARIABLE) or GRACE_S)
+        for number in END_SIGNALS:
+            signal.signal(number, self._pass_on)
+        signal.signal(signal.SIGALRM, self._go_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+
+    def begin_soon(self) -> None:
+        """Begin when the other workers have had time to record that one has failed."""
+        if not self._has_begun:
+            signal.setitimer(signal.ITIMER_REAL, LOST_PEER_S)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = number
+            self._send(number)
+
+    def _go_on(self, number: int, frame: FrameType | None) -> None:
+        self._send(signal.SIGKILL if self._has_begun else signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        self._has_begun = True
+        signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+        for pid in list(self._ranks):
             with suppress(ProcessLookupError):  # it has ended just now
                 os.kill(pid, number)
 
-    for number in (*END_SIGNALS, signal.SIGALRM):
-        signal.signal(number, send)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+
+def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
+    """Wait until no worker runs; return the attempt's exit code. `ranks`: by process id."""
+    ending = Ending(ranks)
+    codes: list[int] = []  # 0, STOPPED, or 1 for all others
     while ranks:
         pid, status = os.wait()
         rank = ranks.pop(pid)
@@ -160,14 +176,13 @@ def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | Non
             how = {"exit_code": code, "signal": ended_by, "time_unix_s": time.time()}
             agent.report(attempt=attempt["attempt"], rank=rank, **how)
         if code not in (0, STOPPED):
-            if len(left) > 1:
-                signal.setitimer(signal.ITIMER_REAL, LOST_PEER_S)
+            ending.begin_soon()
             code = 1
         codes.append(code)
     _ignore_signals()
     result = 1 if 1 in codes else max(codes)
-    if received:
-        result = 128 + received[0]
+    if ending.received is not None:
+        result = 128 + ending.received
     if agent is not None:
         agent.report(attempt=attempt["attempt"], code=result)
     return result

@@ -143,3 +143,25 @@ def test_a_quota_is_a_disk_that_is_full(number):
     assert errors.is_full(OSError(number, ""))
     assert not errors.is_full(OSError(errno.EIO, ""))
     assert errors.is_full(RuntimeError("I/O error: No space left on device (os error 28)"))
+
+
+NAMES = ["nodes", "nodelist", "batchnorm", "batch-size", "overlap", "lr", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("node", "nodes"),
+        ("batch", "batch-size"),
+        ("Batch-Siz", "batch-size"),
+        ("nodse", "nodes"),
+        ("tain.py", "train.py"),
+        ("LR", "lr"),
+        ("no", ""),
+        ("verbose", ""),
+        ("ntasks", ""),
+        ("", ""),
+    ],
+)
+def test_a_whole_word_then_a_beginning_then_what_is_alike(name, meant):
+    assert errors.closest(name, NAMES) == meant

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from muster.checkout import CHECKOUT
 from tests.commands import call
 
@@ -41,3 +43,20 @@ def test_torchrun_asks_nobody_for_this_machines_name(tmp_path):
     run_module = CHECKOUT / "muster" / "run_module.py"
     done = call(sys.executable, run_module, "tool", env={"PYTHONPATH": str(tmp_path)})
     assert (done.stdout, done.stderr) == ("node0\n", "")
+
+
+@pytest.mark.parametrize(
+    "start", [["launch/jobs.py", "list"], ["muster/run_module.py", "train.report"]]
+)
+def test_a_python_without_packages_is_refused_in_one_line(start):
+    done = call(sys.executable, "-S", CHECKOUT / start[0], start[1])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: ") and f"{sys.executable} has no " in done.stderr
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["-S"], 1)])
+def test_a_python_is_asked_whether_it_has_all_packages(options, code):
+    """As `launch/own_python.sh` asks; -S: without those that are installed."""
+    run_module = CHECKOUT / "muster" / "run_module.py"
+    done = call(sys.executable, *options, "-P", run_module, "muster.extras")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

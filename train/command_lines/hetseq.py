@@ -9,13 +9,12 @@ It starts the workers of this node, from --distributed-rank on.
 """
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
-    import sys
     from pathlib import Path
+    from runpy import run_path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from muster.run_module import start
-
-    start("train.command_lines.hetseq", "main_process")
+    run_path(f"{Path(__file__).resolve().parents[2]}/muster/run_module.py")["start"](
+        __file__, "main_process"
+    )
 
 import argparse
 import multiprocessing

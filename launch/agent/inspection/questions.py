@@ -61,7 +61,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     Raises:
         MusterError: nobody answers.
     """
-    is_over = run_state.state_of(run_dir).over
+    is_over = run_state.state_of(run_dir).is_over
     if is_over:
         record, why = _recorded(run_dir)
     else:

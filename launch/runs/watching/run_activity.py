@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.deadlines import RUN_SEEMS_SILENT_S
 from launch.runs.run_record import changed_at_ns
-from launch.runs.run_state import State
+from launch.runs.run_state import RunStatus
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import records, run_files
 from muster.printable import duration
@@ -16,9 +16,9 @@ SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
 SILENT_STEPS = 10  # after the time of so many steps without a new one, that is reported
 
 
-def lines(run_dir: Path, state: State) -> Iterator[str]:
+def lines(run_dir: Path, state: RunStatus) -> Iterator[str]:
     """What the run is doing, and its expected end; nothing for a run that is over."""
-    if state.over:
+    if state.is_over:
         return
     if state.notes:
         yield from state.notes
@@ -43,9 +43,9 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         )
 
 
-def one_line(run_dir: Path, state: State) -> str:
+def one_line(run_dir: Path, state: RunStatus) -> str:
     """What the run is doing, in one line of a table; or how it ended."""
-    if state.over:
+    if state.is_over:
         return state.detail
     words = list(lines(run_dir, state))
     return words[0] if state.notes else "; ".join(words)

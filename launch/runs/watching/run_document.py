@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record
-from launch.runs.run_state import Record, State
+from launch.runs.run_state import Record, RunStatus
 from launch.runs.watching import run_activity
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import json_output, records, run_files
@@ -19,7 +19,7 @@ from muster.errors import name_of
 OF_NODE = ("node", "host", "address", "interface", "ranks")
 
 
-def few_fields(run_dir: Path, state: State) -> dict[str, Any]:
+def few_fields(run_dir: Path, state: RunStatus) -> dict[str, Any]:
     """The fields of a run in a list of runs."""
     job = run_record.read_job(run_dir) or {}
     return {
@@ -30,15 +30,16 @@ def few_fields(run_dir: Path, state: State) -> dict[str, Any]:
     }
 
 
-def _state_fields(state: State) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in ("word", "over", "detail", "notes")}
+def _state_fields(state: RunStatus) -> dict[str, Any]:
+    fields = {"word": state.word, "over": state.is_over}
+    return {**fields, "detail": state.detail, "notes": state.notes}
 
 
 def _leader_fields(job: Mapping[str, Any]) -> dict[str, Any]:
     return {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
 
 
-def all_fields(run_dir: Path, state: State) -> dict[str, Any]:
+def all_fields(run_dir: Path, state: RunStatus) -> dict[str, Any]:
     """All fields of a run: those of `few_fields`, its nodes, its progress, and how it ended."""
     settings = settings_of(run_dir)
     return {
@@ -53,7 +54,7 @@ def all_fields(run_dir: Path, state: State) -> dict[str, Any]:
 
 
 def attempt_of(run_dir: Path) -> int:
-    """The number of the run's last attempt; 0 is the first."""
+    """The run's last attempt; 0 is the first."""
     return max(run_files.attempt_folders(run_dir), default=-1) + 1
 
 
@@ -102,9 +103,9 @@ class RunEvents:
         if job is not None and is_begun and not self._is_submitted:
             self._is_submitted = True
             yield "submitted", {"run_dir": str(run_dir), **_leader_fields(job)}
-        for number, folder in run_files.attempt_folders(run_dir).items():
-            if number >= self._attempt:
-                self._attempt = number + 1
+        for attempt, folder in run_files.attempt_folders(run_dir).items():
+            if attempt >= self._attempt:
+                self._attempt = attempt + 1
                 yield (
                     "restart",
                     {"attempt": self._attempt, "after": end_fields(run_record.read_end(folder))},

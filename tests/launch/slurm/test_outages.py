@@ -122,7 +122,7 @@ def test_recorded_end_counts_where_slurm_cannot_be_asked(slurm, tmp_path, outage
     slurm.silence() if outage == "silent" else slurm.is_cluster("elsewhere")
     states = run_state.states_of([failed, noticed, lost], Watchers())
     assert states[0].word == "failed"
-    assert [state.over for state in states] == [True, False, False]
+    assert [state.is_over for state in states] == [True, False, False]
     assert waiting.wait(failed, 10.0) == 1
     assert capsys.readouterr().out == "failed: failed (exit code 1: boom)\n"
 
@@ -185,7 +185,7 @@ def test_job_that_has_the_number_of_a_run_is_not_taken_for_it(
     slurm.prints_to(output.format(run=run), restarts)
     slurm.job_is("RUNNING", start=start)
     state = run_state.state_of(run)
-    assert (state.word, state.over) == (word, word == "lost")
+    assert (state.word, state.is_over) == (word, word == "lost")
     if word == "unknown":
         assert state.detail.endswith("; if it is, end it with: scancel 12")
         with pytest.raises(MusterError, match=r"run was not cancelled: .*: scancel 12"):
@@ -236,7 +236,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     assert call(sys.executable, "-c", code, run, cwd=CHECKOUT).returncode == 0
     assert run_state.state_of(run).word == "running"
     run_state.cancel(run, lines.append)
-    assert lines == ["run: stopped"] and run_state.state_of(run).over
+    assert lines == ["run: stopped"] and run_state.state_of(run).is_over
 
 
 def test_flag_overrides_sbatch_variable_and_account_is_passed_on(slurm, tmp_path):

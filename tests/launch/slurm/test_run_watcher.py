@@ -106,7 +106,7 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
         slurm.forget()
     run = write(run_folder(tmp_path, "run", JOB), {**NPROC, **files})
     seen = run_state.state_of(run)
-    assert (seen.word, seen.over) == (word, True)
+    assert (seen.word, seen.is_over) == (word, True)
     by_status = run_document.all_fields(run, seen)["end"]
     assert [by_status[name] for name in ("exit_code", "cause", "message")] == ended
     assert waiting.wait(run, None) == ended[0]
@@ -133,7 +133,7 @@ def test_status_writes_nothing_into_the_run_folder(slurm, tmp_path, monkeypatch,
         slurm.forget()
     before = run.stat().st_mtime_ns
     seen = run_state.state_of(run)
-    assert seen.over and run.stat().st_mtime_ns == before
+    assert seen.is_over and run.stat().st_mtime_ns == before
     monkeypatch.setattr("launch.runs.failure.full_disk", lambda path: f"{path}: the disk is full")
     assert run_state.state_of(run).end["message"] == seen.end["message"]
 

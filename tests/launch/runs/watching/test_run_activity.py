@@ -5,11 +5,11 @@ import os
 import time
 from pathlib import Path
 
-from launch.runs.run_state import State
+from launch.runs.run_state import RunStatus
 from launch.runs.watching import run_activity
 from tests.written import write
 
-RUNNING = State("running", False)
+RUNNING = RunStatus("running", False)
 
 
 def run_folder(tmp_path: Path, **settings) -> Path:
@@ -35,7 +35,7 @@ def steps(run: Path, count: int, loss: float | None = 0.5):
     write(run, {"metrics/rank_00000.jsonl": "\n".join(records)})
 
 
-def activity(run: Path, state: State = RUNNING) -> list[str]:
+def activity(run: Path, state: RunStatus = RUNNING) -> list[str]:
     return list(run_activity.lines(run, state))
 
 
@@ -97,7 +97,7 @@ def test_fast_run_that_stops_recording_is_reported_silent(tmp_path):
         "no step is on record for 5 min: it evaluates, writes, or hangs; "
         "muster jobs stacks says where each rank is"
     )
-    suspended = State("suspended", False, "job 12")
+    suspended = RunStatus("suspended", False, "job 12")
     assert "no step is on record" not in run_activity.one_line(run, suspended)
 
 
@@ -105,8 +105,8 @@ def test_waiting_run_shows_its_reason_and_ended_one_none(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 60)
     why = ("Resources: ...", "expected start: ...")
-    waiting = State("pending", False, "job 12; Resources", why)
+    waiting = RunStatus("pending", False, "job 12; Resources", why)
     assert activity(run, waiting) == [*why]
     assert run_activity.one_line(run, waiting) == "Resources: ..."
-    over = State("failed", True, "exit code 1: boom")
+    over = RunStatus("failed", True, "exit code 1: boom")
     assert activity(run, over) == [] and run_activity.one_line(run, over) == "exit code 1: boom"
