@@ -28,7 +28,7 @@ from configs.raw import (
 from configs.settings.fields import add_new, by_name, named_in
 from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
 from configs.settings.remote import LoginConfig, SlurmConfig, SshConfig
-from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
+from configs.settings.train import MEASUREMENT_SETTINGS, TWO_SIZES, BenchConfig, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
@@ -46,8 +46,10 @@ SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as
 Fields = Mapping[str, Field[Any]]  # by name
 Instances = tuple[tuple[Any, ...], list[str]]  # one of each class, and a line for each problem
 # The settings that `muster.toml` may hold for a cluster.
-OF_CLUSTER = by_name(LaunchConfig, SshConfig, SlurmConfig, ProgramConfig, LoginConfig)
-OF_CLUSTER = {name: item for name, item in OF_CLUSTER.items() if name not in NOT_REPEATED}
+CLUSTER_SETTINGS = by_name(LaunchConfig, SshConfig, SlurmConfig, ProgramConfig, LoginConfig)
+CLUSTER_SETTINGS = {
+    name: item for name, item in CLUSTER_SETTINGS.items() if name not in NOT_REPEATED
+}
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def cluster(name: str | None) -> Sequence[Given]:
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    return () if name is None else clusters.settings_of(name, OF_CLUSTER)
+    return () if name is None else clusters.settings_of(name, CLUSTER_SETTINGS)
 
 
 def dashed(name: str) -> str:
@@ -289,7 +291,7 @@ def _replaced(config: Any) -> set[str]:
 
 def for_bench(argv: Sequence[str]) -> list[str]:
     """Of the flags of a training those that the bench of collectives uses, too."""
-    unused = by_name(TrainConfig).keys() - OF_MEASUREMENT
+    unused = by_name(TrainConfig).keys() - MEASUREMENT_SETTINGS
     typed, _ = words_of(FILE_CLASSES, argv)
     return [word(setting.name, setting.text) for setting in typed if setting.name not in unused]
 

@@ -20,7 +20,7 @@ from muster.run_files import project_of
 
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
-SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
+CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # with it a laptop passes its settings to a login node
 # Settings whose values may also stand in a list, with what separates them in one text.
 LISTS = {"partition": ",", "slurm": "\n"}
 Clusters = dict[str, list[Given]]
@@ -33,7 +33,7 @@ def settings_of(name: str, known: Known) -> list[Given]:
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    sent = json.loads(os.environ.get(SENT, "{}"))
+    sent = json.loads(os.environ.get(CLUSTERS_VARIABLE, "{}"))
     if name in sent:
         return [Given(*values) for values in sent[name]]
     paths = files(Path.cwd(), os.environ)

@@ -6,7 +6,7 @@ not here.
 
 import shlex
 
-from configs.raw import OF_ACCELERATE
+from configs.raw import ACCELERATE_REMEDY
 from configs.settings.sbatch_options import CONTAINER, REFUSED
 
 # Flags, in all spellings, by what to use in place of them: {value} is what the user has given, and
@@ -40,7 +40,7 @@ FLAGS = {
     "use --env CUDA_VISIBLE_DEVICES={value}": "gpu-ids",
     "use --env ACCELERATE_MIXED_PRECISION={value}": "mixed-precision",
     "use --env OMP_NUM_THREADS={value}": "num-cpu-threads-per-process",
-    f"use --config {{value}} for a file of Muster's settings; {OF_ACCELERATE}": "config-file",
+    f"use --config {{value}} for a file of Muster's settings; {ACCELERATE_REMEDY}": "config-file",
     "activate it before, name its Python with --python, or use --prologue": (
         "conda conda-env venv virtualenv"
     ),
@@ -62,7 +62,7 @@ FLAGS = {
 }
 TEXTS = {name: text for text, names in FLAGS.items() for name in names.split()}
 # For Muster's own trainer.
-OF_TRAINER = {"mixed-precision": "use --precision {value}"}
+TRAINER_FLAGS = {"mixed-precision": "use --precision {value}"}
 
 SIZES = "--nodes and --nproc-per-node"
 HOSTS = "--nodes or --hosts, and --nproc-per-node"
@@ -91,5 +91,5 @@ def advice(name: str, value: str, *, trains: bool) -> str:
     `trains`: Muster's own trainer runs.
     """
     quoted = shlex.quote(value) if value else "..."
-    text = (OF_TRAINER.get(name) if trains else None) or TEXTS.get(name) or REFUSED.get(name, "")
+    text = (TRAINER_FLAGS.get(name) if trains else None) or TEXTS.get(name) or REFUSED.get(name, "")
     return text.format(value=quoted, option=f"{name}={quoted}" if value else name)

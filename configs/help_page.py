@@ -18,7 +18,7 @@ from muster.errors import UsageError, closest
 LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are in the text
 UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name
 ELSEWHERE = "From another machine, such as your laptop"
-OF_LOGIN = {
+LOGIN_FLAGS = {
     "login": ("[USER@]HOST", "run this command there, on the login node of a cluster"),
     "login_config": ("FILE", "ssh's configuration file for it (default: ~/.ssh/config)"),
     "login_dir": ("FOLDER", "where Muster is installed on it (default: ~/.muster)"),
@@ -96,7 +96,7 @@ def parser_of(
             _add(group, item, values[item.name])
     if _may_log_in(prog):
         group = parser.add_argument_group(ELSEWHERE)
-        for name, (metavar, text) in OF_LOGIN.items():
+        for name, (metavar, text) in LOGIN_FLAGS.items():
             group.add_argument(flag(name), metavar=metavar, help=text)
     return parser
 

@@ -27,7 +27,7 @@ GROUPS = {
     "train.sync.compression": entry_points.COMPRESSORS,
     "train.tasks": entry_points.TASKS,
 }
-OF_WORKERS = ("train.sync.modes", "train.sync.compression", "train.tasks")  # of their Python
+WORKERS_PLUGINS = ("train.sync.modes", "train.sync.compression", "train.tasks")  # of their Python
 
 
 def names(package: str) -> list[str]:

@@ -17,7 +17,7 @@ MOST_BYTES = 200_000  # of a file of settings, which a person writes
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # The file that `accelerate config` writes: its keys, and what to use in its place.
 ACCELERATE_KEYS = {"compute_environment", "distributed_type"}
-OF_ACCELERATE = (
+ACCELERATE_REMEDY = (
     "for accelerate's num_machines use --nodes, for its num_processes --nproc-per-node (the number "
     "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
 )
@@ -158,7 +158,9 @@ def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
     if ACCELERATE_KEYS & {str(key.value) for key, _ in root.value}:
-        raise UsageError(f"--config {path} is a file of accelerate, not of Muster; {OF_ACCELERATE}")
+        raise UsageError(
+            f"--config {path} is a file of accelerate, not of Muster; {ACCELERATE_REMEDY}"
+        )
     problems: list[str] = []
     entries = (
         (key.value, f"{path}:{key.start_mark.line + 1}: ", _text_of_node(value))

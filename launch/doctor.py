@@ -22,7 +22,7 @@ from configs import cli, console
 from configs.settings.fields import add_new, setting
 from configs.settings.launch import LaunchConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
-from configs.settings.train import OF_MEASUREMENT, TrainConfig
+from configs.settings.train import MEASUREMENT_SETTINGS, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, checked_launcher
@@ -56,14 +56,14 @@ class DoctorConfig:
 MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 # The settings for checking nodes, and those for the measurement.
-HEEDED = (
+CHECK_SETTINGS = (
     setting_names(SshConfig, SlurmConfig)
-    | OF_MEASUREMENT
+    | MEASUREMENT_SETTINGS
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "python"}
 )
 # Of these, --help leaves out those that are seldom needed for a check.
-SHOWN = (HEEDED | setting_names(DoctorConfig)) - {
+SHOWN = (CHECK_SETTINGS | setting_names(DoctorConfig)) - {
     *"overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
@@ -94,7 +94,7 @@ def main() -> int:
     own = replace(own, python=python)
     add_new(problems, of_python)
     # with a program, too, the network is measured by Muster's own workers
-    taken = {"quick"} | (OF_MEASUREMENT - setting_names(RunConfig) if words else set())
+    taken = {"quick"} | (MEASUREMENT_SETTINGS - setting_names(RunConfig) if words else set())
     others = {name: item for name, item in parsed.origin.items() if name not in taken or item.where}
     line = CommandLine(
         checked,
@@ -114,9 +114,9 @@ def main() -> int:
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
-    unused = setting_names(*CLASSES) - HEEDED
-    if unheeded := [flag.spelt for flag in line.parsed.flags if flag.name in unused]:
-        print(f"only for the run itself, not checked here: {', '.join(unheeded)}")
+    unused = setting_names(*CLASSES) - CHECK_SETTINGS
+    if unchecked := [flag.spelt for flag in line.parsed.flags if flag.name in unused]:
+        print(f"only for the run itself, not checked here: {', '.join(unchecked)}")
     measuring = replace(checked, launcher=name)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(measuring, ssh, slurm))

@@ -33,7 +33,7 @@ from muster.run_files import own_logs, project_of
 
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 # The settings of `clean` that name nodes with their own disk, as for `muster run`.
-OF_NODES = {
+NODE_FLAGS = {
     "hosts": ("HOSTS", "nodes with their own disk, as for muster run"),
     "on": ("CLUSTER", "cluster in muster.toml that names them"),
     "ssh_config": ("FILE", "ssh's configuration file"),
@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
     )
     clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
-    for name, (metavar, text) in OF_NODES.items():
+    for name, (metavar, text) in NODE_FLAGS.items():
         clean.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
     verbs.add_parser("fetch", parents=[printed], help="copy a run's files here from its login node")
     describe(verbs)
@@ -318,7 +318,7 @@ def _clean(args: argparse.Namespace) -> int:
     from launch.ssh import openssh
     from launch.ssh.node_leftovers import on_nodes
 
-    given = {name: text for name in OF_NODES if (text := getattr(args, name)) is not None}
+    given = {name: text for name in NODE_FLAGS if (text := getattr(args, name)) is not None}
     words = [f"--{name.replace('_', '-')}={text}" for name, text in given.items()]
     classes = [LaunchConfig, SshConfig, SlurmConfig]
     settings = Settings(*cli.parse(classes, words, prog="muster jobs clean", description=""))

@@ -20,7 +20,7 @@ from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit, new_run
 from launch.nodes.survey import ConnectionBroken
-from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
+from launch.programs.command_line import TRAINER_SETTINGS, CommandLine, setting_names
 from launch.runs import run_record
 from launch.runs.watching.run_document import RunEvents, documented
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec
@@ -108,7 +108,7 @@ def _problems(line: CommandLine) -> Iterator[str]:
             yield "--setup has no dry run; leave out --dry-run"
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
-        of_runs = (OF_TRAINER | setting_names(ProgramConfig)) - {"python"}
+        of_runs = (TRAINER_SETTINGS | setting_names(ProgramConfig)) - {"python"}
         yield from line.refused(of_runs, "is for a run; leave it out")
 
 

@@ -28,8 +28,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with them a use
 NOTICE = "notice"  # the reason that workers get when a scheduler has announced the end
 # A leader stops its run at these signals, too, unless it uses them otherwise. Their default action
 # would end it without a message.
-OF_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU)
-ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS, *OF_TIMERS)
+TIMER_SIGNALS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU)
+ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS, *TIMER_SIGNALS)
 
 
 # How a run that stopped cleanly goes on; `worker_main`, which imports nothing, writes the same.

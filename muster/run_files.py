@@ -38,7 +38,7 @@ class RunFile:
     scope: Literal["run", "attempt"]
     # From a node without the launcher's disk: sent as it grows, sent whole after each change, or
     # not sent (it is written on the launcher's machine, or is used only where it is).
-    home: Literal["grows", "whole", "stays"]
+    sent: Literal["growing", "whole", "never"]
     # By --overwrite: always, or not if the new run continues from it (--resume).
     cleared: Literal["always", "unless_resumed"] = "always"
     private: bool = False  # only its owner may read it, since it will be unpickled
@@ -84,42 +84,42 @@ def _expression_of(pattern: str) -> str:
 
 
 # What was planned, and who leads it: by the launcher, or by rank 0 if workers start by hand.
-CONFIG = RunFile("config.yaml", "run", "stays")
-LAUNCH = RunFile("launch.json", "run", "stays")
-LAUNCHER_LOG = RunFile("launcher.log", "run", "stays")
-JOB = RunFile("job.json", "run", "stays")
-EXIT = RunFile("exit.json", "attempt", "stays")
-RECOVERY = RunFile("recovery.json", "attempt", "stays")  # of every attempt but the first
-SLURM = RunFile("slurm.json", "run", "stays")
-SUBMITIT = RunFile("submitit/**", "run", "stays")
-SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see launch/programs/
-SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "stays")
-SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "stays")
-SECRETS = RunFile(".program.json", "run", "stays")  # the values of --env; only for its owner
-FUNCTION = RunFile("function/**", "run", "stays")  # the call of muster.launch; only for its owner
+CONFIG = RunFile("config.yaml", "run", "never")
+LAUNCH = RunFile("launch.json", "run", "never")
+LAUNCHER_LOG = RunFile("launcher.log", "run", "never")
+JOB = RunFile("job.json", "run", "never")
+EXIT = RunFile("exit.json", "attempt", "never")
+RECOVERY = RunFile("recovery.json", "attempt", "never")  # of every attempt but the first
+SLURM = RunFile("slurm.json", "run", "never")
+SUBMITIT = RunFile("submitit/**", "run", "never")
+SNAPSHOT = RunFile("snapshot/**", "run", "never")  # of the user's project; see launch/programs/
+SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "never")
+SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "never")
+SECRETS = RunFile(".program.json", "run", "never")  # the values of --env; only for its owner
+FUNCTION = RunFile("function/**", "run", "never")  # the call of muster.launch; only for its owner
 # By each node's agent, or by the side that starts it.
 AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
-AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
-AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-AWAITED_NODES = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first agent waits for
-LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find it
-SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
+AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "growing")
+AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "never")
+AWAITED_NODES = RunFile("agents/meeting.json", "attempt", "never")  # whom the first agent waits for
+LEADER = RunFile("agents/leader-{name}.json", "attempt", "never")  # where srun's tasks find it
+SHARED = RunFile("agents/.shared-{name}", "attempt", "never")
 # Questions to the running run, and its answers; see launch/agent/inspection/.
-REQUESTS = RunFile("requests/requests.jsonl", "run", "stays")
-ANSWER = RunFile("requests/{name}.answer", "run", "stays")
-STACKS = RunFile("stacks/{name}.json", "attempt", "stays")
+REQUESTS = RunFile("requests/requests.jsonl", "run", "never")
+ANSWER = RunFile("requests/{name}.answer", "run", "never")
+STACKS = RunFile("stacks/{name}.json", "attempt", "never")
 # By each worker, or by the first worker of a host.
-OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")
-ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "grows")
-METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "grows")
+OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "growing")
+ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "growing")
+METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "growing")
 RESULT = RunFile("results/rank_{rank}.pkl", "attempt", "whole", private=True)
 RANK_END = RunFile("exits/rank_{rank}.json", "attempt", "whole")
 PROFILE = RunFile("profile/rank_{rank}.json", "attempt", "whole")
-TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "grows")
+TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "growing")
 ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
 # By rank 0.
-TENSORBOARD = RunFile("tensorboard/events{name}", "run", "grows")
+TENSORBOARD = RunFile("tensorboard/events{name}", "run", "growing")
 SUMMARY = RunFile("summary.json", "run", "whole")
 START = RunFile("start.json", "attempt", "whole")  # the time of its first step
 STOPPED = RunFile("stopped.json", "attempt", "whole")
@@ -129,15 +129,15 @@ PREDICTIONS = RunFile("predictions/{name}.tsv", "run", "whole")  # of samples wi
 NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: they are much larger than all the rest.
-CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
-TAKEN = RunFile(".taken", "run", "stays")  # by the run that claims the folder, at its start
-CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # on a disk that is not the launcher's
-SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks learn which of them share a disk
+CHECKPOINTS = RunFile("checkpoints/**", "run", "never", cleared="unless_resumed")
+TAKEN = RunFile(".taken", "run", "never")  # by the run that claims the folder, at its start
+CLAIMED = RunFile(".claimed-{name}", "run", "never")  # on a disk that is not the launcher's
+SEEN = RunFile(".seen-{name}", "run", "never")  # by it ranks learn which of them share a disk
 # By later readers of the run.
-PREDICTION = RunFile("prediction.json", "run", "stays")  # by older versions
-REPORT = RunFile("report/**", "run", "stays")
+PREDICTION = RunFile("prediction.json", "run", "never")  # by older versions
+REPORT = RunFile("report/**", "run", "never")
 # Files of earlier attempts: those above with scope "attempt".
-ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
+ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "never")
 
 FILES = tuple(value for value in globals().values() if isinstance(value, RunFile))
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 from muster.errors import UsageError
 
-OF_SLURM = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
+SLURM_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
 # The beginnings of the variables that are a tool's settings.
 SETTINGS = {
-    **dict.fromkeys(("squeue", "sinfo", "scontrol", "scancel"), OF_SLURM),
+    **dict.fromkeys(("squeue", "sinfo", "scontrol", "scancel"), SLURM_PREFIXES),
     "git": ("GIT_",),
     "rsync": ("RSYNC_",),
 }

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from configs import cli
-from configs.settings.train import OF_MEASUREMENT, BenchConfig, ByHand, TrainConfig
+from configs.settings.train import MEASUREMENT_SETTINGS, BenchConfig, ByHand, TrainConfig
 from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import COLLECTIVES
 from muster.writing import write_json
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     (bench, config, by_hand), problems = parsed.instances(classes)
     refuse(problems)
-    without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
+    without_use = {item.name for item in fields(TrainConfig)} - MEASUREMENT_SETTINGS
     refuse(
         f"{setting.spelt} is for training, not for this bench; leave it out"
         for setting in parsed.flags

@@ -12,7 +12,7 @@ from muster.errors import refuse
 
 # In a line about a problem: a flag, and a setting of a file, `FILE:LINE: name`.
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-OF_FILE = re.compile(r".+?:\d+: (\w+)")
+SETTING_OF_FILE = re.compile(r".+?:\d+: (\w+)")
 MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
 
 
@@ -52,7 +52,7 @@ def named_in(problems: Iterable[str]) -> set[str]:
     flags: set[str] = set()
     for line in problems:
         flags |= set(FLAG.findall(line))
-        if of_file := OF_FILE.match(line):
+        if of_file := SETTING_OF_FILE.match(line):
             flags.add(flag(of_file[1]))
     return flags
 
@@ -99,7 +99,7 @@ class Config:
     def _plugin_problems(self, item: "Field[Any]", value: str) -> Iterator[str]:
         """A line if `value` is no plug-in; those of workers may be checked in another Python."""
         package = item.metadata["files"]
-        is_checked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
+        is_checked_here = self.asks_plugins_here or package not in plugins.WORKERS_PLUGINS
         if value != item.default and is_checked_here and not plugins.is_known(package, value):
             values = ", ".join(known_values(item))
             known = entry_points.unknown(plugins.GROUPS[package], value, values)

@@ -29,7 +29,7 @@ PORTS = (
 )
 # The launchers of schedulers, each with the command that submits a job: `auto` looks for it.
 SCHEDULERS = {"slurm": "sbatch"}
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 # Container engines that are not entered by --container; --wrap takes their commands.
@@ -64,8 +64,8 @@ TORCHRUN_FLAGS = (
     "REDIRECTS ROLE RUN_PATH SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE "
     "VIRTUAL_LOCAL_RANK"
 )
-OF_TORCHRUN = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
-OF_TORCHELASTIC = "TORCHELASTIC_"
+TORCHRUN_VARIABLES = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
+TORCHELASTIC_PREFIX = "TORCHELASTIC_"
 
 
 def whole_number(text: str) -> int:
@@ -408,7 +408,7 @@ class ProgramConfig(Config):
 
     def _problems(self) -> Iterator[str]:
         for name in (variable.name for variable in self.env):
-            if not NAME.fullmatch(name):
+            if not VARIABLE_NAME.fullmatch(name):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in SET_FOR_WORKERS:
                 remedy = SET_FOR_WORKERS[name]
@@ -515,7 +515,7 @@ def _read(path: Path) -> dict[str, str]:
         lines = [line for line in parse_stream(stream) if line.key is not None or line.error]
     problems = []
     for line in lines:
-        if line.value is None or not NAME.fullmatch(str(line.key)):
+        if line.value is None or not VARIABLE_NAME.fullmatch(str(line.key)):
             text = line.original.string
             # its number is that of the first empty line before it, if any
             empty = text[: len(text) - len(text.lstrip())].count("\n")
@@ -525,7 +525,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def is_setting_of_torchrun(name: str) -> bool:
-    return name in OF_TORCHRUN or name.startswith(OF_TORCHELASTIC)
+    return name in TORCHRUN_VARIABLES or name.startswith(TORCHELASTIC_PREFIX)
 
 
 def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from configs.settings.launch import LaunchConfig
 DEFAULT_TIME = "60"  # minutes of a job whose time limit is not set
 # In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
-NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII | re.IGNORECASE)
+OPTION_NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SlurmConfig(Config):
         ])  # fmt: skip
         with_flag = {item.name.replace("_", "-") for item in fields(self)} - {"slurm"} | {"nodes"}
         for option in self.slurm:
-            if NAME.fullmatch(option.name) and is_plain(option.value or ""):
+            if OPTION_NAME.fullmatch(option.name) and is_plain(option.value or ""):
                 yield from sbatch_options.problems(option.name, option.value, with_flag)
             else:
                 yield f"--slurm {str(option)!r}: {sbatch_options.FORM}"

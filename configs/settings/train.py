@@ -22,7 +22,7 @@ OPERATIONS = (  # that the bench of collectives measures
 )  # fmt: skip
 MIB = 2**20
 # The trainer's settings that also apply to a measurement of the network.
-OF_MEASUREMENT = frozenset(
+MEASUREMENT_SETTINGS = frozenset(
     ("device", "backend", "threads", "timeout_s", "join_timeout_s")
     + ("logs_dir", "run_id", "overwrite", "quiet", "redirect")
 )
@@ -254,7 +254,7 @@ class TrainElsewhere(TrainConfig):
         return {
             name: (item.metadata["files"], value)
             for name, (item, value) in chosen.items()
-            if item.metadata.get("files") in plugins.OF_WORKERS and value != item.default
+            if item.metadata.get("files") in plugins.WORKERS_PLUGINS and value != item.default
             if value not in plugins.own_names(item.metadata["files"])
         }
 

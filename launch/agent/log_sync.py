@@ -26,7 +26,7 @@ from muster.writing import open_plain, writing
 CHUNK_BYTES = 262_144
 # The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
-SENT_FILES = tuple(file for file in run_files.FILES if file.home != "stays")
+SENT_FILES = tuple(file for file in run_files.FILES if file.sent != "never")
 
 
 class LogSync:
@@ -99,7 +99,7 @@ class LogSync:
     def _send_part(self, file: RunFile, path: Path, channel: Channel) -> bool:
         facts = path.stat()
         state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        version = "" if file.home == "grows" else state
+        version = "" if file.sent == "growing" else state
         before, at = self._sent.get(path, (None, 0))
         if before != version:  # also if the file is empty, which is information, too
             at = 0
@@ -158,7 +158,7 @@ class ReceivedFiles:
         end = self._received_bytes.get(message.name, 0)
         if message.at not in (0, end):
             raise OddMessage(f"byte {message.at} of {quoted(str(name))}, of which it sent {end}")
-        grows = file.home == "grows"
+        grows = file.sent == "growing"
         into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from configs import plugins
 from configs.settings.launch import SCHEDULERS
 from launch.checks.findings import CheckedNode, Findings, Row, groups, shortened
 from launch.nodes.answers import Versions
-from launch.nodes.node_facts import OF_AGENT, SHOWN_PACKAGES
+from launch.nodes.node_facts import AGENT_PACKAGES, SHOWN_PACKAGES
 from launch.nodes.resources import ASK_FOR_MORE, too_little_shared
 from launch.spec import WorkersPython
 from muster import extras
@@ -60,7 +60,7 @@ def _without_base(nodes: Iterable[CheckedNode]) -> Iterator[str]:
     """A line for each node whose agent would not start, with the packages that it needs."""
     for node in nodes:
         packages = node.probe.versions.packages if node.probe.versions else {}
-        if names := [name for name in OF_AGENT if packages.get(name) is None]:
+        if names := [name for name in AGENT_PACKAGES if packages.get(name) is None]:
             yield f"{node.name}: {node.probe.python} has no {', '.join(names)}"
 
 

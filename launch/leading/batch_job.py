@@ -23,7 +23,7 @@ from launch.in_job.run_job import Notice
 from launch.leading.leader import lead, with_copies
 from launch.nodes.scheduler import SchedulerJob, job_class
 from launch.programs.base import RunProgram
-from launch.programs.command_line import OF_SBATCH, CommandLine
+from launch.programs.command_line import SUBMISSION_SETTINGS, CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
 from launch.spec import LaunchSpec, size_of
@@ -124,7 +124,7 @@ def begin_run(
 def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
     """The problems of settings that the scheduler has already decided."""
     launch = line.launch
-    others = OF_SBATCH - ({"launcher"} if launch.launcher == current.launcher else set())
+    others = SUBMISSION_SETTINGS - ({"launcher"} if launch.launcher == current.launcher else set())
     why = (
         "is not for a script that is in its job already; options of sbatch stand before the script"
     )

@@ -139,7 +139,7 @@ class DataClaim(Outcome, frozen=True):
 class DataCopy(Outcome, frozen=True):
     """Whether the node's own copy of the data has ended."""
 
-    over: bool = False
+    is_over: bool = False
     error: Line = ""
 
 

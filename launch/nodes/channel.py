@@ -52,7 +52,7 @@ from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
 # A login shell may print anything before our first message, also without a last newline.
-MARK = b"muster:"
+MESSAGE_MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
@@ -121,7 +121,7 @@ class Channel:
         return self._offset_s if self._offset_s > -math.inf else 0.0
 
     def send(self, message: msgspec.Struct) -> None:
-        self.write(MARK + msgspec.json.encode(message) + b"\n")
+        self.write(MESSAGE_MARK + msgspec.json.encode(message) + b"\n")
 
     def write(self, data: bytes) -> None:
         """Send data that is no message, such as a program to a shell."""
@@ -228,7 +228,7 @@ class Channel:
         self._put_back = [*messages, *self._put_back]
 
     def _read(self, line: bytes) -> Any:
-        noise, mark, text = line.partition(MARK + b"{")
+        noise, mark, text = line.partition(MESSAGE_MARK + b"{")
         if not mark:
             self._note(line)
             return None

@@ -203,12 +203,12 @@ def keep_data_place(question):  # type: ignore[no-untyped-def]
     if sending.copy is None:
         signal.alarm(SILENT_S)  # it ends this process
     elif sending.copy.poll() is None:
-        return {"over": False, "error": ""}
+        return {"is_over": False, "error": ""}
     elif sending.copy.returncode:
         sending.errors.seek(0)
         text = sending.errors.read(OUTPUT_BYTES).decode(errors="replace")
-        return {"over": True, "error": _printable(rsync_error(sending.copy.returncode, text))}
-    return {"over": True, "error": ""}
+        return {"is_over": True, "error": _printable(rsync_error(sending.copy.returncode, text))}
+    return {"is_over": True, "error": ""}
 
 
 def clear_full_disk(question):  # type: ignore[no-untyped-def]

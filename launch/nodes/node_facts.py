@@ -32,7 +32,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MARK = "muster:"
+ANSWER_MARK = "muster:"
 PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files, so it goes only into folders with this file.
@@ -42,12 +42,12 @@ HARMLESS = (".venv", "lost+found")
 # The marks of IPv6 addresses that may soon go away.
 UNRELIABLE = ("temporary", "deprecated", "tentative")
 # In logs/ of a node with its own disk: how the names of what a run was sent begin.
-SENT = (".snapshot-", ".function-")
+SENT_PREFIXES = (".snapshot-", ".function-")
 LEFTOVERS = 1_000  # at most in one answer
 ACTIVE_S = 7 * 24 * 3600.0  # a run may be active if any of its files has changed within this time
-OF_AGENT = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent, or worker, needs
+AGENT_PACKAGES = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent, or worker, needs
 SHOWN_PACKAGES = ("torch", "transformers")  # whose versions the doctor shows
-NAMED_PACKAGES = (*OF_AGENT, *SHOWN_PACKAGES)  # whose versions a node is asked for
+NAMED_PACKAGES = (*AGENT_PACKAGES, *SHOWN_PACKAGES)  # whose versions a node is asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -75,8 +75,8 @@ def main():  # type: ignore[no-untyped-def]
     node = os.environ.get(sys.argv[1], sys.argv[1])  # a number, or the variable that holds it
     for line in iter(sys.stdin.buffer.readline, b""):
         text = line.decode()
-        if text.startswith(MARK):
-            question = json.loads(text[len(MARK) :])
+        if text.startswith(ANSWER_MARK):
+            question = json.loads(text[len(ANSWER_MARK) :])
             send(node, {**reply(dict(question, node=node)), "to": question["number"]})
 
 
@@ -93,7 +93,7 @@ def send(node, answer):  # type: ignore[no-untyped-def]
     text = json.dumps(answer)
     for at in range(0, len(text), PART):
         part = {"node": node, "part": text[at : at + PART], "more": at + PART < len(text)}
-        sys.stdout.write(MARK + json.dumps(part) + "\n")
+        sys.stdout.write(ANSWER_MARK + json.dumps(part) + "\n")
     sys.stdout.flush()
 
 
@@ -197,7 +197,7 @@ def _left_folders(folder):  # type: ignore[no-untyped-def]
     if os.path.exists(os.path.join(folder, MARKER)) and os.path.isdir(logs):
         for name in sorted(os.listdir(logs)):
             path = os.path.join(logs, name)
-            sent = [name[len(begin) :] for begin in SENT if name.startswith(begin)]
+            sent = [name[len(begin) :] for begin in SENT_PREFIXES if name.startswith(begin)]
             if sent and name.isprintable() and os.path.isdir(path) and not os.path.islink(path):
                 folders.append((path, sent[0]))
     folders += [(path, "") for path in _scratch_folders()]

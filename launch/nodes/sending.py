@@ -187,7 +187,7 @@ class _Nodes:
         while True:
             states = self.ask(node_data.keep_data_place, places)
             errors = {index: state.error for index, state in states.items() if state.error}
-            if errors or all(state.over for state in states.values()):
+            if errors or all(state.is_over for state in states.values()):
                 return errors
             time.sleep(DATA_LOOKED_AT_EVERY_S)
 

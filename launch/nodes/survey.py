@@ -35,7 +35,7 @@ from msgspec.json import Decoder
 from launch.deadlines import BEAT_EVERY_S, NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S
 from launch.nodes import node_facts, resources
 from launch.nodes.answers import Part, Probe, Reply, answer_to, reply_in
-from launch.nodes.channel import MARK, Channel, running_s, start_with_pipes, wait_for_news
+from launch.nodes.channel import MESSAGE_MARK, Channel, running_s, start_with_pipes, wait_for_news
 from launch.nodes.messages import OddMessage, quoted
 from launch.nodes.scheduler import SchedulerJob, job_class
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
@@ -173,7 +173,7 @@ class Survey:
         question = {"number": self._number, "function": function.__name__, **arguments}
         channels = [channel for _, channel, _ in self._starts]
         for channel in channels:
-            channel.write(MARK + json.dumps(question).encode() + b"\n")
+            channel.write(MESSAGE_MARK + json.dumps(question).encode() + b"\n")
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._started_for(index)[1].ended for index in left)

@@ -18,7 +18,7 @@ from configs.settings.launch import (
     scheduler_here,
 )
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
-from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
+from configs.settings.train import MEASUREMENT_SETTINGS, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
 from launch.programs.python_choice import absent, workers_environment
 from launch.programs.python_command import without_python
@@ -29,8 +29,8 @@ from muster.checkout import nodes_python
 from muster.command import reveal
 from muster.errors import UsageError, refuse
 
-OF_LAUNCH = (LaunchConfig, SshConfig, SlurmConfig)
-CLASSES = (*OF_LAUNCH, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
+LAUNCH_CLASSES = (LaunchConfig, SshConfig, SlurmConfig)
+CLASSES = (*LAUNCH_CLASSES, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
 ABOUT = (
     "Start a program in every worker of a run, on this machine or on a cluster. Without a program "
     "it is the trainer that comes with Muster, whose settings are shown by --help-all."
@@ -43,9 +43,9 @@ def setting_names(*classes: type) -> frozenset[str]:
     return frozenset(by_name(*classes))
 
 
-OF_TRAINER = setting_names(TrainConfig, BenchConfig) - setting_names(RunConfig)
-OF_SBATCH = setting_names(SshConfig, SlurmConfig)
-OF_SBATCH |= {"launcher", "detach", "dry_run", "hosts", "json"}
+TRAINER_SETTINGS = setting_names(TrainConfig, BenchConfig) - setting_names(RunConfig)
+SUBMISSION_SETTINGS = setting_names(SshConfig, SlurmConfig)
+SUBMISSION_SETTINGS |= {"launcher", "detach", "dry_run", "hosts", "json"}
 DEFAULTS = {name: item.default for name, item in by_name(*CLASSES).items()}
 
 
@@ -198,7 +198,9 @@ class CommandLine(Settings):
     @property
     def trainer_note(self) -> str:
         """A line if the trainer runs though no setting asks for it: a program may be missing."""
-        is_requested = any(each.name in OF_TRAINER | {"program"} for each in self.parsed.given)
+        is_requested = any(
+            each.name in TRAINER_SETTINGS | {"program"} for each in self.parsed.given
+        )
         if self.train is None or is_requested or self.train.quiet:
             return ""
         return f"note: no program after --: this trains Muster's own task {self.train.task}"
@@ -228,7 +230,7 @@ class CommandLine(Settings):
                     yield (
                         f"{each.spelt} {each.text} and {program} are two programs; give one of them"
                     )
-                elif each.name in OF_TRAINER:  # in a file, too: the defaults differ
+                elif each.name in TRAINER_SETTINGS:  # in a file, too: the defaults differ
                     yield (
                         f"{each.spelt} is a setting of the trainer that comes with Muster; what "
                         f"{program} is to be told goes after it: -- {program} ..."
@@ -242,7 +244,7 @@ class CommandLine(Settings):
             )
         else:  # a file of settings may serve the run and its bench
             for each in self.parsed.flags:
-                if each.name in setting_names(TrainConfig) - OF_MEASUREMENT:
+                if each.name in setting_names(TrainConfig) - MEASUREMENT_SETTINGS:
                     yield f"{each.spelt} is for training, not for --program {program}; leave it out"
 
 
@@ -261,8 +263,11 @@ def training(parsed: Parsed) -> type[TrainConfig]:
 
 @cache  # many runs of a sweep have the same flags
 def _read(flags: tuple[str, ...], prog: str, is_users: bool) -> tuple[Parsed, Instances]:
-    first = frozenset(DEFAULTS) - OF_TRAINER
-    used = *OF_LAUNCH, *((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
+    first = frozenset(DEFAULTS) - TRAINER_SETTINGS
+    used = (
+        *LAUNCH_CLASSES,
+        *((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig)),
+    )
     parsed = cli.parsed(
         CLASSES, flags, prog=prog, description=ABOUT, first=first, used=used, example=EXAMPLE
     )

@@ -26,7 +26,7 @@ IN_FRONT = frozenset(
     "micromamba pixi hatch pdm apptainer singularity".split()
 )
 # The processes of mpirun: its own, and its daemons on other machines.
-OF_MPIRUN = frozenset(
+MPIRUN_PROGRAMS = frozenset(
     (*MPI, "orted", "prte", "prted", "hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_proxy")
 )
 TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
@@ -81,7 +81,7 @@ def _several(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if "MUSTER_RUN_DIR" in env:
         return
     sizes = [size for _, size, *_ in NAMES.values() if env.get(size, "1") != "1"]
-    if sizes and any(name in OF_MPIRUN for name in _ancestors()):
+    if sizes and any(name in MPIRUN_PROGRAMS for name in _ancestors()):
         yield "mpirun", sizes[0]
     if is_one_of_several_tasks(env):
         yield "srun", SRUN[1]

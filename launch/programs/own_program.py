@@ -22,7 +22,7 @@ from muster.errors import UsageError, refuse
 # Slow imports of the trainer, for --workers preload. transformers takes longer than torch, and some
 # tasks do not need it.
 IMPORTED = "torch,torch._dynamo,torch.nn.parallel,torch.profiler,torch.utils.data,psutil,yaml"
-OF_LANGUAGE = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
+LANGUAGE_IMPORTS = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that is no folder
 # Settings that name files to read before the first step, and advice if the file does not exist.
@@ -118,7 +118,7 @@ class OwnProgram:
             return spec
         # the same as train/worker.py sets before it imports torch
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
-        needs = [IMPORTED] if run.task in WITHOUT_TRANSFORMERS else [IMPORTED, OF_LANGUAGE]
+        needs = [IMPORTED] if run.task in WITHOUT_TRANSFORMERS else [IMPORTED, LANGUAGE_IMPORTS]
         modules = spec.preload or ",".join(needs)
         return replace(spec, env={**spec.env, **quiet}, preload=modules)
 

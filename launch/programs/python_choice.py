@@ -37,8 +37,8 @@ for finder in sys.meta_path:
     paths.update(map(os.path.dirname, getattr(module, "MAPPING", {}).values()))
 print(*sorted(path for path in paths if not path.startswith(sys.prefix + "/")), sep="\\n")
 """
-OF_PATH = ("python", "python3")
-OF_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables with the folder of an active environment
+PYTHONS_ON_PATH = ("python", "python3")
+ACTIVE_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # with the folder of an active environment
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     """
     in_project = project_of(environment.cwd) / ".venv"
     project = str(in_project)
-    places = {environment.env.get(name): "" for name in OF_ACTIVE}
+    places = {environment.env.get(name): "" for name in ACTIVE_VARIABLES}
     places.setdefault(project, "of the project")
     for folder, why in places.items():
         python = str(Path(folder, "bin", "python")) if folder else ""
         if python and is_denied(python):  # as after `su`
-            names = [name for name in OF_ACTIVE if environment.env.get(name) == folder]
+            names = [name for name in ACTIVE_VARIABLES if environment.env.get(name) == folder]
             unset = f"unset {names[0]}, or " if names else ""
             raise UsageError(f"{python}: permission denied; {unset}name a Python with --python")
         if not python or not Path(python).exists():
@@ -112,7 +112,7 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
         if not reasons:
             return PythonChoice(python, why or _unlike_path(python, folder, environment))
         say_once(f"note: not the program's Python: {reasons[0]}")
-    for name in OF_PATH:
+    for name in PYTHONS_ON_PATH:
         on_path = shutil.which(name, path=environment.env.get("PATH"))
         if on_path is None or not has(on_path, "torch", environment):
             continue
@@ -129,10 +129,10 @@ def _unlike_path(python: str, folder: str | None, environment: WorkersEnvironmen
     As after `conda activate` inside a venv, or an activation that a later shell has inherited.
     """
     path = environment.env.get("PATH")
-    on_path = next(filter(None, (shutil.which(name, path=path) for name in OF_PATH)), None)
+    on_path = next(filter(None, (shutil.which(name, path=path) for name in PYTHONS_ON_PATH)), None)
     if on_path is None or _is_same(on_path, python):
         return ""
-    name = next(name for name in OF_ACTIVE if environment.env.get(name) == folder)
+    name = next(name for name in ACTIVE_VARIABLES if environment.env.get(name) == folder)
     return f"of {name}, while {Path(on_path).name} on PATH is {on_path}"
 
 

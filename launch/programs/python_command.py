@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PYTHON = re.compile(r"python(\d(\.\d+t?)?)?")
-OF_ANY_ENVIRONMENT = ("python", "python3")  # they name no particular Python
+ANY_PYTHON = ("python", "python3")  # they name no particular Python
 
 
 def without_python(
@@ -30,7 +30,7 @@ def without_python(
     is_script = first.endswith(".py") and not first.startswith("-")
     if not PYTHON.fullmatch(Path(named).name) or not (is_module or is_script):
         return words, python, []
-    if named in OF_ANY_ENVIRONMENT:
+    if named in ANY_PYTHON:
         return program, python, []
     problems = []
     if python is not None and os.path.normpath(python) != os.path.normpath(named):

@@ -4,12 +4,12 @@ from configs import cli
 from configs.raw import Given
 from configs.settings.launch import ProgramConfig
 from configs.settings.remote import DEFAULT_TIME
-from launch.programs.command_line import OF_LAUNCH, split_program
+from launch.programs.command_line import LAUNCH_CLASSES, split_program
 from muster import errors, json_output
 from muster.command import LOGIN, own_arguments
 from muster.errors import refuse
 
-CLASSES = (*OF_LAUNCH, ProgramConfig)
+CLASSES = (*LAUNCH_CLASSES, ProgramConfig)
 HIDDEN = ("env", "json")  # --env may have a secret; --json is a flag of this command
 
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Collection, Iterator
 from functools import cache
 
-from launch.nodes.node_facts import OF_AGENT
+from launch.nodes.node_facts import AGENT_PACKAGES
 from muster import extras
 from muster.checkout import CHECKOUT
 
 # Without these packages no worker starts. Others are for some tasks and metrics only, whose errors
 # name them.
-ALWAYS = frozenset((*OF_AGENT, "torch", "numpy", "safetensors", "tqdm"))
+ALWAYS = frozenset((*AGENT_PACKAGES, "torch", "numpy", "safetensors", "tqdm"))
 # Prints whether the Python is new enough, and which of the modules it lacks.
 ASK = """
 import sys
@@ -27,7 +27,7 @@ print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 def problems(python: str, needed: Collection[str]) -> Iterator[str]:
     """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs."""
     packages = extras.packages(extras.TRAINER)
-    packages |= {name: extras.MODULES.get(name, name) for name in OF_AGENT}
+    packages |= {name: extras.MODULES.get(name, name) for name in AGENT_PACKAGES}
     missing = _missing_modules(python, tuple(packages.values()))
     if isinstance(missing, str):
         yield f"{missing}; name another Python with --python"

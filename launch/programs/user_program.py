@@ -18,7 +18,7 @@ from launch.programs import other_launchers, python_choice
 from launch.programs.base import Sources
 from launch.programs.project_snapshot import path_on_nodes
 from launch.programs.python_choice import (
-    OF_PATH,
+    PYTHONS_ON_PATH,
     PythonChoice,
     WorkersEnvironment,
     workers_environment,
@@ -184,7 +184,7 @@ class UserProgram:
         is_own = is_sent or self._choice.python is None
         if self._config.python is None and not (is_own and not _is_python(self._words, self._cwd)):
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
-        if self._config.python is None and self._typed_python in OF_PATH and not is_sent:
+        if self._config.python is None and self._typed_python in PYTHONS_ON_PATH and not is_sent:
             python_choice.note_other(self._typed_python, self._choice.python or self._nodes_own)
         if is_copied and not is_sent and self._words[0] != "--function":
             self._note_live_code()

@@ -17,9 +17,9 @@ from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 
 # The fields that are read: of a rank's end, of an agent's end, and of an inspection.
-OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
-OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
-OF_STACKS = ("sentences", "reports")
+RANK_END_FIELDS = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
+AGENT_END_FIELDS = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
+STACKS_FIELDS = ("sentences", "reports")
 
 
 class EndFacts:
@@ -159,7 +159,7 @@ def of_timeout(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
     ends = {
-        rank: records.read(RANK_END, path, *OF_RANK)
+        rank: records.read(RANK_END, path, *RANK_END_FIELDS)
         for rank, path in RANK_END.by_number(run_dir).items()
     }
     return {
@@ -171,7 +171,7 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """The end record of every agent that left one."""
-    return _records(AGENT_END, run_dir, *OF_AGENT)
+    return _records(AGENT_END, run_dir, *AGENT_END_FIELDS)
 
 
 def _records(file: RunFile, run_dir: Path, *needed: str) -> list[dict[str, Any]]:
@@ -184,5 +184,5 @@ def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
 
     An inspection at the end has sentences only if ranks had waited in vain.
     """
-    needed = OF_STACKS[name == "end" :]
+    needed = STACKS_FIELDS[name == "end" :]
     return records.read(STACKS, STACKS.path(run_dir, name=name), *needed) or {}

@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from launch.deadlines import LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S
 from launch.nodes import node_data
 from launch.nodes.answers import LeftData
-from launch.nodes.node_facts import SENT
+from launch.nodes.node_facts import SENT_PREFIXES
 from launch.runs import run_record, run_state
 from muster import writing
 from muster.checkout import CHECKOUT
@@ -102,7 +102,9 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
 
     Nodes that see this checkout find there what other nodes were sent.
     """
-    paths = (path for begin in SENT for path in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*")))
+    paths = (
+        path for begin in SENT_PREFIXES for path in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*"))
+    )
     run_dirs = {link: link.readlink().parent for link in paths if link.is_symlink()}
     states = run_state.states_of([*run_dirs.values()], run_state.Watchers())
     for (link, run_dir), state in zip(run_dirs.items(), states, strict=True):

@@ -34,11 +34,11 @@ TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
 PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_BUF)
 LINE_BYTES = 65_536  # a longer line is shown in pieces
-MARK = CONSEQUENCE.encode()
+CONSEQUENCE_MARK = CONSEQUENCE.encode()
 TRACEBACK = b"Traceback (most recent call last):"
 TORCHS_PREFIX = re.compile(rb"^\[rank\d+\]: ?")  # in front of each line of a traceback
-CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
-AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the same line as the bar
+CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE_MARK), re.MULTILINE)
+AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(CONSEQUENCE_MARK))  # in the bar's line
 
 
 @dataclass
@@ -173,7 +173,11 @@ class Follower:
         prefix = f"{on_one_line(node)}.{file.rank}| ".encode()
         lines = _lines(file, new)
         if not self._consequences:
-            lines = (line.partition(MARK)[0] for line in lines if not line.startswith(MARK))
+            lines = (
+                line.partition(CONSEQUENCE_MARK)[0]
+                for line in lines
+                if not line.startswith(CONSEQUENCE_MARK)
+            )
             lines = self._without_traceback(file, lines)
         if self._as_json:
             for line in lines:

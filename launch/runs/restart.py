@@ -31,9 +31,9 @@ WITHOUT_TORCHRUN = (
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
 # The exit codes of a job that somebody ended. 137 is not one: a job that lost a worker has it.
 BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP, signal.SIGPIPE))
-OF_STOPS = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+STOP_CODES = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
 # Done, refused, stopped cleanly, given up, or ended on request: the run does not restart.
-FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *OF_STOPS)
+FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *STOP_CODES)
 
 
 class GivenUp(MusterError):

@@ -40,8 +40,8 @@ from muster.writing import (
     write_text,
 )
 
-OF_END = ("code", "message")  # what each record of an end has
-OF_JOB = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
+END_FIELDS = ("code", "message")  # what each record of an end has
+JOB_FIELDS = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
 NOT_YET = ""  # the job id of a run that is about to get one
 # The folder of the links, in the state folder. A user without a home, as in some containers, has no
 # state folder.
@@ -223,19 +223,19 @@ def output_lines(
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or no process was left to record it."""
-    return records.read(run_files.EXIT, run_files.EXIT.path(run_dir), *OF_END)
+    return records.read(run_files.EXIT, run_files.EXIT.path(run_dir), *END_FIELDS)
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """The leader of the run."""
-    return records.read(run_files.JOB, run_files.JOB.path(run_dir), *OF_JOB)
+    return records.read(run_files.JOB, run_files.JOB.path(run_dir), *JOB_FIELDS)
 
 
 def why_unreadable(run_dir: Path) -> str:
     """One line if the record of the run's end, or of its leader, is damaged; else ""."""
-    of_end = records.why_unreadable(run_files.EXIT, run_files.EXIT.path(run_dir), *OF_END)
+    of_end = records.why_unreadable(run_files.EXIT, run_files.EXIT.path(run_dir), *END_FIELDS)
     job = run_files.JOB.path(run_dir)
-    return of_end or records.why_unreadable(run_files.JOB, job, *OF_JOB)
+    return of_end or records.why_unreadable(run_files.JOB, job, *JOB_FIELDS)
 
 
 def own_job(run_dir: Path) -> dict[str, Any] | None:
@@ -252,7 +252,7 @@ def own_job(run_dir: Path) -> dict[str, Any] | None:
                 f"{path} is a file of {_user(owner)}, and names the process or job to act on; only "
                 f"{_user(owner)} can do that"
             )
-        return records.record_of(run_files.JOB, file.read(), *OF_JOB)
+        return records.record_of(run_files.JOB, file.read(), *JOB_FIELDS)
     return None
 
 

@@ -19,7 +19,7 @@ from configs import cli
 from muster.errors import UsageError, refuse
 from muster.worker import placeholders
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+VALUE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 PLACE = re.compile(r"(?<![${]){([\w.-]+)}(?!})", re.ASCII)  # of a value, in a program's arguments
 UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # characters in the name of a run and its folder
 LONGEST = 100
@@ -87,7 +87,7 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
     for text in texts:
         name, equals, rest = text.partition("=")
         values = rest.split(";" if ";" in rest else ",")
-        if not equals or not NAME.fullmatch(name):
+        if not equals or not VALUE_NAME.fullmatch(name):
             problems.append(
                 f"{flag}{text}: write NAME=VALUE,VALUE, with commas and no spaces between values"
                 + ("; a program follows after --" if flag else "")

@@ -29,10 +29,10 @@ ROLES = ("x", "series", "reference")
 # program uses the cores.
 RATE = "rate"
 BUSY = "busy"
-OF_TESTBED = (RATE, BUSY)
+TESTBED_SETTINGS = (RATE, BUSY)
 # A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
 # same name are one series, and so are the runs of one entry.
-NAME = "name"
+NAME_KEY = "name"
 # Columns that follow from settings.
 WORKERS = "workers"
 BATCH_OF_EACH = "batch_of_each"
@@ -147,7 +147,7 @@ def _roles(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     x, series, reference = (raw.get(role) for role in ROLES)
     names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
-    known = {NAME, WORKERS, BATCH_OF_EACH, *OF_TESTBED, *setting_names(*CLASSES)}
+    known = {NAME_KEY, WORKERS, BATCH_OF_EACH, *TESTBED_SETTINGS, *setting_names(*CLASSES)}
     problems: list[str] = []
     for role, columns in names.items():
         for name in columns:
@@ -189,7 +189,7 @@ def _role_problems(study: Sweep) -> Iterator[str]:
 
 def _value(cell: Cell, column: str) -> object:
     """The value of a cell in a column, as far as it is known before the run."""
-    if column == NAME:
+    if column == NAME_KEY:
         return cell.name
     launch = cell.parsed.launch
     train = cell.parsed.train
@@ -197,7 +197,7 @@ def _value(cell: Cell, column: str) -> object:
         width = [str(launch.nodes), str(launch.nproc_per_node)]
         size = (train.local_batch_size, train.batch_size) if train else ()
         return width if column == WORKERS else [*width, *size]
-    if column in OF_TESTBED:
+    if column in TESTBED_SETTINGS:
         return cell.settings.get(column)
     for part in (train, launch):
         if hasattr(part, column):
@@ -253,16 +253,18 @@ def _cells(
     Repeats come last, so that a study that is stopped early has run every point of the grid.
     """
     points = [
-        (str(block[NAME]) if NAME in block else None, point)
+        (str(block[NAME_KEY]) if NAME_KEY in block else None, point)
         for block in blocks
-        for point in grid.points({key: block[key] for key in block if key != NAME})
+        for point in grid.points({key: block[key] for key in block if key != NAME_KEY})
     ]
     for repeat in range(repeats):
         for name, point in points:
             settings = {**base, **point}
             if repeats > 1:
                 settings.setdefault(SEED, TrainConfig.seed + repeat)
-            flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
+            flags = [
+                cli.word(key, settings[key]) for key in settings if key not in TESTBED_SETTINGS
+            ]
             rate = settings.get(RATE)
             yield Cell(
                 f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-NAME = "pt_gloo_runloop\n"  # torch's name for these threads
+THREAD_NAME = "pt_gloo_runloop\n"  # torch's name for these threads
 LIMIT_S = 10.0  # a busy machine may give a thread no time; a program may go on with collectives
 LOOK_S = 0.001
 UNSEEN_S = 0.1  # for threads that the kernel does not show
@@ -43,7 +43,7 @@ def thread_states(tasks: Path) -> list[str]:
     states = []
     for task in tasks.glob("*"):
         try:
-            if (task / "comm").read_text(encoding="utf-8") == NAME:
+            if (task / "comm").read_text(encoding="utf-8") == THREAD_NAME:
                 lines = (task / "status").read_text(encoding="utf-8").splitlines()
                 states.append("\n".join(line for line in lines if line.startswith(FIELDS)))
         except OSError:  # the thread has ended

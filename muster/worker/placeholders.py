@@ -31,7 +31,7 @@ VARIABLES = {
 # Names of other launchers for them.
 OTHER_NAMES = {"master_ip": "master_addr", "num_nodes": "nnodes"}
 # Their values where none is set, as in the single worker of `accelerate launch`.
-OF_SINGLE_WORKER = {
+SINGLE_WORKER = {
     "RANK": "0",
     "LOCAL_RANK": "0",
     "WORLD_SIZE": "1",
@@ -40,8 +40,8 @@ OF_SINGLE_WORKER = {
     "GROUP_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
 }
-NAME = f"(?:{'|'.join(VARIABLES)})"
-PLACEHOLDER = re.compile(rf"\${{+{NAME}}}+|{{{{{NAME}}}}}|{{{NAME}}}")
+NAME_PATTERN = f"(?:{'|'.join(VARIABLES)})"
+PLACEHOLDER = re.compile(rf"\${{+{NAME_PATTERN}}}+|{{{{{NAME_PATTERN}}}}}|{{{NAME_PATTERN}}}")
 OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what a user may have meant as a placeholder
 LEAST = 0.85  # of difflib's ratio
 
@@ -58,7 +58,7 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     Raises:
         SystemExit: with an error, if a variable is not set.
     """
-    values = env if "RANK" in env else {**OF_SINGLE_WORKER, **env}
+    values = env if "RANK" in env else {**SINGLE_WORKER, **env}
 
     def value(match: re.Match[str]) -> str:
         text = match[0]

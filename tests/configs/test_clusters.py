@@ -248,7 +248,7 @@ def toml(value) -> str:
     return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
 
 
-TABLE = odd_values.settings(sorted(cli.OF_CLUSTER)).map(
+TABLE = odd_values.settings(sorted(cli.CLUSTER_SETTINGS)).map(
     lambda chosen: "[clusters.a]\n" + "".join(f"{toml(k)} = {toml(v)}\n" for k, v in chosen.items())
 )
 PARTS = [

@@ -27,14 +27,14 @@ def accepted() -> set[str]:
 
 
 def test_every_flag_of_ours_that_is_named_exists():
-    texts = [*foreign_flags.FLAGS, *foreign_flags.OF_TRAINER.values()]
+    texts = [*foreign_flags.FLAGS, *foreign_flags.TRAINER_FLAGS.values()]
     texts += [*sbatch_options.REFUSED.values(), *foreign_flags.LAUNCHERS.values()]
     named = {flag for text in texts for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}
     assert len(named) > 10 and named <= accepted()
 
 
 def test_no_flag_that_is_accepted_is_called_foreign():
-    names = {*foreign_flags.TEXTS, *foreign_flags.OF_TRAINER}
+    names = {*foreign_flags.TEXTS, *foreign_flags.TRAINER_FLAGS}
     foreign = {f"-{name}" if len(name) == 1 else f"--{name}" for name in names}
     assert not foreign & accepted()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.settings.launch import (
-    OF_TORCHRUN,
+    TORCHRUN_VARIABLES,
     ProgramConfig,
     Variable,
     without_settings_of_torchrun,
@@ -66,7 +66,7 @@ def test_variable_that_the_launcher_sets_is_refused(tmp_path, name):
 def test_settings_of_torchrun_are_those_of_the_installed_one():
     flags = pytest.importorskip("torch.distributed.run").get_args_parser()._actions
     own = {f"PET_{flag.dest.upper()}" for flag in flags if type(flag).__name__ in ENV_FLAGS}
-    assert own and own <= OF_TORCHRUN
+    assert own and own <= TORCHRUN_VARIABLES
 
 
 ENV_FLAGS = ("env", "check_env")  # of torch.distributed.argparse_util

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from launch.nodes.channel import MARK
+from launch.nodes.channel import MESSAGE_MARK
 
 DEEP = "DEEP"  # in the place of brackets, nested so deeply that json.dumps cannot write them
 BRACKETS = {DEEP: "[" * 5_000 + "]" * 5_000}
@@ -48,7 +48,7 @@ def _changed(draw: Any, message: Any) -> Any:
     return message
 
 
-def line(message: Any, mark: bytes = MARK) -> bytes:
+def line(message: Any, mark: bytes = MESSAGE_MARK) -> bytes:
     """The line that a node sends."""
     text = json.dumps(message)
     for name, brackets in BRACKETS.items():

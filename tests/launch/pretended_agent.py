@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from launch.ends import End, Kind
-from launch.nodes.channel import MARK, Channel
+from launch.nodes.channel import MESSAGE_MARK, Channel
 from launch.nodes.messages import Assign, Beat, Ended, Failed, Stop, WorkerEnded, from_leader
 from muster.errors import explained
 
@@ -31,7 +31,9 @@ def main() -> int:
     assert assigned is not None
     assignment = json.loads(assigned.assignment)
     if sys.argv[1] in ("is_odd", "outlives"):
-        launcher.write(MARK + b'{"kind": "nodeready", "node": "node0", "host": "\\u001b[2J"}\n')
+        launcher.write(
+            MESSAGE_MARK + b'{"kind": "nodeready", "node": "node0", "host": "\\u001b[2J"}\n'
+        )
         while sys.argv[1] == "outlives":
             time.sleep(1)
         while not launcher.ended:
@@ -55,7 +57,7 @@ def _end_one_after_the_other(launcher: Channel, index: int) -> int:
     now = time.time()
     if index == 0:
         end = End(Kind.LOST_PEER, "node0", now, 0, message="lost another worker")
-        launcher.write(MARK + b'{"kind": "listening", "at": 1}\n')
+        launcher.write(MESSAGE_MARK + b'{"kind": "listening", "at": 1}\n')
     else:
         end = End(Kind.KILLED, "node1", now - 1.0, 1, signal=9)
         _stay(launcher, DELAY_S)

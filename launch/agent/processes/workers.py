@@ -30,7 +30,7 @@ from launch.nodes.this_machine import (
     gpu_count,
     interface_variables,
 )
-from launch.runs.end_facts import OF_RANK
+from launch.runs.end_facts import RANK_END_FIELDS
 from launch.runs.last_output import lost_peer_in
 from launch.runs.run_record import write_end
 from launch.spec import PRELOAD, RUN_MODULE, WORKER_MAIN, Assignment, NodeCommand
@@ -448,7 +448,7 @@ def ends_of_workers(
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
-            record = records.read(RANK_END, path, *OF_RANK)
+            record = records.read(RANK_END, path, *RANK_END_FIELDS)
         end = end_of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
         if end is not None:
             ends.append(end)

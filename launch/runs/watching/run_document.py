@@ -16,7 +16,7 @@ from launch.runs.watching.step_progress import checkpoint, settings_of, step_pro
 from muster import json_output, records, run_files
 from muster.errors import name_of
 
-OF_NODE = ("node", "host", "address", "interface", "ranks")
+NODE_FIELDS = ("node", "host", "address", "interface", "ranks")
 
 
 def few_fields(run_dir: Path, state: RunStatus) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def attempt_of(run_dir: Path) -> int:
 def nodes(run_dir: Path) -> list[dict[str, Any]]:
     """The nodes whose agents have started, with their ranks."""
     paths = run_files.AGENT.find(run_dir)
-    agents = [records.read(run_files.AGENT, path, *OF_NODE) for path in paths]
-    return [{name: agent[name] for name in OF_NODE} for agent in agents if agent is not None]
+    agents = [records.read(run_files.AGENT, path, *NODE_FIELDS) for path in paths]
+    return [{name: agent[name] for name in NODE_FIELDS} for agent in agents if agent is not None]
 
 
 def end_fields(record: Record | None) -> dict[str, Any] | None:

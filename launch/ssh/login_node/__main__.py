@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import Any
 
 from configs import cli
-from configs.clusters import SENT
+from configs.clusters import CLUSTERS_VARIABLE
 from configs.help_page import Parser
 from configs.raw import SWITCH, Given, with_home
 from configs.settings.fields import flag
@@ -278,7 +278,7 @@ def _environment(command: Command) -> dict[str, str]:
         for given in command.cluster
         if given.name not in LOGIN
     ]
-    return {SENT: json.dumps({command.on: settings})}
+    return {CLUSTERS_VARIABLE: json.dumps({command.on: settings})}
 
 
 def _argv(command: Command, words: Sequence[str], installation: Installation) -> list[str]:

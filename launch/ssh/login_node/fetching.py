@@ -19,7 +19,7 @@ from muster.errors import MusterError, UsageError
 from muster.worker.function_call import CALL
 
 # Copied by `fetch --results`: how the run ended, and what its function returned.
-OF_RESULTS = (
+RESULT_FILES = (
     run_files.EXIT,
     run_files.RANK_END,
     run_files.AGENT,
@@ -57,7 +57,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
         )
     target.mkdir(parents=True, exist_ok=True)
     if given.results:
-        tops = sorted({kind.top for kind in OF_RESULTS})
+        tops = sorted({kind.top for kind in RESULT_FILES})
         included = [f"--include=/{top}{below}" for top in tops for below in ("", "/**")]
         # the call may be large, and is here already
         without_call = f"--exclude=/{run_files.FUNCTION.top}/{CALL}"

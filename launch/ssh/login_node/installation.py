@@ -31,7 +31,7 @@ from muster.errors import MusterError
 
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Lines of ours begin with it, so that output of the login shell itself is skipped.
-MARK = "muster:"
+ANSWER_MARK = "muster:"
 # A command whose input is the line "whole" checks first that its input reaches it.
 WHOLE = f"""read -r line && test "$line" = whole && exec "$@"
 echo {shlex.quote(f"{START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}")} >&2
@@ -44,7 +44,7 @@ exit 0"""
 
 # Makes a folder below Muster's own folder, into which no other user may write.
 MAKE = 'umask go-w && mkdir -p -- "$1" && chmod go-w -- "$1" "${1%/*}"'
-SENT = ".muster-sent-files"  # a file in the copy: the names of the files that were sent last
+SENT_LIST = ".muster-sent-files"  # a file in the copy: the names of the files that were sent last
 # Removes the files that were sent last but are not in the new list, which is stdin and then becomes
 # the list of the files sent last. A NUL ends each name.
 REMOVE = """umask go-w; CDPATH= cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
@@ -98,7 +98,9 @@ def install(
     lock = ".lock" if whole else ".lock-launch"
     ask = ["sh", "-c", WHOLE, "sh", "bash", "-lc", ASK, "bash", folder or "", version, lock]
     output = connection.run(ask, b"whole\n").splitlines()
-    base, *facts = [line.removeprefix(MARK) for line in output if line.startswith(MARK)] or [""]
+    base, *facts = [
+        line.removeprefix(ANSWER_MARK) for line in output if line.startswith(ANSWER_MARK)
+    ] or [""]
     if not base.startswith("/"):
         raise MusterError(
             f"{connection.login}: its login shell does not answer; try there: bash -lc true"
@@ -160,7 +162,7 @@ def send_project(installation: Installation, project: Path) -> str:
     paths = project_snapshot.files_of(project)
     names = sorted(os.fsencode(path.relative_to(project)) for path in paths)
     name_list = _send_files(connection, names, project, folder)
-    connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT], name_list)
+    connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT_LIST], name_list)
     return folder
 
 

@@ -17,7 +17,7 @@ from launch.agent.agent import Agent, Ending, NodeAttempt, Signals, master_port_
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import STOPPABLE
-from launch.nodes.channel import MARK, Channel
+from launch.nodes.channel import MESSAGE_MARK, Channel
 from launch.nodes.messages import (
     Assign,
     Ended,
@@ -208,7 +208,7 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
     stop = Stop(128 + signal.SIGINT, "told to stop", "SIGINT")
     messages = [Assign(assigned), stop] if is_assigned else [stop]
     reads, writes = os.pipe()
-    os.write(writes, b"".join(MARK + msgspec.json.encode(one) + b"\n" for one in messages))
+    os.write(writes, b"".join(MESSAGE_MARK + msgspec.json.encode(one) + b"\n" for one in messages))
     command = [sys.executable, "-m", "launch.agent"]
     with os.fdopen(reads, "rb") as stdin:
         agent = subprocess.Popen(command, cwd=CHECKOUT, stdin=stdin, stdout=subprocess.PIPE)
@@ -227,7 +227,7 @@ def test_odd_assignment_is_the_failure_of_the_leader(is_first):
     own, others = socket.socketpair()
     leader = Channel(own.fileno(), own.detach(), from_leader)
     with closing(leader), closing(others):
-        others.sendall(MARK + b'{"kind":"assign","assignment":7}\n')
+        others.sendall(MESSAGE_MARK + b'{"kind":"assign","assignment":7}\n')
         others.shutdown(socket.SHUT_WR)
         agent = Agent(leader, lambda message: pytest.fail("it is odd"))
         with pytest.raises(OddMessage, match="assignment"):

@@ -12,11 +12,11 @@ from launch.checks.examination import examination
 from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
 from launch.nodes.answers import Probe
 from launch.nodes.network_choice import Choice
-from launch.nodes.node_facts import OF_AGENT
+from launch.nodes.node_facts import AGENT_PACKAGES
 from launch.nodes.resources import Cores, SharedMemory
 from launch.spec import WorkersPython
 
-PACKAGES = {**dict.fromkeys(OF_AGENT, "7.0"), "torch": "2.13.0", "transformers": "5.23.0"}
+PACKAGES = {**dict.fromkeys(AGENT_PACKAGES, "7.0"), "torch": "2.13.0", "transformers": "5.23.0"}
 
 
 def versions(*plugins, **packages):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from launch.in_job import job_connection
 from launch.in_job.job_connection import AgentListener, AgentTask, connect, proof, signed, verified
-from launch.nodes.channel import MARK
+from launch.nodes.channel import MESSAGE_MARK
 from launch.nodes.messages import Assign
 from muster.errors import MusterError
 from tests.launch.pretended import assignment
@@ -25,7 +25,7 @@ DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.
 
 
 def line(kind: str, **message) -> bytes:
-    return MARK + json.dumps({"kind": kind, **message}).encode() + b"\n"
+    return MESSAGE_MARK + json.dumps({"kind": kind, **message}).encode() + b"\n"
 
 
 def introduction(description: bytes, shown: object) -> bytes:
@@ -93,9 +93,9 @@ def test_strangers_are_not_taken_for_agents_and_learn_nothing(leader):
         [line("nonce", nonce=HALF), line("introduction", task=HALF, proof=HALF)],
         [nonce, introduction(own, None), introduction(own, 7)],
         [nonce, introduction(own, "é")],
-        [nonce, MARK + b'{"kind": "introduction", "task": ' + DEEP + b', "proof": ""}\n'],
-        [MARK + b'{"kind": "nonce", "nonce": ' + DEEP + b"}\n", introduction(own, "guess")],
-        [MARK + b"[" * 100_000 + b"\n"],
+        [nonce, MESSAGE_MARK + b'{"kind": "introduction", "task": ' + DEEP + b', "proof": ""}\n'],
+        [MESSAGE_MARK + b'{"kind": "nonce", "nonce": ' + DEEP + b"}\n", introduction(own, "guess")],
+        [MESSAGE_MARK + b"[" * 100_000 + b"\n"],
     ):
         with socket.create_connection((HERE, leader.port)) as stranger:
             stranger.settimeout(0.05)
@@ -128,7 +128,7 @@ def test_an_agent_that_describes_itself_oddly_is_named(leader, description, why)
     with socket.create_connection((HERE, leader.port)) as agent:
         agent.sendall(line("nonce", nonce="n"))
         assert come(leader, lambda _: leader.unproven[0].peer_nonce is not None) == []
-        nonce = json.loads(agent.recv(1000).removeprefix(MARK))["nonce"]
+        nonce = json.loads(agent.recv(1000).removeprefix(MESSAGE_MARK))["nonce"]
         shown = proof("secret", "agent", leader.port, "n", nonce, description.encode())
         agent.sendall(introduction(description.encode(), shown))
         with pytest.raises(MusterError) as refused:

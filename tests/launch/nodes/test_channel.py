@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from launch.agent import log_sync
 from launch.agent.log_sync import LogSync, ReceivedFiles
 from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
-from launch.nodes.channel import MARK, Channel, RunningClock, wait_for_news, waiting_for
+from launch.nodes.channel import MESSAGE_MARK, Channel, RunningClock, wait_for_news, waiting_for
 from launch.nodes.messages import (
     Beat,
     File,
@@ -35,8 +35,8 @@ from muster.errors import MusterError
 from tests.launch.submit import wait_until
 from tests.written import write
 
-BEAT = MARK + b'{"kind": "beat", "sent_unix_s": 1.0}\n'
-RELEASED = MARK + b'{"kind": "released"}\n'
+BEAT = MESSAGE_MARK + b'{"kind": "beat", "sent_unix_s": 1.0}\n'
+RELEASED = MESSAGE_MARK + b'{"kind": "released"}\n'
 
 SO_ATTACH_FILTER = 26  # Linux's: a program that says how much of a packet stays
 BPF_RETURN = 0x06
@@ -96,7 +96,9 @@ def channel_and_other():
 
 def test_noise_before_a_message_is_kept_apart(channel_and_other):
     channel, other = channel_and_other
-    other.sendall(b"Welcome to node3!\n" + MARK + b'{"beat": true}\n' + MARK + b"{half")
+    other.sendall(
+        b"Welcome to node3!\n" + MESSAGE_MARK + b'{"beat": true}\n' + MESSAGE_MARK + b"{half"
+    )
     assert channel.receive() == [{"beat": True}] and channel.noise == ["Welcome to node3!"]
     other.close()
     assert channel.receive() == [] and channel.ended
@@ -106,7 +108,7 @@ def test_message_behind_shell_output_without_newline_is_read(channel_and_other):
     """A terminal's title, say, which may even hold our mark."""
     channel, other = channel_and_other
     title = b"\x1b]0;me@muster:~\x07"
-    other.sendall(title + MARK + b'{"beat": true}\n')
+    other.sendall(title + MESSAGE_MARK + b'{"beat": true}\n')
     assert channel.receive() == [{"beat": True}] and channel.noise == [title.decode()]
 
 
@@ -115,7 +117,7 @@ def test_message_behind_shell_output_without_newline_is_read(channel_and_other):
 )
 @settings(max_examples=50, deadline=None)
 def test_messages_arrive_as_they_were_sent_in_whatever_pieces(messages):
-    sent = b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages)
+    sent = b"".join(MESSAGE_MARK + json.dumps(one).encode() + b"\n" for one in messages)
     got = []
     with pair() as (channel, other):
         for at in range(0, len(sent), 7):
@@ -258,7 +260,7 @@ def beat_of(channel, other) -> Beat:
     thread = threading.Thread(target=channel.beat)
     thread.start()
     thread.join()
-    return from_leader(other.recv(10_000).removeprefix(MARK))
+    return from_leader(other.recv(10_000).removeprefix(MESSAGE_MARK))
 
 
 def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypatch):
@@ -287,7 +289,7 @@ def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypat
 def test_refused_message_stands_as_odd_between_the_others(channel_and_other, line):
     channel, other = channel_and_other
     channel.decode = from_leader
-    other.sendall(BEAT + MARK + line + b"\n" + RELEASED)
+    other.sendall(BEAT + MESSAGE_MARK + line + b"\n" + RELEASED)
     first, odd, last = channel.receive()
     assert (first, last) == (Beat(1.0), Released()) and channel.has_message
     assert isinstance(odd, OddMessage) and str(odd).isprintable() and len(str(odd)) < 500
@@ -399,7 +401,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     """Whole ones with their last byte only: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
-    home = {file.pattern for file in run_files.FILES if file.home != "stays"}
+    home = {file.pattern for file in run_files.FILES if file.sent != "never"}
     messages = sent_by(source_of(there, 0))
     assert {run_files.matching(name).pattern for name in names_in(messages)} == home
     (model,) = {name for name in names_in(messages) if name.startswith("model/")}

@@ -97,7 +97,7 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
         survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
         survey.ask(node_data.claim_data_place)
         assert wait_until(lambda: alive(rsync))  # its arguments appear a moment after it starts
-        assert not survey.ask(node_data.keep_data_place)[0].value.over
+        assert not survey.ask(node_data.keep_data_place)[0].value.is_over
     assert wait_until(lambda: alive(rsync) == [])
 
 
@@ -151,7 +151,7 @@ def copy(folder: Path, monkeypatch) -> dict:
         answer = question(about(folder, copies=True))
         if "failed" in answer:
             return answer
-    assert wait_until(lambda: node_data.keep_data_place({})["over"])
+    assert wait_until(lambda: node_data.keep_data_place({})["is_over"])
     node_data.sending.errors.close()
     return node_data.complete_data_place({})
 

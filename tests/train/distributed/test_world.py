@@ -21,7 +21,7 @@ def by_hand(*argv: str) -> dict[str, Any]:
     return asdict(cli.parse([ByHand], argv, prog="", description="")[0])
 
 
-OF_TORCHRUN = {
+TORCHRUN_VARIABLES = {
     "rank": 3, "world_size": 4, "local_rank": 1, "local_world_size": 2, "node_rank": 1,
     "num_nodes": 2, "attempt": 2, "master_addr": "10.10.1.1", "master_port": 29500,
     "run_id": "my-run", "agent_store": True, "is_main": False,
@@ -35,8 +35,8 @@ HERE = "--master-ip 10.10.1.1"
 @pytest.mark.parametrize(
     ("env", "argv", "wanted"),
     [
-        (TORCHRUN, "", OF_TORCHRUN),
-        (TORCHRUN, "--rank 1", OF_TORCHRUN),  # the local one, of torch.distributed.launch
+        (TORCHRUN, "", TORCHRUN_VARIABLES),
+        (TORCHRUN, "--rank 1", TORCHRUN_VARIABLES),  # the local one, of torch.distributed.launch
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "", {"run_id": None}),
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": MADE_UP}, "", {"run_id": None}),
         ({}, "", ALONE),
