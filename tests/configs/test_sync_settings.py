@@ -48,7 +48,7 @@ def test_a_value_that_a_release_had_is_refused_by_name():
         train_config("--sync", "all_reduce", "--compress", "topk")
 
 
-def test_removed_setting_is_refused_by_name(tmp_path):
+def test_removed_setting_is_refused_by_name(tmp_path, read_again):
     replaced = "compress.share.*; it was topk's, which was removed; powersgd has compress_rank"
     with pytest.raises(UsageError, match=replaced):
         train_config("--compress-share", "0.1")
@@ -56,5 +56,6 @@ def test_removed_setting_is_refused_by_name(tmp_path):
     path.write_text("compress_share: 0.1\n")
     with pytest.raises(UsageError, match=replaced):
         train_config("--config", str(path))
+    read_again()
     path.write_text("compress_share: 0.01\npreflight: true\nqos: null\nlr: 0.5\n")
     assert train_config("--config", str(path)).lr == 0.5  # a run's config.yaml has all settings
