@@ -31,7 +31,7 @@ FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.
 # Prints the folders. `pip install -e` adds a finder, or a folder to the path.
 IMPORT_FOLDERS = """
 import os, sys
-paths = set(filter(None, sys.path))
+paths = set(filter(os.path.isabs, sys.path))
 for finder in sys.meta_path:
     module = sys.modules.get(getattr(finder, "__module__", ""))
     paths.update(map(os.path.dirname, getattr(module, "MAPPING", {}).values()))

@@ -59,6 +59,7 @@ MAPPING = {"mine": "PROJECT/src/mine"}
 class Finder:
     find_spec = lambda *_: None
 sys.meta_path.append(Finder)
+sys.path.append("__editable__.mine-1.0.finder.__path_hook__")  # setuptools adds it, no folder
 """
 
 
@@ -68,12 +69,15 @@ sys.meta_path.append(Finder)
     ("src/train.py", "lib:PROJECT/lib", None),
     ("run/train.py", "src:PROJECT", "."),
 ])  # fmt: skip
-def test_imports_that_bypass_the_snapshot_are_noted(tmp_path, capsys, script, path, noted):
+def test_imports_that_bypass_the_snapshot_are_noted(
+    tmp_path, monkeypatch, capsys, script, path, noted
+):
     """By an absolute PYTHONPATH, and by `pip install -e`, as whose finder this one is."""
     python_choice.say_once.cache_clear()
     project = tmp_path / "project"
     files = dict.fromkeys(("src/mine/__init__.py", "lib/a.py", ".git", script), "")
     write(project, files)
+    monkeypatch.chdir(project)
     site = write(tmp_path / "site", {"sitecustomize.py": FINDER.replace("PROJECT", str(project))})
     given = ":".join([*([path.replace("PROJECT", str(project))] if path else []), str(site)])
     flags = ["--python", sys.executable, "--env", f"PYTHONPATH={given}"]
