@@ -130,10 +130,10 @@ def parsed(
     for level, wrong in levels[:-1] if asks_help else levels:
         known = [setting for setting in level if setting.name in settings]
         problems += wrong
-        before = values.get("slurm", ())
-        values |= _values(known, settings, problems)
-        if any(setting.name == "slurm" for setting in known):  # a cluster's options of sbatch stay
-            values["slurm"] = before + values["slurm"]
+        values |= {
+            name: values[name] + value if "adds" in settings[name].metadata else value
+            for name, value in _values(known, settings, problems).items()
+        }
         problems += _one_size(values, known)
         for setting in level:
             origin.pop(setting.name, None)  # in the order in which they were given

@@ -21,8 +21,6 @@ from muster.run_files import project_of
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
 CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # with it a laptop passes its settings to a login node
-# Settings whose values may also stand in a list, with what separates them in one text.
-LISTS = {"partition": ",", "slurm": "\n"}
 Clusters = dict[str, list[Given]]
 Known = Mapping[str, Field[Any]]  # the settings of a cluster, by name
 
@@ -122,8 +120,9 @@ def read(path: Path, known: Known) -> Clusters:
 def _text_of(key: str, value: object, known: Known, folder: Path) -> str | None:
     """A value as text, a relative path with `folder` before it; None: it has several values."""
     name = key.replace("-", "_")
-    if name in LISTS and isinstance(value, list) and {*map(type, value)} <= {str}:
-        return LISTS[name].join(value)
+    between = known[name].metadata.get("between") if name in known else None
+    if between and isinstance(value, list) and {*map(type, value)} <= {str}:
+        return str(between).join(value)
     if not isinstance(value, str | int | float):
         return None
     text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,8 +22,11 @@ def setting(default: Any, help: str, **more: Any) -> Any:
     --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
     `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
     `files`, or the default. None is always right. A text that may be a `path` may begin with `~`,
-    as a Path may. If `path` is a function, it tells whether a text is a path, as seen from a
-    folder; in muster.toml such a path is relative to the file.
+    as a Path may; if `path` is a function, it tells whether a text is a path, seen from a folder.
+    In muster.toml a path is relative to the file.
+
+    A setting with several values has them in one text, with `between` between them; in muster.toml
+    they may be a list. If it `adds`, its values come after those of a file or a cluster.
     """
     return field(default=default, metadata={"help": help, **more})
 

@@ -60,7 +60,10 @@ class SlurmConfig(Config):
     """Options of sbatch, under sbatch's own names."""
 
     partition: str | None = setting(
-        None, "where the job waits; of several (a,b) the first that can starts it", aliases=["-p"]
+        None,
+        "where the job waits; of several (a,b) the first that can starts it",
+        aliases=["-p"],
+        between=",",
     )
     account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
     exclude: str | None = setting(
@@ -80,6 +83,7 @@ class SlurmConfig(Config):
         "any other option of sbatch, such as qos=high; may be repeated",
         repeats=True,
         between="\n",
+        adds=True,
     )
     wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
 

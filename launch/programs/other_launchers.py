@@ -29,7 +29,6 @@ IN_FRONT = frozenset(
 MPIRUN_PROGRAMS = frozenset(
     (*MPI, "orted", "prte", "prted", "hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_proxy")
 )
-TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
 
 
 def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:

@@ -271,7 +271,7 @@ WRITTEN = odd_values.written(PARTS)
 
 @fuzzed(TABLE | WRITTEN)
 def test_random_toml_is_settings_or_refused_by_name(tmp_path_factory, read_again, text):
-    path = tmp_path_factory.getbasetemp() / "muster.toml"
+    path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clusters, "files", lambda *_: [path])

@@ -229,7 +229,7 @@ def test_odd_assignment_is_the_failure_of_the_leader(is_first):
     with closing(leader), closing(others):
         others.sendall(MESSAGE_MARK + b'{"kind":"assign","assignment":7}\n')
         others.shutdown(socket.SHUT_WR)
-        agent = Agent(leader, lambda message: pytest.fail("it is odd"))
+        agent = Agent(leader, lambda message: pytest.fail("it is odd"), None)
         with pytest.raises(OddMessage, match="assignment"):
             agent.run() if is_first else agent._next_assignment()
 
