@@ -14,7 +14,7 @@ from tests.launch.submit import wait_until
 from tests.launch.walked import entered, traced
 from tests.launch.walked.sitecustomize import ANEW
 
-OF_RUN = 35
+OF_RUN = 36
 OF_RESTART = 24  # in the leader
 OF_STACKS = 22  # one is shared with the report of a failure, which names the same line
 MUSTER = str(CHECKOUT / "muster" / "command.py")
