@@ -42,7 +42,10 @@ ALL = [
     for way in WAYS
     for program in PROGRAMS
 ]
-ALL += [pytest.param("sbatch", program, "link down", marks=MATRIX) for program in PROGRAMS]
+ALL += [
+    pytest.param("sbatch", program, "link down, worker killed", marks=MATRIX)
+    for program in PROGRAMS
+]
 
 
 @pytest.fixture(scope="module")
