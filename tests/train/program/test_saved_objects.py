@@ -164,15 +164,16 @@ def test_ranks_at_different_steps_are_named_on_every_rank(tmp_path):
 DRIFTED = """
 import torch, muster
 with muster.init(device="cpu") as run:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    model[0].requires_grad_(False)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    model[1].requires_grad_(False)
     synced = muster.sync(model, broadcast_buffers=False)
     with muster.checkpoints("saved", model=synced) as checkpoints:
         checkpoints.save(1)  # the replicas are still equal
-        model[0].requires_grad_(True)
+        model[1].requires_grad_(True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in (2, 3):
-            synced(torch.eye(2) + run.rank * torch.tensor([[0.0, 3.0]])).square().sum().backward()
+            predicted = synced(torch.eye(2) + run.rank * torch.tensor([[0.0, 3.0]]))
+            (predicted - run.rank).square().sum().backward()
             optimizer.step()
             checkpoints.save(step)
 """
@@ -184,7 +185,7 @@ def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
     lines = [[line for line in err.splitlines() if "differs" in line] for *_, err in ended]
     assert [len(of_rank) for of_rank in lines] == [1, 0]
     assert (
-        "warning: muster.checkpoints: model differs by rank: [0].weight, [0].bias;" in lines[0][0]
+        "warning: muster.checkpoints: model differs by rank: [1].weight, [1].bias;" in lines[0][0]
     )
 
 
