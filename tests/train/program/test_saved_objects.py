@@ -172,7 +172,7 @@ with muster.init(device="cpu") as run:
         model[1].requires_grad_(True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in (2, 3):
-            predicted = synced(torch.eye(2) + run.rank * torch.tensor([[0.0, 3.0]]))
+            predicted = synced(torch.eye(4, 2) + run.rank * torch.ones(4, 2).tril(-2))
             (predicted - run.rank).square().sum().backward()
             optimizer.step()
             checkpoints.save(step)
