@@ -81,8 +81,8 @@ class PowerSgd(BucketHook):
             for kind in KEPT
             for index, tensor in getattr(self._state, kind).items()
         }
-        _, words, position, *_ = self._state.rng.get_state()
-        kept["rng"] = torch.tensor([*words.tolist(), position])
+        random = self._state.rng.get_state(legacy=False)["state"]
+        kept["rng"] = torch.tensor([*random["key"].tolist(), random["pos"]])
         kept["iter"] = torch.tensor(self._state.iter)
         # It differs by rank, so it is missing on another number of ranks, where buckets may differ.
         kept["rank"] = torch.tensor(self.ranks.rank)
@@ -94,8 +94,9 @@ class PowerSgd(BucketHook):
         if f"{self._prefix}rank" not in state:
             return
         self._state.iter = int(state[f"{self._prefix}iter"])
-        *words, position = state[f"{self._prefix}rng"].tolist()
-        self._state.rng.set_state((RANDOM, words, position))
+        *key, position = state[f"{self._prefix}rng"].tolist()
+        random = {"bit_generator": RANDOM, "state": {"key": key, "pos": position}}
+        self._state.rng.set_state(random)
         for name, tensor in state.items():
             kind, _, index = name.removeprefix(self._prefix).partition("/")
             if name.startswith(self._prefix) and kind in KEPT:
