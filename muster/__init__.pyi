@@ -659,13 +659,13 @@ def sync(
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
-    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On NCCL
-    "all_reduce" without `compress` is DDP itself, without a hook.
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs
+    "all_reduce" without `compress` is DDP itself, without a hook; all else but "ddp" needs NCCL.
 
     All ranks of the group call this: it sends the model from rank 0 to the others. A backward pass
-    then costs a collective per bucket, two with "gather_scatter" and "int8", and one more for the
-    rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them, not the
-    host.
+    then costs a collective per bucket, two with "gather_scatter", three with "powersgd", and one
+    more for the rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them,
+    not the host.
 
         >>> model = muster.sync(torch.nn.Linear(2, 1))
         >>> model(torch.ones(3, 2)).sum().backward()
@@ -675,9 +675,8 @@ def sync(
     Args:
         model: on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
-        compress: "none", "bf16", "fp16", "int8" or "powersgd": fewer bytes, and gradients that are
-            approximately the mean. Error feedback of int8: F. Seide et al., Interspeech 2014;
-            H. Tang et al., DoubleSqueeze, ICML 2019. PowerSGD: T. Vogels et al., NeurIPS 2019.
+        compress: "none", "bf16", "fp16" or "powersgd" (T. Vogels et al., NeurIPS 2019; torch's
+            hook): fewer bytes, and gradients that are approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
         bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
             0: one per parameter.

@@ -1,6 +1,6 @@
 """What the sync modes and compressors of other packages are made of.
 
-    from muster.contracts import Compressor
+    from muster.contracts import BucketHook
 
 A worker may be Muster's trainer, which has `train`, or a user's program, which may have a `train`
 of its own: there Muster's modules have other names. The names here are right in both.
@@ -14,7 +14,6 @@ _MODULES = {
     "AfterBackward": "train.sync.after_backward",
     "BucketHook": "train.sync.ddp.hooks",
     "Cast": "train.sync.compression.base",
-    "Compressor": "train.sync.compression.base",
     "DdpSync": "train.sync.ddp.torch_ddp",
     "GradSync": "train.sync.base",
     "Ranks": "train.sync.ranks",

@@ -26,12 +26,15 @@ KINDS = {
     LAUNCHERS: ("a class derived from Launcher", True, "watcher"),
     STARTERS: ("an instance of a class derived from Starter", False, "commands"),
     MODES: ("a class derived from GradSync", True, "wrap"),
-    COMPRESSORS: ("a class derived from Compressor", True, "send"),
+    COMPRESSORS: ("a class derived from BucketHook", True, "send"),
     TASKS: ("a class derived from Task, or a function that returns a Task", None, "__call__"),
 }
 # Plug-ins that a release of Muster had, and what to use instead.
 REMOVED = {
-    COMPRESSORS: {"topk": "topk was removed, since models did not learn with it; use powersgd"},
+    COMPRESSORS: {
+        "int8": "int8 was removed; use bf16, or powersgd for fewer bytes",
+        "topk": "topk was removed, since models did not learn with it; use powersgd",
+    },
 }
 
 

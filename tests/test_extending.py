@@ -157,5 +157,5 @@ def test_a_users_program_has_the_compressor_of_a_package(installed, tmp_path):
     start += ["--nodes", "2", "--workers", "background", "--python", interpreter()]
     done = call(*start, "--", "train.py", cwd=tmp_path, env=installed)
     assert done.returncode == 0, done.stderr
-    shown = "[[1.5, 1.5, 1.5, 1.5]] <class 'muster._train.sync.compression.base.Compressor'>"
+    shown = "[[1.5, 1.5, 1.5, 1.5]] <class 'muster._train.sync.ddp.hooks.BucketHook'>"
     assert f"rank 0: {shown}" in done.stdout

@@ -7,7 +7,6 @@ from configs.settings.fields import applying, setting
 
 # These modes can send fewer bytes than the gradients have.
 COMPRESSED = ("all_reduce", "ddp", "accelerate")
-REMEMBERING = ("int8", "powersgd")  # these add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
 
@@ -68,7 +67,7 @@ class SyncingConfig:
             (compresses and sync == "all_reduce" and not in_buckets,
              (f"{compress} works on buckets in the backward pass; leave out "
               f"{'--bucket-mb 0' if self.overlap else '--no-overlap'}")),
-            (is_half and self.compress in REMEMBERING,
+            (is_half and self.compress == "powersgd",
              (f"{compress} remembers what it left out, but --precision fp16 scales each step's "
               "gradient by another number; use --precision bf16")),
         ])  # fmt: skip

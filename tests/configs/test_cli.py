@@ -279,7 +279,7 @@ def test_flags_that_differ_in_a_digit_are_two():
     "words",
     [
         ["--lr=x", "--end-lr=3"],  # above the default of --lr
-        ["--sync=al_reduce", "--compress=int8"],  # not in any mode
+        ["--sync=al_reduce", "--compress=bf16"],  # not in any mode
         ["--max-restart=3", "--on-hang=restart"],  # needs --max-restarts
     ],
 )

@@ -62,7 +62,7 @@ def test_known_values_are_shown():
     flags = lines_of(text)
     assert "--launcher {auto,local,slurm,ssh} " in flags["--launcher"]
     assert "--workers {accelerate,manual,preload,torchrun} " in flags["--workers"]
-    assert "--compress {none,bf16,fp16,int8,powersgd} " in flags["--compress"]
+    assert "--compress {none,bf16,fp16,powersgd} " in flags["--compress"]
     for flag, package in (("--sync", "train.sync.modes"), ("--task", "train.tasks")):
         assert f": {', '.join(plugins.names(package))} (default" in flags[flag]
 

@@ -33,7 +33,10 @@ def test_compress_in_another_mode_is_refused_with_the_mode_to_use(mode):
         ({"sync": "fsdp", "compile": True}, "--compile does not go with --sync fsdp; use --sync z"),
         ({"sync": "all_reduce", "compress": "bf16", "bucket_mb": 0.0}, "leave out --bucket-mb 0"),
         ({"sync": "all_reduce", "compress": "bf16", "overlap": False}, "leave out --no-overlap"),
-        ({"sync": "all_reduce", "compress": "int8", "precision": "fp16"}, "use --precision bf16"),
+        (
+            {"sync": "all_reduce", "compress": "powersgd", "precision": "fp16"},
+            "use --precision bf16",
+        ),
     ],
 )
 def test_sync_settings_that_exclude_each_other_are_refused(flags, message):
@@ -46,6 +49,8 @@ def test_a_value_that_a_release_had_is_refused_by_name():
         train_config("--sync", "all_reduce", "--bucket-mb", "auto")
     with pytest.raises(UsageError, match=r"'topk'; known: .*; topk was removed, .* use powersgd"):
         train_config("--sync", "all_reduce", "--compress", "topk")
+    with pytest.raises(UsageError, match=r"'int8'; known: .*; int8 was removed; use bf16, or powe"):
+        train_config("--sync", "all_reduce", "--compress", "int8")
 
 
 def test_removed_setting_is_refused_by_name(tmp_path, read_again):

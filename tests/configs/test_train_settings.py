@@ -89,7 +89,7 @@ def test_each_wrong_setting_is_one_line(cls, setting, line):
     [
         (TrainConfig, "task", ".*quickstart"),
         (TrainConfig, "sync", "accelerate, all_reduce, ddp, .*zero1$"),
-        (TrainConfig, "compress", "none, bf16, fp16, int8, "),
+        (TrainConfig, "compress", "none, bf16, fp16, powersgd"),
         (LaunchConfig, "launcher", "auto, .*local"),
         (LaunchConfig, "workers", ".*torchrun"),
     ],

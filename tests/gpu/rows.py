@@ -34,8 +34,9 @@ PLAIN, SCRIPT, TRAINER = "plain DDP script", "the script with muster.sync", "the
 BERT = "BERT"
 VGG = "VGG-11"
 SHARED = "of one GPU"  # several workers on one GPU, which NCCL refuses and gloo does not
+NEEDS_NCCL = ("gather_scatter",)  # on a GPU, as all compressors do
 INEXACT = ("local_sgd",)  # modes whose losses are others, if not by much
-COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "int8": 5e-2, "powersgd": 3e-1}  # losses' distance
+COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "powersgd": 3e-1}  # losses' distance
 # How far a loss may be from the single process's: float32 added up in another order, compiled
 # kernels, 16 bits, another method.
 SAME, CLOSE, NEAR, ALIKE = 1e-4, 1e-3, 5e-2, 3e-1
@@ -95,10 +96,12 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     yield Row(SINGLE, 1, trained("--sync", SINGLE))
     if on_gpu:
         yield Row(TESTS, 1, gpu_tests, against="", cores=8)
+    sharing = [mode for mode in modes if not (on_gpu and mode in NEEDS_NCCL)]
     for mode in modes:
         if on_gpu:
             yield _mode(mode, 1)
-        yield _mode(mode, shared, *through, place=SHARED if on_gpu else "")
+        if mode in sharing:
+            yield _mode(mode, shared, *through, place=SHARED if on_gpu else "")
     if on_gpu and most > 1:
         for mode in modes:
             yield _mode(mode, most)
@@ -106,17 +109,16 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
     if on_gpu:  # which CPUs do slowly
         yield Row("fp16", most, trained("--precision", "fp16"), NEAR)
         yield Row("TF32", most, trained("--float32-matmul", "high"), NEAR)
-    yield Row(STREAMS, shared, streams(*through), against="")
-    if on_gpu:
-        yield Row(f"{STREAMS}, NCCL", most, streams(), against="")
+    hooked = most if on_gpu else shared  # workers whose gradients a hook may send
+    yield Row(STREAMS, hooked, streams(), against="")
     yield Row(SECONDS, 1, seconds_beside_events, against="")
     yield Row(STUCK, shared, stopped_rank(*through), against="")
     yield Row(KILLED, shared, killed_and_resumed(*through))
     yield Row(RESUMED, most, stopped_and_resumed)
     yield Row("compile", most, trained("--compile"), CLOSE)
-    for name, within in COMPRESSORS.items():
-        flags = ("--sync", "all_reduce", "--compress", name, *through)
-        yield Row(f"compress {name}", shared, trained(*flags), within)
+    for name, within in COMPRESSORS.items() if hooked > 1 else ():
+        flags = ("--sync", "all_reduce", "--compress", name)
+        yield Row(f"compress {name}", hooked, trained(*flags), within)
     parts = 4 if on_gpu else 2
     yield Row(IMAGES, 1, empty_part(parts - 1), against="")
     yield Row(EMPTY_PART, parts, empty_part(parts - 1, *through), against=IMAGES)
@@ -128,7 +130,7 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
             yield from _speeds(model, most, more)
     if on_gpu:
         yield Row(AGAIN, 1, trained("--sync", SINGLE))  # what the device itself differs by
-        for mode in modes:
+        for mode in sharing:
             yield _mode(mode, 4, *through, place=SHARED)
 
 

@@ -33,7 +33,7 @@ EXACT = {
 }
 # As records name it, and of each micro-batch the samples and their weight.
 Step = tuple[Any, list[tuple[list[int], float]]]
-COMPRESSED = ("bf16", "fp16", "int8", "powersgd")
+COMPRESSED = ("bf16", "fp16", "powersgd")
 # An embedding of which only the rows in use travel: it has more than 1 MiB.
 WORDS, WIDTH, SAMPLES, BATCH = 20_000, 8, 48, 12
 HALF = 40_000.0  # two of them are more than a number of 16 bits can be

@@ -21,7 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all_reduce": {"mode": "all_reduce"},
     "gather_scatter": {"mode": "gather_scatter"},
     "ddp": {"mode": "ddp"},
-    **{name: {"compress": name} for name in ("bf16", "fp16", "int8", "powersgd")},
+    **{name: {"compress": name} for name in ("bf16", "fp16", "powersgd")},
 }
 
 

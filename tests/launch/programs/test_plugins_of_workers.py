@@ -53,7 +53,7 @@ def test_plugin_that_the_workers_lack_is_refused(python):
     tasks, compress = sorted(str(refused.value).splitlines(), key=len, reverse=True)
     where = f"to {python} on node3; known:"
     assert tasks.startswith(f"--task: unknown 'ches' {where} bert, bsc_benchmark, chess, ")
-    assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign"
+    assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, powersgd, sign"
 
 
 def test_plugins_are_judged_by_answer_of_nodes_python():

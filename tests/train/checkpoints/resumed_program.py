@@ -15,11 +15,11 @@ STEPS = 6
 TRAININGS = {  # options of muster.sync, and the step after which the run is cut
     "all_reduce": ({}, 1),
     "ddp": ({"mode": "ddp"}, 3),
-    "find_unused_parameters": ({"find_unused_parameters": True, "compress": "int8"}, 3),
+    "find_unused_parameters": ({"find_unused_parameters": True, "compress": "powersgd"}, 3),
     "bf16": ({"compress": "bf16"}, 3),
-    "int8": ({"compress": "int8"}, 1),
+    "powersgd, not begun": ({"compress": "powersgd"}, 1),
     "powersgd": ({"compress": "powersgd", "compress_rank": 1}, 3),
-    "the module in it": ({"compress": "int8"}, 3),
+    "the module in it": ({"compress": "powersgd"}, 3),
     "own buffers": ({"broadcast_buffers": False}, 3),
 }
 

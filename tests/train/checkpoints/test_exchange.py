@@ -8,15 +8,15 @@ from train.sync.ranks import Ranks
 
 KEPT = {
     "all/momentum": torch.tensor([1.0]),
-    "0/int8/error/0.weight": torch.tensor([2.0]),
-    "1/int8/error/0.weight": torch.tensor([3.0]),
+    "0/powersgd/4/error_dict/0": torch.tensor([2.0]),
+    "1/powersgd/4/error_dict/0": torch.tensor([3.0]),
 }
 
 
 def test_tensors_of_a_rank_are_its_own_and_the_shared_ones():
     of_all = {"momentum": torch.tensor([1.0])}
     assert exchange.tensors_of_rank(KEPT, 1) == of_all | {
-        "int8/error/0.weight": torch.tensor([3.0])
+        "powersgd/4/error_dict/0": torch.tensor([3.0])
     }
     assert exchange.tensors_of_rank(KEPT, None) == of_all
 

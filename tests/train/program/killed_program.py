@@ -20,9 +20,9 @@ import muster
 FOLDER = Path(os.environ.get("SAVED", "."))
 TRAININGS = {  # options of muster.sync, and of muster.steps
     "exact": ({}, {"split": "even"}),
-    "int8": ({"compress": "int8"}, {"split": "even"}),
+    "bf16": ({"compress": "bf16"}, {"split": "even"}),
     "powersgd": ({"compress": "powersgd", "compress_rank": 1}, {"split": "even"}),
-    "ddp": ({"mode": "ddp", "compress": "int8"}, {"split": "even"}),
+    "ddp": ({"mode": "ddp", "compress": "powersgd", "compress_rank": 1}, {"split": "even"}),
     "auto": ({}, {"split": "auto"}),
 }
 SAMPLES = 96

@@ -21,13 +21,13 @@ PROGRAM = Path(__file__).with_name("killed_program.py").read_text()
 # The training, the moment of the kill, and the number of ranks that go on. A moment is a rank (or
 # all of them), an event, and its step or how often it has happened.
 MOMENTS = [
-    ("int8", "1 recorded 7", 2),  # between `record` and `after_step`
+    ("powersgd", "1 recorded 7", 2),  # between `record` and `after_step`
     ("auto", "0 open 9", 3),  # within the write of a checkpoint
     ("powersgd", "0 rename 3", 2),
-    ("int8", "0 open 1", 2),
-    ("int8", "0 open 6", 3),
-    ("int8", "all saving 12", 2),
-    ("int8", "0 rename 2", 1),
+    ("powersgd", "0 open 1", 2),
+    ("bf16", "0 open 6", 3),
+    ("powersgd", "all saving 12", 2),
+    ("powersgd", "0 rename 2", 1),
     ("powersgd", "0 recorded 10", 2),
     ("powersgd", "1 computed 17", 2),
     ("powersgd", "0 open 12", 1),

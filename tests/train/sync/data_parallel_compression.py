@@ -15,17 +15,16 @@ import muster
 from tests.train.sync.user_loops import Forms, Words, inputs, net, trained
 
 
-def a_copy_goes_on_with_what_was_left_out() -> None:
+def a_copy_begins_with_nothing_left_out() -> None:
     model = muster.sync(net(), compress="powersgd", compress_rank=1)
     list(trained(model))
-    other = copy.deepcopy(model)
-    assert model.hook.state().keys() == other.hook.state().keys()
-    for tensor, twin in zip(trained(model), trained(other), strict=True):
+    fresh = muster.sync(copy.deepcopy(model.module), compress="powersgd", compress_rank=1)
+    for tensor, twin in zip(trained(copy.deepcopy(model)), trained(fresh), strict=True):
         assert torch.equal(tensor, twin)
 
 
 def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
-    ways = (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2))
+    ways = (("bf16", 2e-2), ("fp16", 2e-3))
     for (way, limit), wrap in itertools.product(ways, wraps):
         for make in (net, Words):
             plain = DistributedDataParallel(make())
@@ -39,15 +38,17 @@ def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
 
 
 def models_of_all_forms_are_compressed() -> None:
-    for way in ("bf16", "int8", "powersgd"):
-        model = muster.sync(Forms(), compress=way, bucket_mb=0)
+    for way, make in itertools.product(("bf16", "fp16", "powersgd"), (Forms, net, Words)):
+        if (way, make) == ("powersgd", Forms):  # refused: it has forms that are no matrix
+            continue
+        model = muster.sync(make(), compress=way, bucket_mb=0)
         for tensor in trained(model):
             assert tensor.isfinite().all()
 
 
 def inputs_may_be_uneven() -> None:
     """Divided by the ranks that still have some, rank 1's second gradient is its own."""
-    for way, limit in (("bf16", 2e-2), ("int8", 5e-2)):
+    for way, limit in (("bf16", 2e-2), ("powersgd", 1e-9)):
         alone, model = net(), muster.sync(net(), compress=way)
         alone.load_state_dict(model.module.state_dict())
         with model.join(divide_by_initial_world_size=False):
@@ -68,7 +69,7 @@ def half_precision_is_divided_before_it_is_added() -> None:
 
 
 def check(wraps: Sequence[Callable[..., Any]]) -> None:
-    a_copy_goes_on_with_what_was_left_out()
+    a_copy_begins_with_nothing_left_out()
     compressed_is_about_the_mean(wraps)
     models_of_all_forms_are_compressed()
     inputs_may_be_uneven()

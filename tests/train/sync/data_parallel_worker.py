@@ -176,7 +176,7 @@ def refusals() -> None:
         ({"bucket_mb": "auto"}, "bucket_mb is 'auto'; it must be a number"),
         ({"bucket_mb": -1}, "bucket_mb is -1; it must be at least 0"),
         ({"bucket_mb": float("inf")}, "bucket_mb is inf; it must be at most"),
-        ({"compress": "zip"}, "compress is 'zip'; known: none, bf16, fp16, int8"),
+        ({"compress": "zip"}, "compress is 'zip'; known: none, bf16, fp16, powersgd"),
         ({"compress_share": 2}, "there is no compress_share any more"),
         ({"compress_rank": 0}, "compress_rank is 0; it must be at least 1"),
         ({"timeout_s": 0}, "timeout_s is 0; it must be finite and above 0"),
@@ -208,12 +208,12 @@ def refusals_of_frameworks() -> None:
 def errors_reach_the_backward_pass() -> None:
     """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
     for them, so this comes last."""
-    model, midway = muster.sync(net(), compress="int8"), muster.sync(net())
+    model, midway = muster.sync(net(), "gather_scatter"), muster.sync(net())
     for module in (model, midway):
         list(trained(module))
     is_first = dist.get_rank() == 0
     if is_first:
-        model.hook.compress = lambda named: 1 / 0
+        model.hook._gather = lambda piece, group: 1 / 0
         midway.module[0].weight.register_hook(lambda _: 1 / 0)
     with pytest.raises(RuntimeError, match="ZeroDivisionError" if is_first else ""):
         model(inputs(0)).square().mean().backward()

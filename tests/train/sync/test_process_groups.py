@@ -18,7 +18,6 @@ from train.sync.ranks import Ranks, backend_of
 CPU = torch.device("cpu")
 WAYS: tuple[dict[str, Any], ...] = (
     {"mode": "gather_scatter"},
-    {"compress": "int8"},
     {"compress": "powersgd"},
     {"synced_batchnorm": True},
 )

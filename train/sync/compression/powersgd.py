@@ -1,85 +1,125 @@
-"""Send two thin factors of each matrix, of rank --compress-rank, and remember what they leave out.
+"""Send two thin factors of each matrix, of rank --compress-rank: torch's PowerSGD hook.
 
-T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019: one step of subspace
-iteration on the mean of the matrices, starting from the last training step's result.
+T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019. What the factors leave out is
+added to the next step's gradient. torch keeps that by the number of the bucket, and DDP makes other
+buckets after the first pass, so the first two steps send all.
 """
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.futures import Future
 
-from ..ranks import flatten, unflatten
-from .base import Compressor, Named, true_for
+from muster.errors import UsageError, refuse
+
+from ..base import DEFAULT_MB, SyncOptions
+from ..ddp.hooks import BucketHook
+from ..ranks import Ranks, waits
+
+KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")  # torch's tensors by number of the bucket
+RANDOM = "MT19937"  # numpy's name of the generator that torch uses
+TINY = 1e-8  # added to the length of a column, so that a matrix of zeros does not become NaN
 
 
-class PowerSgd(Compressor):
-    """Vectors, and matrices not much larger than their factors, are sent uncompressed.
+class PowerSgd(BucketHook):
+    """A bucket has three all_reduces: of all that is not worth compressing, and of both factors."""
 
-    A tensor of more dimensions becomes a matrix: its first dimension by all others. A bucket has
-    two all_reduces of factors, (rows, rank) and (columns, rank), and one of uncompressed gradients.
-    """
+    default_mb = DEFAULT_MB
 
-    def compress(self, gradients: Named) -> None:
+    def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:
+        super().__init__(model, ranks, options)
+        refuse(_problems(model), where="--compress powersgd: ")
+        # to another --compress-rank the factors do not fit
+        self._prefix = f"powersgd/{options.compress_rank}/"
+        self._last: Future[Tensor] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compress as from the first step on."""
         rank = self.options.compress_rank
-        large = {
-            name: gradient
-            for name, gradient in gradients.items()
-            if should_compress(gradient, rank)
+        self._state = PowerSGDState(
+            None, rank, start_powerSGD_iter=2, orthogonalization_epsilon=TINY
+        )
+
+    @cached_property
+    def _group(self) -> dist.ProcessGroup:
+        """Made at the first use, which all ranks reach together."""
+        model = self.joins_of()
+        if model is not None and model.static_graph:
+            raise UsageError(
+                "--compress powersgd does not go with static_graph=True, whose buckets would be "
+                "others after a resume; use --compress bf16, or find_unused_parameters=True"
+            )
+        return self.ranks.own_group(self.options.timeout_s)
+
+    def send(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        # torch sends the factors from threads of gloo. A bucket waits for the one before, in a
+        # group that nothing else uses, so collectives come in the same order on every rank.
+        if self._last is not None and self.device.type == "cpu":
+            waits.during(self._last.wait)
+        index, buffer = bucket.index(), bucket.buffer()
+        if self._state.error_dict.get(index, buffer).shape != buffer.shape:
+            self._begin()  # a run has resumed with another --bucket-mb
+        self._state.process_group = self._group
+        before = self._state.total_numel_after_compression
+        self._last = powerSGD_hook(self._state, bucket)
+        memories = (self._state.p_memory_dict, self._state.q_memory_dict)
+        factors = [memory[index] for memory in memories if index in memory]
+        values = self._state.total_numel_after_compression - before or buffer.numel()
+        rest = buffer[: values - sum(map(len, factors))]
+        for sent in (rest, *factors):
+            self.ranks.ledger.gradient("all_reduce", sent)
+        return self._last
+
+    def state(self) -> dict[str, Tensor]:
+        kept = {
+            f"{kind}/{index}": tensor
+            for kind in KEPT
+            for index, tensor in getattr(self._state, kind).items()
         }
-        plain = [gradient for name, gradient in gradients.items() if name not in large]
-        if plain:
-            self._mean(plain)
-        if large:
-            self._average_matrices(large)
+        random = self._state.rng.get_state(legacy=False)["state"]
+        kept["rng"] = torch.tensor([*random["key"].tolist(), random["pos"]])
+        kept["iter"] = torch.tensor(self._state.iter)
+        # It differs by rank, so it is missing on another number of ranks, where buckets may differ.
+        kept["rank"] = torch.tensor(self.ranks.rank)
+        return {self._prefix + name: tensor for name, tensor in kept.items()}
 
-    def _average_matrices(self, gradients: Named) -> None:
-        matrices = [tensor.reshape(len(tensor), -1) for tensor in self.with_error(gradients)]
-        rights = self._last_rights(list(gradients), matrices)
-        # a matrix (rows, columns) is approximately left (rows, rank) @ right (columns, rank).T
-        lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
-        self._mean(lefts)
-        lefts = [torch.linalg.qr(left).Q for left in lefts]
-        rights = [matrix.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
-        self._mean(rights)
-        approximations = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
-        self.keep_error(gradients, flatten(matrices) - flatten(approximations))
-        of_each = zip(gradients.items(), approximations, rights, strict=True)
-        for (name, gradient), approximation, right in of_each:
-            gradient.copy_(approximation.view(gradient.shape))
-            self.keep("right", name, right)
-
-    def _last_rights(self, names: Sequence[str], matrices: Sequence[Tensor]) -> list[Tensor]:
-        """Right factors (columns, rank), of the last step; random numbers at first."""
-        rank = self.options.compress_rank
-        # one that is all zeros would give zeros for ever
-        lasts = [
-            self.recall("right", name, matrix.new_empty(matrix.shape[1], rank))
-            for name, matrix in zip(names, matrices, strict=True)
-        ]
-        is_usable = iter(true_for([last.any() for last in lasts if last is not None]))
-        return [
-            last if last is not None and next(is_usable) else _noise(name, matrix, rank)
-            for name, matrix, last in zip(names, matrices, lasts, strict=True)
-        ]
-
-    def _mean(self, factors: Sequence[Tensor]) -> None:
-        flat = flatten(factors) / self.ranks.world_size
-        unflatten(self.thread.ranks.all_reduce(flat), factors)
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`; begin anew if compressor or number of ranks were others."""
+        self._begin()
+        if f"{self._prefix}rank" not in state:
+            return
+        self._state.iter = int(state[f"{self._prefix}iter"])
+        *key, position = state[f"{self._prefix}rng"].tolist()
+        random = {"bit_generator": RANDOM, "state": {"key": key, "pos": position}}
+        self._state.rng.set_state(random)
+        for name, tensor in state.items():
+            kind, _, index = name.removeprefix(self._prefix).partition("/")
+            if name.startswith(self._prefix) and kind in KEPT:
+                getattr(self._state, kind)[int(index)] = tensor.to(self.device)
 
 
-def _noise(name: str, matrix: Tensor, rank: int) -> Tensor:
-    """A first right factor of `matrix`, alike on all ranks."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return torch.randn(matrix.shape[1], rank, generator=generator).to(matrix)
-
-
-def should_compress(gradient: Tensor, rank: int) -> bool:
-    """Whether the two factors have at most half as many values as the gradient."""
-    return (
-        gradient.ndim > 1 and 2 * rank * (len(gradient) + gradient[0].numel()) <= gradient.numel()
-    )
+def _problems(model: nn.Module) -> Iterator[str]:
+    """A line for each parameter that torch's hook cannot view as a matrix."""
+    sparse = {
+        weight
+        for module in model.modules()
+        if getattr(module, "sparse", False)
+        for weight in module.parameters(recurse=False)
+    }
+    for name, param in model.named_parameters():
+        is_matrix = param.ndim > 0 and param.numel() > 0 and param.is_contiguous()
+        if param.requires_grad and not (
+            is_matrix and param.is_floating_point() and param not in sparse
+        ):
+            yield (
+                f"{name} must be a contiguous tensor of real numbers with a dense gradient and at "
+                "least one dimension; use --compress bf16"
+            )
 
 
 build = PowerSgd

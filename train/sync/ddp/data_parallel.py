@@ -55,13 +55,13 @@ def sync(
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
-    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On NCCL
-    "all_reduce" without `compress` is DDP itself, without a hook.
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs
+    "all_reduce" without `compress` is DDP itself, without a hook; all else but "ddp" needs NCCL.
 
     All ranks of the group call this: it sends the model from rank 0 to the others. A backward pass
-    then costs a collective per bucket, two with "gather_scatter" and "int8", and one more for the
-    rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them, not the
-    host.
+    then costs a collective per bucket, two with "gather_scatter", three with "powersgd", and one
+    more for the rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them,
+    not the host.
 
         >>> model = muster.sync(torch.nn.Linear(2, 1))
         >>> model(torch.ones(3, 2)).sum().backward()
@@ -71,9 +71,8 @@ def sync(
     Args:
         model: on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
-        compress: "none", "bf16", "fp16", "int8" or "powersgd": fewer bytes, and gradients that are
-            approximately the mean. Error feedback of int8: F. Seide et al., Interspeech 2014;
-            H. Tang et al., DoubleSqueeze, ICML 2019. PowerSGD: T. Vogels et al., NeurIPS 2019.
+        compress: "none", "bf16", "fp16" or "powersgd" (T. Vogels et al., NeurIPS 2019; torch's
+            hook): fewer bytes, and gradients that are approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
         bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
             0: one per parameter.
@@ -184,10 +183,23 @@ class HookChoice(NamedTuple):
     def for_device(
         self, device: torch.device, group: dist.ProcessGroup | None = None
     ) -> "HookChoice":
-        """The same without a hook, where this adds nothing: NCCL sends neither rows nor 4 MiB."""
-        adds_nothing = self.hook_class is not None and self.hook_class.is_as_ddp
-        if adds_nothing and backend_of(device, group) == "nccl":
+        """The same without a hook, where this adds nothing: GPUs send neither rows nor 4 MiB.
+
+        Raises:
+            UsageError: a hook would have to send from a GPU by gloo.
+        """
+        backend = backend_of(device, group)
+        by_gloo = device.type == "cuda" and backend == "gloo"
+        if self.hook_class is None or not (by_gloo or backend == "nccl"):
+            return self
+        if self.hook_class.is_as_ddp:
             return self._replace(hook_class=None)
+        if by_gloo:
+            name = self.hook_class.__module__.rpartition(".")[2]  # the file has the flag's value
+            remedy = "--sync ddp, or mode='ddp' in muster.sync"
+            if self.options.compress != "none":
+                remedy = "--compress none, or compress='none' in muster.sync"
+            raise UsageError(f"{name} needs NCCL on GPUs, and these use gloo; use {remedy}")
         return self
 
     def bucket_options(
@@ -216,7 +228,8 @@ class HookChoice(NamedTuple):
 class SyncedDataParallel(DistributedDataParallel):
     """DDP with our hook, which its copies have as well; nothing else differs.
 
-    A hook holds process groups, which can be neither copied nor pickled, so a copy makes new ones.
+    A hook holds process groups, which can be neither copied nor pickled, so a copy makes new ones;
+    what a compressor of the original still had to send is not copied.
     """
 
     def __init__(self, model: nn.Module, hook_choice: HookChoice, **options: Any) -> None:
@@ -225,13 +238,11 @@ class SyncedDataParallel(DistributedDataParallel):
         self.hook = hook_choice.register(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**reducer.without_hooks(super().__getstate__()), "hook": self.hook.state()}
+        return {**reducer.without_hooks(super().__getstate__()), "hook": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        remembered = state.pop("hook")
         super().__setstate__(state)
         self.hook = self._hook_choice.register(self)
-        self.hook.restore(remembered)
 
 
 def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:

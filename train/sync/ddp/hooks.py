@@ -6,10 +6,10 @@ whenever the future is done, so a callback computes but neither sends nor waits.
 again after it has received something runs in a `BackgroundThread`, which has a process group of its
 own, and on a GPU a stream of its own.
 
-On a GPU a future must name its device (torch's `Future(devices=)`). Then whoever waits for it has
-its own stream wait for the stream in which the future was completed. A future without devices, such
-as gloo's or that of `collect_all`, orders nothing. So `promise`, `done_by` and `all_done` make
-futures here.
+On a GPU hooks send by NCCL alone (`HookChoice.for_device`). There a future must name its device
+(torch's `Future(devices=)`). Then whoever waits for it has its own stream wait for the stream in
+which the future was completed. A future without devices, such as that of `collect_all`, orders
+nothing. So `promise` and `all_done` make futures here.
 
 DDP rebuilds its buckets after the first pass. So a hook looks parameters up in the bucket it is
 given and remembers none.
@@ -31,7 +31,7 @@ from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -47,20 +47,6 @@ LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
 MOST_ROWS_SHARE = (
     0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
 )
-
-
-class Bucket(NamedTuple):
-    """The content of a DDP bucket: parts of `buffer`, and large embeddings by rows."""
-
-    buffer: Tensor  # (n,)
-    gradients: Mapping[Tensor, Tensor]  # by parameter; parts of `buffer`
-    rows: Sequence["Rows"]  # large embeddings in this bucket
-
-    def put_back(self) -> Tensor:
-        """Copy all that was sent back into the bucket, and return its buffer."""
-        for rows in self.rows:
-            rows.give_back()
-        return self.buffer
 
 
 class BucketHook:
@@ -87,22 +73,6 @@ class BucketHook:
         """Begin to make `flat` (dense, contiguous) the mean over ranks, the same bits on each."""
         raise NotImplementedError
 
-    def send(self, bucket: Bucket) -> Future[Tensor]:
-        """Begin to make a bucket the mean; the future holds its buffer."""
-        if not bucket.rows:
-            return self.start(bucket.buffer)
-        moving = [*bucket.gradients.values(), *(rows.moved for rows in bucket.rows)]
-        flat = flatten(moving) if len(moving) > 1 else moving[0].flatten()  # the same memory
-        if not flat.numel():  # only rows of an embedding that no rank has used
-            return done_with(bucket.buffer)
-
-        def put_back(done: Future[Tensor]) -> Tensor:
-            if len(moving) > 1:
-                unflatten(done.value(), moving)
-            return bucket.put_back()
-
-        return self.start(flat).then(put_back)
-
     def average(self, _: object, bucket: dist.GradBucket) -> Future[Tensor]:
         """The communication hook that DDP calls."""
         # detached: with create_graph gradients belong to a graph, which DDP's collectives do not
@@ -121,13 +91,33 @@ class BucketHook:
             return summed(buffer.div_(self.ranks.world_size), self.ranks)
         if not buffer.numel():
             return done_with(buffer)
+        return self.send(bucket)
+
+    def send(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Begin to make a bucket the mean; the future holds its buffer."""
+        buffer = bucket.buffer().detach()
         parts = [gradient.detach() for gradient in bucket.gradients()]
         gradients = dict(zip(bucket.parameters(), parts, strict=True))
         large = [gradients.pop(param) for param in list(gradients) if param in self._by_rows]
-        rows = rows_in_use(large, self.ranks) if large else []
-        numbers = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
-        sent = self.send(Bucket(numbers, gradients, rows))
-        return sent if numbers is buffer else sent.then(lambda done: (done.value(), buffer)[1])
+        if not large and buffer.is_complex():
+            numbers = torch.view_as_real(buffer).view(-1)
+            return self.start(numbers).then(lambda done: (done.value(), buffer)[1])
+        if not large:
+            return self.start(buffer)
+        used = rows_in_use(large, self.ranks)
+        moving = [*gradients.values(), *(rows.moved for rows in used)]
+        flat = flatten(moving) if len(moving) > 1 else moving[0].flatten()  # the same memory
+        if not flat.numel():  # only rows of an embedding that no rank has used
+            return done_with(buffer)
+
+        def put_back(done: Future[Tensor]) -> Tensor:
+            if len(moving) > 1:
+                unflatten(done.value(), moving)
+            for rows in used:
+                rows.give_back()
+            return buffer
+
+        return self.start(flat).then(put_back)
 
     def scale(self) -> float:
         """What makes the mean over ranks that over the ranks which DDP divides by; collective.
@@ -162,7 +152,7 @@ def summed(tensor: Tensor, ranks: Ranks) -> Future[Tensor]:
     ranks.ledger.gradient("all_reduce", tensor._values() if tensor.is_sparse else tensor)
     work = dist.all_reduce(tensor, group=ranks.group, async_op=True)
     assert work is not None
-    return done_by(work, tensor, ranks.group)
+    return done_by(work, tensor)
 
 
 def new_future(device: torch.device) -> Future[Any]:
@@ -194,23 +184,9 @@ def promise(device: torch.device) -> tuple[Callable[..., None], Future[Any]]:
     return complete, promised.then(result_of)
 
 
-def done_by(
-    work: dist.Work, tensor: Tensor, group: dist.ProcessGroup | None = None
-) -> Future[Tensor]:
-    """The future of `tensor`, which `work`, a collective of `group`, writes."""
-    done = work.get_future()
-    if not tensor.is_cuda or backend_of(tensor.device, group) == "nccl":
-        return done.then(lambda done: (done.value(), tensor)[1])
-    # gloo copies to the GPU in a stream of its own. Its thread makes the default stream wait for
-    # the copy before it completes its future (AsyncWork::execute in ProcessGroupGloo.cpp).
-    complete, future = promise(tensor.device)
-
-    def end(done: Future[Any]) -> None:
-        with torch.cuda.stream(torch.cuda.default_stream(tensor.device)):
-            complete(lambda: (done.value(), tensor)[1])
-
-    done.add_done_callback(end)
-    return future
+def done_by(work: dist.Work, tensor: Tensor) -> Future[Tensor]:
+    """The future of `tensor`, which `work`, a collective, writes."""
+    return work.get_future().then(lambda done: (done.value(), tensor)[1])
 
 
 def all_done(
@@ -330,9 +306,5 @@ class Rows:
 
     def give_back(self) -> None:
         """Write the rows that were sent back into the weight's gradient."""
-        if self.moved is self._gradient:
-            return
-        self._gradient.index_copy_(0, self._rows, self.moved)
-        if self.moved.is_cuda:  # their memory is of the stream that computes, and this is another
-            for tensor in (self._rows, self.moved):
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        if self.moved is not self._gradient:
+            self._gradient.index_copy_(0, self._rows, self.moved)

@@ -3,7 +3,7 @@
 DDP sends a bucket of gradients as soon as the backward pass has filled it: by itself (mode ddp), or
 through the hook of a mode or a compressor. Hooks enter what they send in the ledger. What DDP sends
 by itself, and how long it took, is read from DDP's logging data after each step (reducer.py). On
-NCCL that is also mode all_reduce, whose hook would add nothing there.
+GPUs that is also mode all_reduce, whose hook would add nothing there.
 
 On a GPU that logging would wait for the device in every step, so DDP logs some steps only. There,
 hooks record events in the stream when the first and the last bucket were ready, and `sync` records

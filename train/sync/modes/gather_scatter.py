@@ -65,9 +65,9 @@ class GatherScatterHook(BucketHook):
                 ended.append(self._end.promise(_sent, piece, scattered))
             else:  # both use the memory of `piece`: the root scatters it after it has gathered all
                 work = dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True)
-                ended.append(done_by(work, piece, up))
+                ended.append(done_by(work, piece))
                 work = dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True)
-                ended.append(done_by(work, piece, down))
+                ended.append(done_by(work, piece))
         return all_done(ended, flat, self._stream)
 
     def _gather(self, piece: Tensor, group: Any) -> tuple[Tensor, dist.Work]:

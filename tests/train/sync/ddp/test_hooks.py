@@ -1,7 +1,6 @@
 """What hooks do on a GPU: their streams, futures and events; doubles stand for the device."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,7 +42,6 @@ current = threading.local()  # each thread has a current stream of its own
 def log(monkeypatch):
     """What streams and futures do, where torch's are doubles."""
     log, counted = [], iter(range(9))
-    default = Stream("default", log)
 
     class NewFuture:
         """torch's, which refuses the name of a GPU where it has none."""
@@ -65,7 +63,6 @@ def log(monkeypatch):
     monkeypatch.setattr(hooks, "Future", NewFuture())
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(f"new {next(counted)}", log))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current.stream)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     with Stream("of the script", log):
@@ -103,39 +100,6 @@ class OnGpu:
 
     def numel(self):
         return 0
-
-
-def collective():
-    """One that its peers have not ended yet."""
-    future = Future()
-    return SimpleNamespace(get_future=lambda: future)
-
-
-def test_gloo_result_on_gpu_belongs_to_default_stream(log, monkeypatch):
-    """gloo's thread has that one wait for its copy, and its future orders no stream."""
-    monkeypatch.setattr(hooks, "backend_of", lambda *_: "gloo")
-    work, buffer = collective(), OnGpu()
-    future = hooks.done_by(work, buffer)
-    work.get_future().set_result([buffer])
-    assert future.wait() is buffer
-    assert log == [f"default: future of {[GPU]}"]
-
-
-def test_lost_peer_of_gloo_on_a_gpu_is_raised(log, monkeypatch):
-    monkeypatch.setattr(hooks, "backend_of", lambda *_: "gloo")
-    work = collective()
-    future = hooks.done_by(work, OnGpu())
-    work.get_future().set_exception(RuntimeError("closed by peer"))
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        future.wait()
-
-
-def test_nccl_s_future_is_taken_as_it_is(log, monkeypatch):
-    monkeypatch.setattr(hooks, "backend_of", lambda *_: "nccl")
-    work = collective()
-    future = hooks.done_by(work, buffer := OnGpu())
-    work.get_future().set_result([buffer])
-    assert future.wait() is buffer and log == []
 
 
 def test_gpu_parts_are_awaited_in_a_separate_stream(log):
