@@ -10,8 +10,8 @@ from matplotlib.text import Text
 from tests.train.report.folders import evaluation, make_run, step, subject_of
 from tests.train.report.studies import courses, unequal
 from train.report.data import tables
+from train.report.data.frames import frame, records
 from train.report.data.subject import read_subject
-from train.report.data.tables import frame, records
 from train.report.pages import drawing, plots, sections
 from train.report.pages.drawing import INK, MARKERS
 

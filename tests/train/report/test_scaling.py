@@ -5,8 +5,8 @@ import pytest
 from muster.writing import write_json
 from tests.train.report.studies import COURSES, courses, table_of, unequal
 from train.report.data import scaling
+from train.report.data.frames import records
 from train.report.data.subject import read_subject
-from train.report.data.tables import records
 
 
 def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
