@@ -121,7 +121,7 @@ def scores(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def runs(
-    entries: Sequence[Entry], roles: Roles, steps: pd.DataFrame, evaluations: pd.DataFrame
+    entries: list[Entry], roles: Roles, steps: pd.DataFrame, evaluations: pd.DataFrame
 ) -> pd.DataFrame:
     """A row for each run: settings, how it ended, seconds, losses, the last metrics and bytes."""
     rows = [entry.settings | _identity(entry) | _of_files(entry) for entry in entries]
@@ -148,6 +148,28 @@ def runs(
     new = [name for name in metrics if name not in table and name not in made]
     table[WORKERS] = table[WORKERS].astype(int)
     return table.join(made.astype(object)).join(metrics[new])
+
+
+def curves(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The loss of each step, and how far it is from the `wanted` one, which is its reference's.
+
+    NaN where one is no number.
+    """
+    table = steps.loc[steps["is_kept"], ["run", "series", NAME, "step", "loss"]]
+    table["reference"] = table["run"].map(runs["reference"])
+    table["wanted"] = loss_of(table["reference"], table)
+    return table.assign(difference=table["loss"] - table["wanted"])
+
+
+def loss_of(other: pd.Series, curve: pd.DataFrame) -> Any:
+    """For each row of `curve`, the loss of the `other` run at its step; NaN without one."""
+    loss = curve.set_index(["run", "step"])["loss"]
+    return loss.reindex(pd.MultiIndex.from_arrays([other, curve["step"]])).to_numpy()
+
+
+def losses(curves: pd.DataFrame) -> pd.DataFrame:
+    """`curves`, without the steps whose loss is no number."""
+    return curves.dropna(subset="loss").drop(columns="wanted").astype(object)
 
 
 def _of_files(entry: Entry) -> Row:

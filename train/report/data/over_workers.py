@@ -56,8 +56,8 @@ def evaluation(subject: Subject) -> pd.DataFrame:
     means = of_labels[parts].agg(mean_of_all)
     estimates = quantities.estimates(subject.evaluations.set_index("label")["eval_s"])
     means["evaluations"] = of_labels["eval_s"].count()
-    columns = dict.fromkeys(["run", "series", "sync", WORKERS, subject.roles.x])
-    table = tables.firsts(subject).reindex(columns=list(columns))
+    of_runs = list(dict.fromkeys(["run", "series", "sync", WORKERS, subject.roles.x]))
+    table = tables.firsts(subject).reindex(columns=of_runs)
     table = table.join(estimates, how="inner").rename(columns={"mean_s": "eval_s"}).join(means)
     table["samples_per_s"] = table["samples"] / table["eval_s"].where(table["eval_s"] > 0)
     table["samples_per_s_per_worker"] = table["samples_per_s"] / table[WORKERS]

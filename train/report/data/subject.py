@@ -58,6 +58,16 @@ class Subject:
         """A row for each evaluation."""
         return frames.evaluations(self.entries)
 
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The loss of each step of a run, beside its reference's."""
+        return frames.curves(self.steps, self.runs)
+
+    @property
+    def losses(self) -> pd.DataFrame:
+        """`curves`, without the steps whose loss is no number."""
+        return frames.losses(self.curves)
+
 
 def read_subject(folders: list[Path]) -> Subject:
     """A run, a study, a sweep, or several of them as one.

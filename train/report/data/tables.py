@@ -5,14 +5,12 @@ whose settings may differ in what leaves losses alone: one rule makes all sync m
 compute the same mean gradient, so their losses should differ by rounding alone.
 """
 
-from typing import Any
-
 import pandas as pd
 
 from train.records.schema import PHASES
 from train.report.data import quantities
 from train.report.data.columns import NAME, WORKERS
-from train.report.data.frames import mean_of_all, scores
+from train.report.data.frames import loss_of, mean_of_all, scores
 from train.report.data.reader import mean
 from train.report.data.subject import Subject
 
@@ -21,37 +19,15 @@ OF_PHASES = [f"{phase}_s" for phase in PHASES]
 OWN_WORK = ["data_s", "forward_s", "backward_s"]  # before a rank can wait for others
 
 
-def curves(subject: Subject) -> pd.DataFrame:
-    """The loss of each step, and how far it is from the `wanted` one, which is its reference's.
-
-    NaN where one is no number.
-    """
-    table = subject.steps.loc[subject.steps["is_kept"], ["run", "series", NAME, "step", "loss"]]
-    table["reference"] = table["run"].map(subject.runs["reference"])
-    table["wanted"] = _loss_of(table["reference"], table)
-    return table.assign(difference=table["loss"] - table["wanted"])
-
-
-def _loss_of(other: pd.Series, curve: pd.DataFrame) -> Any:
-    """For each row of `curve`, the loss of the `other` run at its step; NaN without one."""
-    loss = curve.set_index(["run", "step"])["loss"]
-    return loss.reindex(pd.MultiIndex.from_arrays([other, curve["step"]])).to_numpy()
-
-
-def losses(subject: Subject) -> pd.DataFrame:
-    """`curves`, without the steps whose loss is no number."""
-    return curves(subject).dropna(subset="loss").drop(columns="wanted").astype(object)
-
-
 def first_losses(subject: Subject) -> pd.DataFrame:
     """The first losses of each run, and its differences from its reference and a similar run."""
-    curve = curves(subject).dropna(subset="loss")
+    curve = subject.curves.dropna(subset="loss")
     first = curve.pivot(index="run", columns="step", values="loss")
     first = first.reindex(index=curve["run"].unique(), columns=range(1, FIRST + 1))
     gaps = curve.assign(apart=curve["difference"].abs()).dropna(subset="apart")
     furthest = gaps.loc[gaps.groupby("run")["apart"].idxmax()].set_index("run")
     like = _same_draw(subject.runs)  # with dropout only losses of these must agree
-    of_like = (curve["loss"] - _loss_of(curve["run"].map(like), curve)).abs()
+    of_like = (curve["loss"] - loss_of(curve["run"].map(like), curve)).abs()
     to_like = of_like.groupby(curve["run"]).max()
     of_runs = pd.DataFrame(
         {
@@ -73,7 +49,7 @@ def _same_draw(runs: pd.DataFrame) -> pd.Series:
     """
     draw = runs.reindex(columns=["run", "split", "seed", WORKERS])
     draw["base"] = runs["reference"].fillna(runs["run"])
-    draw["split"] = draw["split"].replace("", None).fillna("even")
+    draw["split"] = draw["split"].astype(object).replace("", None).fillna("even")
     alike = draw.groupby(["base", WORKERS, "split", "seed"], dropna=False, sort=False)
     first = alike["run"].transform("first")
     return first.where((first != runs["run"]) & (first != runs["reference"]))

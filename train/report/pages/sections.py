@@ -89,7 +89,7 @@ def _runs(subject: Subject, charts: Charts) -> Content:
 
 
 def _losses(subject: Subject, charts: Charts) -> Content:
-    table = tables.losses(subject)
+    table = subject.losses
     figures = plots.losses(table) if len(table) else {}
     return {"table": tables.first_losses(subject), "figures": figures, "data": {"losses": table}}
 

@@ -147,7 +147,8 @@ def _times(table: pd.DataFrame, column: str) -> pd.Series:
     """These seconds with their intervals, as texts, all in the unit of the section's table."""
     unit = quantities.unit_of_seconds([*table[column], *table["high_s"]])
     rows = zip(table.index, table[column], table["low_s"], table["high_s"], strict=True)
-    return pd.Series({run: with_interval(*of_run, unit) for run, *of_run in rows}, dtype=object)
+    found = {run: with_interval(value, low, high, unit) for run, value, low, high in rows}
+    return pd.Series(found, dtype=object)
 
 
 def _bases(subject: Subject) -> list[str]:
@@ -164,7 +165,7 @@ def _on_losses(subject: Subject) -> str:
 
 def _equality(subject: Subject) -> pd.Series:
     """By label, the difference of losses from those of the references: the largest counts."""
-    curve, runs = tables.curves(subject), subject.runs[["label", "reference"]]
+    curve, runs = subject.curves, subject.runs[["label", "reference"]]
     broken = curve.loc[curve["loss"].isna() & curve["wanted"].notna(), "run"]
     short = subject.runs[NAME].fillna(subject.runs["sync"]).fillna("?")
     base = short.reindex(runs["reference"]).set_axis(runs.index)
