@@ -1,5 +1,8 @@
 """Records are read as they are: cut off, of unknown kinds, of missing ranks."""
 
+import pytest
+
+from muster.writing import write_json
 from tests.train.report.folders import evaluation, make_run, step
 from train.report.data.reader import read_run
 from train.report.data.subject import read_subject
@@ -74,6 +77,14 @@ def test_broken_files_are_noted(tmp_path):
     notes = read_run(path).notes
     for name in ("summary.json", "config.yaml", "node0.json"):
         assert any(note.startswith(f"{name} ") for note in notes)
+
+
+@pytest.mark.parametrize("stated", [10**30, -1, True, "4"])
+def test_a_number_of_workers_that_cannot_be_is_not_believed(tmp_path, stated):
+    path = make_run(tmp_path / "run", workers=2)
+    write_json(path / "summary.json", {"world_size": stated})
+    run = read_run(path)
+    assert run.workers == 2 and run.notes == []
 
 
 def test_an_empty_folder_of_records_is_a_run_without_numbers(tmp_path):

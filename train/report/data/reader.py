@@ -104,9 +104,9 @@ class Run:
     @property
     def workers(self) -> int | None:
         """How many there were, as it says itself, or else as far as ranks left something."""
-        stated = self.summary.get("world_size")
-        if isinstance(stated, int) and stated > 0:
-            return stated
+        stated: Any = self.summary.get("world_size")
+        if records.is_rank(stated) and stated:
+            return int(stated)
         known = [rank for one in self.agents for rank in one.get("ranks") or []]
         return max([*known, *self.ranks], default=-1) + 1 or None
 
@@ -187,7 +187,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         return rows
     raws, problems = records.json_objects(whole), Counter[str]()
     for raw in raws:
-        kind = str(raw.get("kind"))
+        kind = str(raw.get("kind", "none"))
         if kind in FIELDS and not fits(raw, KINDS[kind]):
             problems[f"{kind} record(s) with a value of another kind left out"] += 1
             continue
