@@ -5,8 +5,10 @@ from pathlib import Path
 import pandas as pd
 
 from muster.printable import printable
+from train.report.data import frames
+from train.report.data.columns import Entry
+from train.report.data.frames import frame
 from train.report.data.reader import Row, Run, read_run
-from train.report.data.tables import curve, frame
 from train.report.pages.page import markdown_table
 
 TOLERANCE = 1e-6
@@ -34,7 +36,7 @@ def main(folders: list[Path], wanted: float | None) -> int:
 
 def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
     """Whether losses agree at all steps that both have, and a sentence about it."""
-    first, second = curve(base), curve(other)
+    first, second = _curve(base), _curve(other)
     gaps = (first - second).abs().dropna()
     over = list(gaps.index[gaps > tolerance])
     over += [*first.index[first.isna()], *second.index[second.isna()]]  # NaN equals no number
@@ -44,6 +46,12 @@ def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
     if over:
         return False, f"losses differ from step {min(over)} by more than {tolerance:g} {text}"
     return True, f"losses agree within {tolerance:g} at all {len(gaps)} steps of both {text}"
+
+
+def _curve(run: Run) -> pd.Series:
+    """The loss by step; NaN where it is not a number."""
+    steps = frames.steps([Entry(run, {})])
+    return steps[steps["is_kept"]].set_index("step")["loss"]
 
 
 def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from muster.run_files import is_unfinished
 from tests.launch.submit import submit, unnamed
 from tests.train.workers import records
 from train.records.schema import PHASES
-from train.report.data import tables
+from train.report.data import frames, tables
 from train.report.data.subject import read_subject
 from train.report.pages import verdict
 
@@ -51,7 +51,7 @@ def test_profile_has_a_trace_of_each_rank_with_named_phases(traced):
 def test_console_summary_and_report_have_the_same_seconds(traced):
     run_dir, printed = traced
     summary = json.loads((run_dir / "summary.json").read_text())
-    (reported,) = tables.records(tables.seconds(read_subject([run_dir])))
+    (reported,) = frames.records(tables.seconds(read_subject([run_dir])))
     shares = []
     for phase in PHASES:
         assert reported[f"{phase}_s"] == pytest.approx(summary[f"{phase}_s"])

@@ -52,7 +52,7 @@ def checkpoint(number: int, stall_s: float) -> dict[str, Any]:
 
 
 def collectives() -> dict[str, Any]:
-    made = [("all_reduce", [1000, 1000], "float32", 4_000_000)]
+    made = [("all_reduce", [1000, 1000], "float32", 4_000_000, "")]
     return asdict(CollectivesRecord(step=1, rank=0, collectives=made))
 
 

@@ -60,7 +60,7 @@ def course_study(path: Path) -> Path:
     texts = {name: study[name] for name in ("question", "implementation", "discussion")}
     more = [evaluation(20, accuracy=0.2345, eval_loss=2.3456)]
     more += [traffic(epoch) for epoch in (0, 1)]
-    more += [collectives() | {"collectives": [("all_reduce", [9], "float32", 36)] * 34}]
+    more += [collectives() | {"collectives": [("all_reduce", [9], "float32", 36, "")] * 34}]
     cells = []
     for name, sync in ((entry["name"], entry["sync"]) for entry in study["grid"]):
         for nodes in (1,) if sync == "single" else (2, 3, 4):

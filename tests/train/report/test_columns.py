@@ -7,8 +7,8 @@ import pytest
 
 from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
 from train.report.data import over_workers, scaling, tables
+from train.report.data.frames import records
 from train.report.data.subject import Subject, read_subject
-from train.report.data.tables import records
 from train.report.pages import provenance, sections
 
 

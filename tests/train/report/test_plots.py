@@ -10,8 +10,8 @@ from matplotlib.text import Text
 from tests.train.report.folders import evaluation, make_run, step, subject_of
 from tests.train.report.studies import courses, unequal
 from train.report.data import tables
+from train.report.data.frames import frame, records
 from train.report.data.subject import read_subject
-from train.report.data.tables import frame, records
 from train.report.pages import drawing, plots, sections
 from train.report.pages.drawing import INK, MARKERS
 
@@ -150,7 +150,7 @@ def test_a_figure_as_a_file_is_on_white():
 def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
     off = [step(n, loss=1 / n + (1e-3 if n in (2, 9) else 0)) for n in range(1, 11)]
     one = {"sync": "single", "workers": 1, "steps": 10}
-    table = tables.losses(subject_of(tmp_path, one, {"rows": off}))
+    table = subject_of(tmp_path, one, {"rows": off}).losses
     both = plots.losses(table)
     (line,) = both["loss_differences"].axes[0].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
@@ -192,7 +192,7 @@ def test_a_legend_names_no_part_that_cannot_be_seen():
 
 def test_losses_on_one_another_are_called_so(tmp_path):
     near = [step(n, loss=1 / n + 1e-7) for n in range(1, 9)]
-    table = tables.losses(subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}))
+    table = subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}).losses
     both = [figure.axes[0].get_title(loc="left") for figure in plots.losses(table).values()]
     assert both[0] and "single" in both[1]
     other = table.assign(loss=table["loss"] + 10, run=table["run"] + " of 4", reference=None)

@@ -5,8 +5,8 @@ from scipy import stats
 
 from tests.train.report.folders import step, subject_of
 from train.report.data import quantities, scaling
+from train.report.data.frames import frame, records
 from train.report.data.reader import read_run
-from train.report.data.tables import frame, records
 from train.report.pages import page, sections, verdict
 
 

@@ -16,10 +16,10 @@ from muster.writing import write_json
 from tests.fuzzing import fuzzed
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, write_records
+from train.report.data.frames import records
 from train.report.data.quantities import FEWEST_FOR_INTERVAL, MOST_EFFICIENCY
 from train.report.data.reader import numbers
 from train.report.data.subject import read_subject
-from train.report.data.tables import records
 from train.report.pages import drawing, page, plots, sections, verdict
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ from tests.train.report.folders import make_run, make_study, step
 from tests.train.report.studies import MODES, course_study, full_study
 from tests.written import write
 from train.report import __main__ as command
+from train.report.data.frames import frame
 from train.report.data.subject import read_subject
-from train.report.data.tables import frame
 from train.report.pages import drawing, page, plots, sections
 
 SVG = "{http://www.w3.org/2000/svg}svg"
@@ -69,7 +69,7 @@ def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
     assert "currentColor" not in page.html(subject, parts, ink="#000000")
 
 
-OLD = [{"step": number, "loss": 1.0} for number in range(1, 5)]  # without seconds
+BARE = [{"kind": "step", "step": number, "loss": 1.0} for number in range(1, 5)]  # no seconds
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def without_figures(monkeypatch):
             {"runs", "failures"},
             "no memory",
         ),
-        (make_run, {"rows": OLD}, {"runs"}, "step_s"),
+        (make_run, {"rows": BARE}, {"runs"}, "step_s"),
         (make_run, {"rows": [step(1, loss=float("nan"))], "workers": 1}, {"runs"}, "What was run"),
     ],
 )

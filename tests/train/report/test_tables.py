@@ -6,8 +6,8 @@ from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import make_run, step, subject_of
 from train.report.data import event_tables, tables
+from train.report.data.frames import records
 from train.report.data.subject import read_subject
-from train.report.data.tables import records
 from train.report.pages import verdict
 
 

@@ -7,9 +7,9 @@ import pytest
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, subject_of
+from train.report.data.frames import frame, records
 from train.report.data.quantities import Unit
 from train.report.data.subject import read_subject
-from train.report.data.tables import frame, records
 from train.report.pages import drawing, head, page, provenance, sections, verdict
 
 
@@ -148,9 +148,9 @@ def test_quantities_are_written_as_people_write_them():
 def test_the_same_note_of_many_runs_and_ranks_is_one(tmp_path):
     (note,) = provenance.notes(subject_of(tmp_path / "none", *({"rows": []} for _ in range(18))))
     assert note.startswith("18 of 18 ") and "(run0, run1, run2, run3, ...)" in note
-    old = {"rows": [{"step": n, "loss": 1.0} for n in range(1, 5)]}
-    found = provenance.notes(subject_of(tmp_path / "old", old, old))
-    (note,) = [one for one in found if " step_s " in one]
+    bare = {"rows": [{"kind": "step", "step": n, "loss": 1.0} for n in range(1, 5)]}
+    found = provenance.notes(subject_of(tmp_path / "bare", bare, bare))
+    (note,) = [one for one in found if one.endswith(" step_s")]
     assert note.startswith("2 of 2 ") and "(run0, run1): 4 " in note
 
 
@@ -299,7 +299,7 @@ def test_the_answer_is_in_the_first_columns(tmp_path):
 
 def test_long_tables_are_in_the_appendix_behind_all_else(tmp_path):
     traffic = [folders.traffic(epoch) for epoch in range(1, 8)]
-    many = [("all_reduce", [10], "float32", 40)] * 13
+    many = [("all_reduce", [10], "float32", 40, "")] * 13
     collectives = folders.collectives() | {"collectives": many}
     subject = subject_of(tmp_path, {"more": [*traffic, collectives]})
     text = page.html(subject, sections.build(subject))

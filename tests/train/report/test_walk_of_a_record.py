@@ -4,7 +4,6 @@ import sys
 
 from tests.launch.walked.sitecustomize import tracer
 from tests.train.report.folders import make_run
-from train.report.data import tables
 from train.report.data.subject import read_subject
 from train.report.pages import plots
 
@@ -16,7 +15,7 @@ def test_a_record_becomes_a_figure_in_few_files(tmp_path):
     files = set[str]()
     sys.setprofile(tracer(files.add))
     try:
-        figure = plots.losses(tables.losses(read_subject(folders)))["first_losses"]
+        figure = plots.losses(read_subject(folders).losses)["first_losses"]
     finally:
         sys.setprofile(None)
     assert figure.startswith("<svg")

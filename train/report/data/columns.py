@@ -1,16 +1,17 @@
 """The columns of a report, and which of them are its x, its series and its repeats.
 
-A report is made of tables. In `runs` each run has a row, in `steps` each step of each rank. Both
-have these columns, by which the tables and figures of a report are grouped:
+A report is made of two tables. In `runs` each run has a row, in `steps` each step of each rank.
+Both have these columns, by which the tables and figures of a report are grouped:
 
     run      the name of the run in the report
     label    what its repeats have in common: the series and x. A row of a table is of one label
     series   what all points of a line have in common
     repeat   which of the repeats it is
 
-All other columns are settings, in `runs` also results, in `steps` also the fields of the record.
-Three columns follow from settings: `name` is the name of the entry in a study's grid, `workers` how
-many there were, and `batch_of_each` the batch size of each of them.
+All other columns are settings, in `runs` also results, in `steps` also the fields of the record;
+the learning rate of a step is `scheduled_lr`, since `lr` is the setting. Three columns follow from
+settings: `name` is the name of the entry in a study's grid, `workers` how many there were, and
+`batch_of_each` the batch size of each of them.
 
 A study's file says which column is x, which columns tell series apart, and which run is the
 reference. Without it, x is `workers`; series are told apart by their names, and runs of the same
@@ -23,10 +24,10 @@ Without a `reference`, losses are compared with those of the run with `sync` sin
 first, of the same `SAME_LOSSES`; speed-ups are over the fewest workers with the same `SAME_WORK`.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +92,8 @@ class Roles:
 
 def tell_apart(entries: list[Entry], roles: Roles) -> None:
     """Give each entry its series, label and name, and bring them into the order of a report."""
-    has_names = roles.series is None or NAME in roles.series
     for entry in entries:
-        title = entry.title if has_names else ""
-        alike = [one for one in entries if one.title == entry.title] if title else entries
-        differing = varying_of(alike, roles)
-        if roles.series is None:
-            columns = [key for key in differing if key not in roles.along_x]
-        else:
-            columns = [key for key in roles.series if key in differing]
-        along_x = [roles.x] if roles.x in differing else []
-        entry.series = _text(entry, columns, title)
-        entry.label = ", ".join(filter(None, [entry.series, _text(entry, along_x)]))
+        _label(entry, entries, roles)
     for alike in by_label(entries).values():  # that x and series do not tell apart
         differing = varying_of(alike, roles)
         for entry in alike:
@@ -112,15 +103,39 @@ def tell_apart(entries: list[Entry], roles: Roles) -> None:
         plain = entry.run.name if entry.run.is_foreign else entry.sync
         entry.series = entry.series or plain
         entry.label = entry.label or plain
-    seen: Counter[str] = Counter()
-    for entry in entries:
-        entry.repeat = max(entry.repeat, seen[entry.label])
-        seen[entry.label] += 1
-    for entry in entries:
-        is_repeated = seen[entry.label] > 1
-        entry.name = f"{entry.label} #{entry.repeat + 1}" if is_repeated else entry.label
-    if all(entry.title for entry in entries):  # a study that names its runs: use its order
-        labels = list(seen)
+    for label, alike in by_label(entries).items():
+        _number(label, alike)
+    _sort(entries, roles)
+
+
+def _label(entry: Entry, entries: list[Entry], roles: Roles) -> None:
+    """Its series, and its label, which is the series and x, by the columns of the study."""
+    has_names = roles.series is None or NAME in roles.series
+    title = entry.title if has_names else ""
+    alike = [one for one in entries if one.title == title] if title else entries
+    differing = varying_of(alike, roles)
+    if roles.series is None:
+        columns = [key for key in differing if key not in roles.along_x]
+    else:
+        columns = [key for key in roles.series if key in differing]
+    along_x = [roles.x] if roles.x in differing else []
+    entry.series = _text(entry, columns, title)
+    entry.label = ", ".join(filter(None, [entry.series, _text(entry, along_x)]))
+
+
+def _number(label: str, alike: list[Entry]) -> None:
+    """Give the repeats of a label numbers, those of the study if it has any, and names."""
+    taken = set[int]()
+    for entry in alike:
+        entry.repeat = next(n for n in count(entry.repeat) if n not in taken)
+        taken.add(entry.repeat)
+        entry.name = f"{label} #{entry.repeat + 1}" if len(alike) > 1 else label
+
+
+def _sort(entries: list[Entry], roles: Roles) -> None:
+    """By the study's order if it names its runs, or else by the settings in which they differ."""
+    if all(entry.title for entry in entries):
+        labels = list(by_label(entries))
         entries.sort(key=lambda entry: (labels.index(entry.label), entry.repeat))
     else:
         differing = varying_of(entries, roles)
@@ -198,7 +213,7 @@ def is_same(value: Any, wanted: Any) -> bool:
 
 def loss_reference(entry: Entry, entries: list[Entry], roles: Roles) -> Entry | None:
     """The run whose losses `entry` should have; None if that is `entry` itself, or nobody's."""
-    with_steps = [one for one in entries if one.run.first_rank("step")]
+    with_steps = [one for one in entries if one.run.lead("step") is not None]
     if chosen := selected(with_steps, roles):
         chosen = [one for one in chosen if one.settings.get("seed") == entry.settings.get("seed")]
         chosen = chosen or selected(with_steps, roles)

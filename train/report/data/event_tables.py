@@ -1,40 +1,52 @@
 """Tables of records beside steps: traffic, splits, checkpoints and ends."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 
 from muster.orderly_stop import without_advice
-from train.report.data.reader import Row, Run, mean, numbers
+from train.report.data.frames import add_up, frame, mean_of_all, of_last_attempt
+from train.report.data.reader import Row, Run, mean
 from train.report.data.subject import Subject
-from train.report.data.tables import add_up, as_table, mean_of, timed
 
 # Observed bytes over those of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
+OF_COLLECTIVE = ["operation", "shape", "dtype", "bytes", "parameter"]
 
 
-@as_table
-def traffic(subject: Subject) -> Iterator[Row]:
+def traffic(subject: Subject) -> pd.DataFrame:
     """Bytes of each host and epoch; epoch 0 is the broadcast that made the replicas equal."""
-    for entry in subject.entries:
-        sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
-        is_large = max(sizes, default=0) >= BAND_FROM_BYTES
-        for row in entry.run.rows("traffic"):
-            for way in ("sent", "received"):
-                payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
-                expected = add_up([payload, control])
-                observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
-                ratio = _byte_ratio(observed, expected)
-                one: Row = {"run": entry.name, "host": row["host"], "rank": row["rank"]}
-                one |= {key: row[key] for key in ("interface", "epoch", "steps")}
-                one |= {"direction": way, "payload_bytes": payload, "control_bytes": control}
-                one |= {"expected_bytes": expected, "wire_bytes": wire, "observed_bytes": observed}
-                one |= {"ratio": ratio, "ratio_wire": _byte_ratio(observed, wire)}
-                one |= {"packet_bytes": row["packet_bytes"], "note": row["note"] or None}
-                yield one | {"band": _band(ratio, row["epoch"], is_large)}
+    table = of_last_attempt(subject.entries, "traffic")
+    counts = [name for name in table if "_bytes" in name]
+    table = table.astype(dict.fromkeys(counts, "Int64"))
+    of_last = subject.steps[subject.steps["is_last"]].groupby("run")
+    largest = table["run"].map(of_last["payload_bytes"].max())
+    table["is_large"] = largest >= BAND_FROM_BYTES
+    ways = pd.concat([_one_way(table, way) for way in ("sent", "received")])
+    return ways.sort_index(kind="stable").reset_index(drop=True).astype(object)
+
+
+def _one_way(table: pd.DataFrame, way: str) -> pd.DataFrame:
+    """The bytes that were sent, or those that were received."""
+    one = table[["run", "host", "rank", "interface", "epoch", "steps"]].assign(direction=way)
+    one["payload_bytes"] = table[f"payload_{way}_bytes"]
+    one["control_bytes"] = table[f"control_{way}_bytes"]
+    one["expected_bytes"] = one["payload_bytes"] + one["control_bytes"]
+    one["wire_bytes"] = table[f"wire_bytes_{way}"]
+    one["observed_bytes"] = table[f"observed_{way}_bytes"]
+    observed, expected, wire = (
+        one[f"{name}_bytes"].astype(float) for name in ("observed", "expected", "wire")
+    )
+    one["ratio"] = observed / expected.where(expected >= RATIO_FROM_BYTES)
+    one["ratio_wire"] = observed / wire.where(wire >= RATIO_FROM_BYTES)
+    one["packet_bytes"], one["note"] = table["packet_bytes"], table["note"].replace("", None)
+    band = one["ratio"].between(*BAND).map({True: "inside", False: "outside"})
+    is_judged = one["ratio"].notna() & one["epoch"].astype(bool)
+    return one.assign(band=band.where(table["is_large"], "small").where(is_judged, None))
 
 
 def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
@@ -52,71 +64,67 @@ def sent(totals: pd.DataFrame) -> pd.DataFrame:
     return table.set_axis(["MB_expected", "MB_counted"], axis=1)
 
 
-def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
-    if ratio is None or not epoch:
-        return None
-    if not is_large:
-        return "small"
-    return "inside" if BAND[0] <= ratio <= BAND[1] else "outside"
-
-
-@as_table
-def collectives(subject: Subject) -> Iterator[Row]:
+def collectives(subject: Subject) -> pd.DataFrame:
     """The gradient collectives of a step, one per row, as recorded by the lowest rank."""
-    for entry in subject.entries:
-        for row in entry.run.first_rank("collectives"):  # all ranks take part in the same ones
-            for number, one in enumerate(row["collectives"] or [], start=1):
-                if isinstance(one, list | tuple) and len(one) in (4, 5):
-                    operation, shape, dtype, size, *name = one  # older records have no names
-                    shape = "x".join(map(str, shape)) if isinstance(shape, list) else shape
-                    at = {"run": entry.name, "rank": row["rank"], "from_step": row["step"]}
-                    at |= {"number": number, "operation": operation, "shape": shape}
-                    at |= {"dtype": dtype, "bytes": size}
-                    yield at | {"parameter": (name[0] if name else None) or None}
+    # all ranks take part in the same ones
+    of_steps = of_last_attempt(subject.entries, "collectives", of_lead=True)
+    table = of_steps.explode("collectives").dropna(subset="collectives")
+    parts = pd.DataFrame(list(table["collectives"]), index=table.index, columns=OF_COLLECTIVE)
+    parts["shape"] = ["x".join(map(str, shape)) for shape in parts["shape"]]
+    at = table[["run", "rank"]].assign(from_step=table["step"])
+    at["number"] = table.groupby(level=0).cumcount() + 1
+    return pd.concat([at, parts.replace({"parameter": {"": None}})], axis=1)
 
 
-@as_table
-def balance(subject: Subject) -> Iterator[Row]:
+def balance(subject: Subject) -> pd.DataFrame:
     """Each division of --split auto, and its effect: the steps after it against those before."""
-    for entry in subject.entries:
-        plans, steps = entry.run.first_rank("split"), timed(entry.run)
-        ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
-        for plan, until in zip(plans, ends, strict=False):
-            before = mean(row["step_s"] for row in steps if row["step"] <= plan["step"])
-            during = mean(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
-            one = {"run": entry.name, "step": plan["step"]}
-            one["parts"] = " + ".join(map(str, plan["parts"] or []))
-            one["predicted_gain"] = plan["predicted_gain"]
-            yield one | {"measured_gain": before / during if before and during else None}
+    plans = of_last_attempt(subject.entries, "split", of_lead=True)
+    table = plans[["run", "step", "parts", "predicted_gain"]].reset_index(drop=True)
+    until = table.groupby("run")["step"].shift(-1).fillna(math.inf)
+    timed = subject.steps[subject.steps["is_timed"] & subject.steps["is_lead"]]
+    plans = table[["run", "step"]].assign(until=until, plan=table.index)
+    pairs = plans.merge(timed[["run", "step", "step_s"]], on="run", suffixes=("_of_plan", ""))
+    is_after = pairs["step"] > pairs["step_of_plan"]
+    is_during = is_after & (pairs["step"] <= pairs["until"])
+    before, during = (
+        pairs[rows].groupby("plan")["step_s"].agg(mean_of_all) for rows in (~is_after, is_during)
+    )
+    table["parts"] = [" + ".join(map(str, parts or [])) for parts in table["parts"]]
+    return table.assign(measured_gain=before.where(before > 0) / during.where(during > 0))
 
 
-@as_table
-def drift(subject: Subject) -> Iterator[Row]:
+def drift(subject: Subject) -> pd.DataFrame:
     """How much ranks' parameters differed when they were made equal."""
-    for entry in subject.entries:
-        if rows := entry.run.first_rank("drift"):
-            most = max(rows, key=lambda row: row["drift"] or 0.0)
-            one = {"run": entry.name, "measured": len(rows), "largest_drift": most["drift"]}
-            yield one | {"at_step": most["step"], "last_drift": rows[-1]["drift"]}
+    rows = of_last_attempt(subject.entries, "drift", of_lead=True)
+    by_size = rows.assign(size=rows["drift"].fillna(0)).sort_values(
+        "size", ascending=False, kind="stable"
+    )
+    most = by_size.drop_duplicates("run").set_index("run")
+    last = rows.drop_duplicates("run", keep="last").set_index("run")
+    table = rows.groupby("run", sort=False).size().to_frame("measured")
+    table["largest_drift"], table["at_step"] = most["drift"], most["step"]
+    return table.assign(last_drift=last["drift"]).reset_index()
 
 
-@as_table
-def checkpoints(subject: Subject) -> Iterator[Row]:
+def checkpoints(subject: Subject) -> pd.DataFrame:
     """The cost of checkpoints on each rank that wrote some."""
-    for entry in subject.entries:
-        for rank, kinds in entry.run.ranks.items():
-            if rows := kinds["checkpoint"]:
-                one = {"run": entry.name, "rank": rank, "checkpoints": len(rows)}
-                one["failed"] = sum(bool(row["error"]) for row in rows)
-                one["payload_bytes"] = rows[-1]["payload_bytes"]
-                one["stall_s"] = mean_of(rows, "stall_s")
-                one["largest_stall_s"] = max(numbers(r["stall_s"] for r in rows), default=None)
-                yield one | {"write_s": mean_of(rows, "write_s")}
+    rows = of_last_attempt(subject.entries, "checkpoint")
+    rows["has_failed"] = rows["error"].fillna("") != ""
+    of_ranks = rows.groupby(["run", "rank"], sort=False)
+    table = of_ranks.size().to_frame("checkpoints").assign(failed=of_ranks["has_failed"].sum())
+    last = rows.drop_duplicates(["run", "rank"], keep="last").set_index(["run", "rank"])
+    table["payload_bytes"] = last["payload_bytes"]
+    table["stall_s"] = of_ranks["stall_s"].agg(mean)
+    table["largest_stall_s"] = of_ranks["stall_s"].max()
+    return table.assign(write_s=of_ranks["write_s"].agg(mean)).reset_index()
 
 
-@as_table
-def failures(subject: Subject) -> Iterator[Row]:
+def failures(subject: Subject) -> pd.DataFrame:
     """Attempts, ranks and cells that did not end well; those with one message are one row."""
+    return frame(_failures(subject))
+
+
+def _failures(subject: Subject) -> Iterator[Row]:
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
             alike: dict[str, list[Row]] = {}
@@ -152,8 +160,3 @@ def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
 def short(text: Any, longest: int = 300) -> str:
     words = " ".join(str(text or "").split())
     return words if len(words) <= longest else words[: longest - 3] + "..."
-
-
-def _byte_ratio(observed: Any, expected: Any) -> float | None:
-    known = numbers([observed, expected])
-    return observed / expected if len(known) == 2 and expected >= RATIO_FROM_BYTES else None

@@ -30,6 +30,7 @@ CONFIDENCE = 0.95
 FEWEST_FOR_INTERVAL = 4
 MOST_EFFICIENCY = 1.05  # above it, it is more likely that the base was disturbed
 GAINS = ("speedup", "efficiency")
+OF_ESTIMATE = ("mean_s", "median_s", "spread_s", "low_s", "high_s")
 SECONDS = re.compile(r"(?<!per)_s$")
 MEMORY = re.compile(r"memory_bytes$")
 
@@ -56,6 +57,14 @@ def estimate(values: Iterable[Any]) -> dict[str, Any]:
         if half <= center:
             found |= {"low_s": center - half, "high_s": center + half}
     return found
+
+
+def estimates(values: pd.Series) -> pd.DataFrame:
+    """The estimate of the values at each place in the index, where there are numbers."""
+    groups = values.groupby(level=list(range(values.index.nlevels)), sort=False)
+    found = [estimate(of_group) for _, of_group in groups]
+    table = pd.DataFrame(found, index=groups.size().index, columns=list(OF_ESTIMATE), dtype=float)
+    return table.dropna(subset="mean_s")
 
 
 def is_uneven(found: Mapping[str, Any]) -> bool:
@@ -92,13 +101,19 @@ def units(columns: Mapping[str, Iterable[Any]]) -> dict[str, Unit]:
     return found | {name: Unit("MiB", 2**20) for name in columns if MEMORY.search(name)}
 
 
-def gain(rate: float, workers: int, base_rate: float, base_workers: int) -> Row:
-    """How much faster a run is than its base, and the share of what its workers could gain."""
-    ideal = workers / base_workers
-    return {"speedup": rate / base_rate, "ideal": ideal, "efficiency": rate / base_rate / ideal}
+def with_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` of samples per second, with the gains of each run over its `base`.
 
-
-NO_GAIN: Row = {"speedup": None, "efficiency": None}  # of a run that is its own base
+    The ideal gain is as many times faster as it has more workers. A run that is its own base has
+    no gain.
+    """
+    of_base = table.set_index("run").loc[table["base"], ["samples_per_s", "workers"]]
+    rate, workers = (of_base[name].astype(float).to_numpy() for name in of_base)
+    gain = table["samples_per_s"] / rate
+    ideal = table["workers"].astype(float) / workers
+    is_other = table["run"] != table["base"]
+    gains = {"speedup": gain.where(is_other), "efficiency": (gain / ideal).where(is_other)}
+    return table.assign(base_workers=of_base["workers"].to_numpy(), ideal=ideal, **gains)
 
 
 def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFrame:

@@ -1,12 +1,13 @@
 """Read a run folder as it is: anything missing or broken becomes a note, never a number.
 
-Older versions wrote fewer fields, a run that is still going has a half-written last line, and a
-killed rank leaves no file. None of that causes a traceback.
+A run that is still going has a half-written last line, and a killed rank leaves no file. Neither
+causes a traceback.
 """
 
 import json
 import math
 import re
+import signal
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, get_args
 import yaml
 
 from muster import records, run_files
+from muster.errors import STOPPED
 from muster.printable import printable
 from muster.records import dict_of, fits
 from muster.run_files import RunFile
@@ -28,14 +30,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
     one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
     for one in get_args(Record)
 }
+SIGNALS = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of runs that were told to stop
 SAME = 1e-6  # relative difference of a metric between ranks that is no difference
 
 
-def _is_known(collective: Any) -> bool:
-    """Whether it is a collective in the form of the schema; a name came later."""
+def _is_collective(value: Any) -> bool:
     kinds = (str, [records.is_count], str, records.is_count, str)
-    is_list = isinstance(collective, list) and len(collective) in (4, 5)
-    return is_list and all(map(fits, collective, kinds))
+    return isinstance(value, list) and len(value) == len(kinds) and all(map(fits, value, kinds))
 
 
 # The form of each record. A number may be null, as one that is not finite is written.
@@ -45,7 +46,7 @@ OF_VALUES: dict[Any, Any] = {
     str: (None, str),
     list[int]: [records.is_count],
     dict[str, float]: dict_of(str, (None, records.is_number_or_nan)),
-    Sequence[Collective]: [_is_known],
+    Sequence[Collective]: [_is_collective],
 }
 KINDS: dict[str, dict[Any, Any]] = {
     one.__dataclass_fields__["kind"].default: {
@@ -58,8 +59,6 @@ AMOUNT = re.compile(r"(_s|_bytes|_bytes_.*|samples|tokens|steps|epoch|drift|gain
 PARTS = frozenset(f"{phase}_s" for phase in PHASES)  # of `step_s`
 MOST = 1e18  # more than any amount, and little enough to be added up and squared
 ROUNDING_S = 1e-6  # by which a difference of seconds may miss zero
-UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
-OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
 
 @dataclass
@@ -80,13 +79,22 @@ class Run:
     attempts: list["Run"] = field(default_factory=list)  # those before the last
     notes: list[str] = field(default_factory=list)
 
-    def rows(self, kind: str) -> list[Row]:
-        """The rows of one kind, rank after rank."""
-        return [row for rows in self.ranks.values() for row in rows[kind]]
+    def lead(self, kind: str) -> int | None:
+        """The lowest rank that has a record of this kind."""
+        return next((rank for rank, rows in self.ranks.items() if rows[kind]), None)
 
-    def first_rank(self, kind: str) -> list[Row]:
-        """The rows of the lowest rank that has any of this kind."""
-        return next((rows[kind] for rows in self.ranks.values() if rows[kind]), [])
+    @property
+    def state(self) -> str:
+        """How it ended, in a word or two."""
+        if self.end:
+            code = self.end.get("code")
+            # a program may end with the code of a signal by itself
+            is_stop = code == STOPPED or (code in SIGNALS and self.end.get("cause") != "program")
+            return "done" if code == 0 else "stopped" if is_stop else f"failed ({code})"
+        if self.summary:
+            return "done"
+        bad = [one for one in self.exits if one.get("cause") not in ("done", "stopped")]
+        return "failed" if bad else "no end on record"
 
     @property
     def is_foreign(self) -> bool:
@@ -96,9 +104,9 @@ class Run:
     @property
     def workers(self) -> int | None:
         """How many there were, as it says itself, or else as far as ranks left something."""
-        stated = self.summary.get("world_size")
-        if isinstance(stated, int) and stated > 0:
-            return stated
+        stated: Any = self.summary.get("world_size")
+        if records.is_rank(stated) and stated:
+            return int(stated)
         known = [rank for one in self.agents for rank in one.get("ranks") or []]
         return max([*known, *self.ranks], default=-1) + 1 or None
 
@@ -119,9 +127,6 @@ def read_run(path: Path) -> Run:
         run.attempts.append(_read_part(folder, f"attempt {number + 1}"))
     for part in (*run.attempts, run):
         _average_metrics(part, run.notes)
-    if str(run.config.get("sync")) in OVERLAPPED:
-        for row in run.rows("step"):
-            _tell_waiting_apart(row)
     _note_missing_ranks(run)
     return run
 
@@ -182,7 +187,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         return rows
     raws, problems = records.json_objects(whole), Counter[str]()
     for raw in raws:
-        kind = str(raw.get("kind", "step" if "loss" in raw else "none"))
+        kind = str(raw.get("kind", "none"))
         if kind in FIELDS and not fits(raw, KINDS[kind]):
             problems[f"{kind} record(s) with a value of another kind left out"] += 1
             continue
@@ -196,8 +201,8 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         for name in filter(AMOUNT.search, FIELDS[kind]):
             row[name] = 0.0 if any(value < 0 for value in numbers([row[name]])) else row[name]
         rows[kind].append(row | {"kind": kind, "rank": rank})
-        for name in (one for one in FIELDS[kind] if one not in raw and one not in UNUSED):
-            problems[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1
+        for name in (one for one in FIELDS[kind] if one not in raw):
+            problems[f"{kind} record(s) have no {name}"] += 1
     by_step = {row["step"]: row for row in rows["step"]}
     problems["step(s) were written twice; the later one counts"] = len(rows["step"]) - len(by_step)
     problems["broken line(s) left out"] = sum(map(bool, map(bytes.strip, whole.split(b"\n"))))
@@ -246,21 +251,6 @@ def _average_metrics(run: Run, notes: list[str]) -> None:
             f"ranks recorded different metrics ({'; '.join(differing.values())}): their mean is "
             "shown; muster.record(metrics=) takes the same numbers on every rank"
         )
-
-
-def _tell_waiting_apart(row: Row) -> None:
-    """Count a backward pass's waiting as sync in records of versions that did not.
-
-    Still older ones have not measured it.
-    """
-    if row["sync_in_passes_s"] is not None:
-        return
-    if None in (row["comm_s"], row["overlapped_s"], row["backward_s"], row["sync_s"]):
-        row["backward_s"] = row["sync_s"] = None
-        return
-    waited_s = min(row["backward_s"], max(0.0, row["comm_s"] - row["overlapped_s"]))
-    row["backward_s"] -= waited_s
-    row["sync_s"] += waited_s
 
 
 def _note_missing_ranks(run: Run) -> None:

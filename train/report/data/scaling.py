@@ -5,57 +5,58 @@ r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second a
 seconds per step, so it is also valid if the batch grows with the workers (weak scaling).
 """
 
-from typing import Any
-
 import pandas as pd
 
 from train.report.data import quantities
-from train.report.data.columns import SAME_WORK, Entry, of, selected
-from train.report.data.reader import Row
+from train.report.data.columns import SAME_WORK, WORKERS, by_label, selected
+from train.report.data.frames import records
 from train.report.data.subject import Subject
-from train.report.data.tables import cells, frame, seconds
+from train.report.data.tables import firsts, seconds
+
+OF_ONE_SIZE = [*SAME_WORK, "local_batch_size", "whole_batch"]
 
 
 def speedup(subject: Subject) -> pd.DataFrame:
-    """A row for each group of repeats, against the base of its work; the base itself gains nothing.
+    """A row for each label, against the base of its work; the base itself gains nothing.
 
     `doubt` says why the base is in doubt, if it is.
     """
     known = seconds(subject)
-    rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
-    made: list[Row] = []
-    for base, alike in same_work(subject, rates):
-        for entry in alike if any(one.workers > base.workers for one in alike) else ():
-            row: Row = {"series": entry.series, "run": entry.label}
-            row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
-            row |= {"base_workers": base.workers, "base": base.label}
-            own = (rates[entry.label], entry.workers, rates[base.label], base.workers)
-            row |= quantities.gain(*own)
-            made.append(row | (quantities.NO_GAIN if entry is base else {}))
-    return quantities.with_doubts(frame(made), known.to_dict("records"))
+    table = quantities.with_gains(with_bases(rates(subject, known), subject, OF_ONE_SIZE))
+    of_works = table.groupby("work")
+    table = table[of_works[WORKERS].transform("max") > table["base_workers"]]
+    table = table.sort_values("work", kind="stable")[
+        ["series", "run", WORKERS, "samples_per_s", "base_workers", "base", "speedup", "ideal",
+         "efficiency"]
+    ]  # fmt: skip
+    return quantities.with_doubts(table.reset_index(drop=True), records(known))
 
 
-def same_work(
-    subject: Subject, rates: dict[str, float], *, of_any_size: bool = False
-) -> list[tuple[Entry, list[Entry]]]:
-    """The base and all runs of each work; of a study with a reference, that is the only base.
+def rates(subject: Subject, known: pd.DataFrame) -> pd.DataFrame:
+    """The labels whose samples per second are known, with their settings.
 
-    `of_any_size`: runs of one work may also differ in the size of the batch.
+    `whole_batch` is the batch size, where it was not set for each worker.
     """
-    firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
-    if chosen := selected(firsts, subject.roles):
-        return [(base_of(chosen, rates), firsts)]
-    alike: dict[Any, list[Entry]] = {}
-    for entry in firsts:
-        is_of_each = entry.settings.get("local_batch_size")
-        batch = ["local_batch_size"] if is_of_each else ["local_batch_size", "batch_size"]
-        columns = (*SAME_WORK, *([] if of_any_size else batch))
-        alike.setdefault(of(entry, columns), []).append(entry)
-    return [(base_of(entries, rates), entries) for entries in alike.values()]
+    of_labels = known.set_index("run")["samples_per_s"].dropna()
+    first = firsts(subject).drop(columns="samples_per_s")
+    is_of_each = first["local_batch_size"].fillna(0).astype(bool)
+    first["whole_batch"] = first["batch_size"].mask(is_of_each)
+    return first.join(of_labels, how="right")
 
 
-def base_of(alike: list[Entry], rates: dict[str, float]) -> Entry:
-    """The run on the fewest workers; of several the one with `single`, or else the fastest."""
-    fewest = min(one.workers for one in alike)
-    narrow = [one for one in alike if one.workers == fewest]
-    return max(narrow, key=lambda one: (one.sync == "single", rates[one.label]))
+def with_bases(table: pd.DataFrame, subject: Subject, same: list[str]) -> pd.DataFrame:
+    """`table` with the number of each row's `work` and its `base`.
+
+    One work are the runs with the `same` values. In a study with a reference that is the only base;
+    else it is the one on the fewest workers, of several that with `single`, or else the fastest.
+    """
+    chosen = selected([one[0] for one in by_label(subject.entries).values()], subject.roles)
+    of_study = table["run"].isin([entry.label for entry in chosen])
+    of_values = table.reindex(columns=same).groupby(same, dropna=False, sort=False)
+    table = table.assign(work=0 if of_study.any() else of_values.ngroup())
+    bases = table[of_study] if of_study.any() else table
+    bases = bases.assign(is_single=bases["sync"] == "single").sort_values(
+        [WORKERS, "is_single", "samples_per_s"], ascending=[True, False, False]
+    )
+    of_works = bases.drop_duplicates("work").set_index("work")["run"]
+    return table.assign(base=table["work"].map(of_works))

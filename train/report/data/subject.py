@@ -1,12 +1,16 @@
 """What a report is about: runs, and of a study also the cells that have none."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from muster import run_files
 from muster.errors import UsageError
 from muster.printable import printable
+from train.report.data import frames
 from train.report.data.columns import (
     NAME,
     WORKERS,
@@ -38,6 +42,31 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
     roles: Roles = field(default_factory=Roles)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run."""
+        return frames.runs(self.entries, self.roles, self.steps, self.evaluations)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """A row for each step of each rank."""
+        return frames.steps(self.entries)
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """A row for each evaluation."""
+        return frames.evaluations(self.entries)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The loss of each step of a run, beside its reference's."""
+        return frames.curves(self.steps, self.runs)
+
+    @property
+    def losses(self) -> pd.DataFrame:
+        """`curves`, without the steps whose loss is no number."""
+        return frames.losses(self.curves)
 
 
 def read_subject(folders: list[Path]) -> Subject:

@@ -98,9 +98,9 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
-def with_interval(mean_s: float, low_s: float | None, high_s: float | None, unit: Unit) -> str:
+def with_interval(mean_s: float, low_s: float, high_s: float, unit: Unit) -> str:
     """The mean, with half of the interval if there is one, in the unit of its column."""
-    if low_s is None or high_s is None or high_s <= low_s:
+    if not low_s < high_s:  # there is none
         return f"{unit.of(mean_s):.3g} {unit.name}"
     half = unit.of((high_s - low_s) / 2)
     digits = max(0, 1 - math.floor(math.log10(half)))

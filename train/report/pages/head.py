@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from train.report.data import tables
 from train.report.data.columns import Entry
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
@@ -45,7 +44,7 @@ def _what(subject: Subject) -> str:
 
 def states(subject: Subject) -> str:
     """How many runs are done; of the others how they ended, or that they wait."""
-    found = [*map(tables.state, subject.entries), *subject.without_run]
+    found = [*(entry.run.state for entry in subject.entries), *subject.without_run]
     if len(found) == 1:
         return found[0]
     others = [f"{found.count(one)} {one}" for one in dict.fromkeys(found) if one != "done"]

@@ -11,9 +11,10 @@ import pandas as pd
 from muster import extras
 from muster.printable import csv_cell, json_text, without_html
 from train.report.data import quantities
+from train.report.data.frames import frame, records
 from train.report.data.reader import Row, known, numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import FIRST, frame, records
+from train.report.data.tables import FIRST
 from train.report.pages import drawing, head, provenance, repeat, sections, verdict
 from train.report.pages.sections import Section
 

@@ -252,8 +252,8 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
     if ends.isna().all(axis=None):
         axis.bar_label(axis.containers[-1], labels, padding=4)
         return ""
-    # no time is negative, whatever an interval of a few values says
-    low, high = ends.astype(float).clip(lower=0).to_numpy().T
+    low, high = ends.astype(float).to_numpy().T
+    # `whole` is a little less than the mean where parts are too short to be seen
     reach = [(whole - low).fillna(0).clip(lower=0), (high - whole).fillna(0).clip(lower=0)]
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
     ended = axis.barh(range(len(whole)), whole, xerr=reach, alpha=0, error_kw=style)

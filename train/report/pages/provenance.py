@@ -84,7 +84,7 @@ def _of_runs(subject: Subject) -> list[str]:
         run, name = entry.run, entry.name if entry.title or subject.cells else entry.run.name
         own = [note for part in (run, *run.attempts) for note in part.notes]
         is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
-        own += ["no steps on record"] if is_to_train and not run.first_rank("step") else []
+        own += ["no steps on record"] if is_to_train and run.lead("step") is None else []
         for note in own:
             _file, of_rank, text = note.partition(".jsonl: ")
             found.setdefault(text if of_rank else note, []).append((name, f"{name}: {note}"))

@@ -3,7 +3,7 @@
 What sections are called and say is in sections.yaml.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,17 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from train.report.data import event_tables, frames, over_workers, quantities, scaling, tables
+from train.report.data import event_tables, over_workers, quantities, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
 SHORT = 12  # rows of a table that has a place in the body
 TEXTS = Path(__file__).with_name("sections.yaml")
-Charts = Mapping[str, Mapping[str, tuple[str, str]]]  # by the names of sections
+# Columns of "What was run" of any run, before the settings in which runs differ.
+MAIN = "run folder state task sync workers nodes batch_size precision seed steps".split()
+Charts = Mapping[str, tuple[str, str]]  # a column and the label of its axis, by the figure's name
+Content = dict[str, Any]  # of a section: its table, and what else the text does not say
 
 
 @dataclass
@@ -52,81 +55,138 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """The sections for which there are records, in reading order."""
-    texts = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
-    charts = {name: one.pop("charts", {}) for name, one in texts.items()}
-    parts = [
-        Section(name, table, **(texts[name] | more))
-        for name, table, more in _parts(subject, charts)
-        if len(table)
-    ]
+    parts = []
+    for name, text in yaml.safe_load(TEXTS.read_text(encoding="utf-8")).items():
+        content = CONTENTS[name](subject, text.pop("charts", {}))
+        parts.append(Section(**{"name": name} | text | content))
+    parts = [part for part in parts if len(part.table)]
     for part in parts:
         part.in_appendix = len(part.table) > SHORT
     return parts
 
 
-def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
-    """The data of each section, and what of it the text does not say."""
-    x = subject.roles.x
-    training = over_workers.training(subject)
-    alike = len(training) and training.duplicated(["workers", "precision", "batch_of_each"]).any()
+def _training(subject: Subject, charts: Charts) -> Content:
+    table, x = over_workers.training(subject), subject.roles.x
+    if not over_workers.has_points(table, x):
+        return {"table": table[:0]}
+    alike = table.duplicated(["workers", "precision", "batch_of_each"]).any()
     # samples per second have their own section
     hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
-    hidden += ["doubt", "base_workers"]
-    hidden += [name for name in ("precision", "steps", "base") if _is_same(training, name)]
-    shown = [name for name in training if name not in hidden]
-    figures = plots.over_x(training, x, charts["training"])
-    of_several = training if over_workers.has_points(training, x) else training[:0]
-    yield "training", of_several, {"figures": figures, "shown": shown}
-    # of several runs the settings in which they differ (losses and steps have their own tables,
-    # folders are in the data); of one its main ones
-    table = frames.overview(subject)
+    hidden += ["doubt"]
+    hidden += [name for name in ("precision", "steps", "base") if _is_same(table, name)]
+    shown = [name for name in table if name not in hidden]
+    return {"table": table, "figures": plots.over_x(table, x, charts), "shown": shown}
+
+
+def _runs(subject: Subject, charts: Charts) -> Content:
+    """Each run's main settings, those in which runs differ, and how it ended."""
+    wanted = [*MAIN, *subject.varying, "last_batch_loss"]
+    table = subject.runs.reindex(columns=list(dict.fromkeys(wanted)))
+    # of several runs the settings in which they differ: losses and steps have their own tables
     differing = [name for name in ("state", "seed") if not _is_same(table, name)]
-    wanted = {"run", "workers", *differing, *subject.varying}
-    shown = [name for name in table if name in wanted]
-    yield "runs", table, {"shown": shown if len(table) > 1 else None}
-    table = tables.losses(subject)
+    shown = [one for one in table if one in {"run", "workers", *differing, *subject.varying}]
+    return {"table": table, "shown": shown if len(table) > 1 else None}
+
+
+def _losses(subject: Subject, charts: Charts) -> Content:
+    table = subject.losses
     figures = plots.losses(table) if len(table) else {}
-    more: dict[str, Any] = {"figures": figures, "data": {"losses": table}}
-    yield "first_losses", tables.first_losses(subject), more
-    table = tables.metrics(subject)
-    yield "metrics", tables.evaluated(subject), {"figures": over_epochs(table)}
+    return {"table": tables.first_losses(subject), "figures": figures, "data": {"losses": table}}
+
+
+def _metrics(subject: Subject, charts: Charts) -> Content:
+    return {"table": tables.evaluated(subject), "figures": over_epochs(tables.metrics(subject))}
+
+
+def _seconds(subject: Subject, charts: Charts) -> Content:
     table = tables.seconds(subject)
-    yield "seconds", table, {"figures": plots.seconds(table) if len(table) else {}}
-    # over workers where there are several numbers of them, else bars
-    figures = plots.over_x(training, x, charts["throughput"])
+    return {"table": table, "figures": plots.seconds(table) if len(table) else {}}
+
+
+def _throughput(subject: Subject, charts: Charts) -> Content:
+    """Over x where there are several values, else bars."""
+    training = over_workers.training(subject)
+    figures = plots.over_x(training, subject.roles.x, charts)
     if len(training) > 1 and not figures:
         figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
-    gains = scaling.speedup(subject)
-    is_drawn = len(quantities.drawn(gains)) > 0
-    table = training.reindex(columns=columns)
-    more = {"figures": figures, "shown": _without_same(table, "precision")}
-    more["data"] = {"speedup": gains} if len(gains) and not is_drawn else {}
-    yield "throughput", table, more
-    if is_drawn:  # else each base is in doubt, as the first table's warning says
-        more = {"figures": plots.speedup(gains)}
-        if not _is_same(gains, "base"):  # one base is named once, under the first table
-            names = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
-            more["shown"] = names
-        yield "speedup", gains, more
-    yield "ranks", tables.per_rank(subject), {}
+    table, gains = training[columns], scaling.speedup(subject)
+    has_section = len(quantities.drawn(gains)) > 0
+    data = {"speedup": gains} if len(gains) and not has_section else {}
+    shown = _without_same(table, "precision")
+    return {"table": table, "figures": figures, "shown": shown, "data": data}
+
+
+def _speedup(subject: Subject, charts: Charts) -> Content:
+    table = scaling.speedup(subject)
+    if not len(quantities.drawn(table)):  # each base is in doubt, as the first table's warning says
+        return {"table": table[:0]}
+    content: Content = {"table": table, "figures": plots.speedup(table)}
+    if not _is_same(table, "base"):  # one base is named once, under the first table
+        names = ["series", "workers", "samples_per_s", "base", "speedup", "efficiency"]
+        content["shown"] = names
+    return content
+
+
+def _evaluation(subject: Subject, charts: Charts) -> Content:
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
-    if any(not tables.all_steps(one.run) for one in subject.entries):  # which only evaluate
-        figures |= plots.over_x(quantities.drawn(table), x, charts["evaluation"])
-    yield "evaluation", table, {"figures": figures}
+    if subject.runs["steps"].isna().any():  # some runs only evaluate
+        figures |= plots.over_x(quantities.drawn(table), subject.roles.x, charts)
+    return {"table": table, "figures": figures}
+
+
+def _memory(subject: Subject, charts: Charts) -> Content:
     table = over_workers.memory(subject)
     figures = plots.memory(table) if len(table) > 1 else {}
-    yield "memory", table, {"figures": figures, "shown": _without_same(table, "precision")}
+    return {"table": table, "figures": figures, "shown": _without_same(table, "precision")}
+
+
+def _traffic(subject: Subject, charts: Charts) -> Content:
     table = event_tables.traffic(subject)
-    yield "traffic", table, _of_traffic(table) if len(table) else {}
-    yield "collectives", event_tables.collectives(subject), {}
-    yield "balance", event_tables.balance(subject), {}
-    yield "drift", event_tables.drift(subject), {}
-    yield "checkpoints", event_tables.checkpoints(subject), {}
+    totals, lines = event_tables.traffic_totals(table), []
+    ratios = table.loc[table["band"].isin(("inside", "outside")), "ratio"]
+    if len(ratios):
+        lines.append(
+            f"Counted bytes are {ratios.min():.3f} to {ratios.max():.3f} times the expected ones. "
+            f"{ratios.between(*BAND).sum()} of {len(ratios)} measurements are between "
+            f"{BAND[0]:.2f} and {BAND[1]:.2f}, as they should be."
+        )
+    lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
+    figures = plots.traffic(totals) if len(totals) else {}
+    return {"table": table, "lines": lines, "figures": figures, "data": {"traffic_totals": totals}}
+
+
+def _failures(subject: Subject, charts: Charts) -> Content:
     restarts = sum(len(entry.run.attempts) for entry in subject.entries)
     lines = [f"Started again {restarts} time(s) in all."] if restarts else []
-    yield "failures", event_tables.failures(subject), {"lines": lines}
+    return {"table": event_tables.failures(subject), "lines": lines}
+
+
+def _alone(table: Callable[[Subject], pd.DataFrame]) -> Callable[[Subject, Charts], Content]:
+    """A section that is nothing but its table."""
+    return lambda subject, charts: {"table": table(subject)}
+
+
+# By the names in sections.yaml.
+CONTENTS: Mapping[str, Callable[[Subject, Charts], Content]] = {
+    "training": _training,
+    "runs": _runs,
+    "first_losses": _losses,
+    "metrics": _metrics,
+    "seconds": _seconds,
+    "throughput": _throughput,
+    "speedup": _speedup,
+    "ranks": _alone(tables.per_rank),
+    "evaluation": _evaluation,
+    "memory": _memory,
+    "traffic": _traffic,
+    "collectives": _alone(event_tables.collectives),
+    "balance": _alone(event_tables.balance),
+    "drift": _alone(event_tables.drift),
+    "checkpoints": _alone(event_tables.checkpoints),
+    "failures": _failures,
+}
 
 
 def _is_same(table: pd.DataFrame, name: str) -> bool:
@@ -143,18 +203,3 @@ def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
     """The figure of metrics, where there are several evaluations."""
     is_line = len(metrics) and (metrics.groupby("run")["step"].nunique() > 1).any()
     return {"metrics": plots.metrics(metrics)} if is_line else {}
-
-
-def _of_traffic(table: pd.DataFrame) -> dict[str, Any]:
-    totals, lines = event_tables.traffic_totals(table), []
-    ratios = list(table.loc[table["band"].isin(("inside", "outside")), "ratio"])
-    if ratios:
-        inside = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
-        lines.append(
-            f"Counted bytes are {min(ratios):.3f} to {max(ratios):.3f} times the expected ones. "
-            f"{inside} of {len(ratios)} measurements are between {BAND[0]:.2f} and {BAND[1]:.2f}, "
-            "as they should be."
-        )
-    lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
-    figures = plots.traffic(totals) if len(totals) else {}
-    return {"lines": lines, "figures": figures, "data": {"traffic_totals": totals}}

@@ -1,16 +1,15 @@
 """The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from train.report.data import event_tables, over_workers, quantities, scaling, tables
-from train.report.data.columns import Entry
-from train.report.data.quantities import Unit
-from train.report.data.reader import Row, mean
+from train.report.data.columns import NAME
+from train.report.data.frames import records
+from train.report.data.reader import mean
 from train.report.data.subject import Subject
-from train.report.data.tables import frame, records
 from train.report.pages import head, provenance
 from train.report.pages.drawing import duration, with_interval
 
@@ -40,19 +39,16 @@ class Verdict(NamedTuple):
 
 def build(subject: Subject) -> Verdict:
     """The verdict on `subject`."""
-    seconds = records(tables.seconds(subject))
-    of_workers = scaling.speedup(subject)
-    gains = records(quantities.believed(of_workers))
+    seconds, of_workers = tables.seconds(subject), scaling.speedup(subject)
     of_evaluations = over_workers.evaluation(subject)
     doubts = quantities.doubts_of(of_workers) | quantities.doubts_of(of_evaluations)
-    timed = {row["run"] for row in seconds}  # the others may only evaluate
-    made = records(quantities.believed(of_evaluations))
-    made = [row for row in made if row["run"] not in timed]
-    known = (row["base"] for row in [*gains, *made] if row["speedup"] is not None)
-    bases = list(dict.fromkeys(known))
+    only_evaluated = ~of_evaluations["run"].isin(seconds["run"])
+    made = quantities.believed(of_evaluations[only_evaluated])
+    gains = pd.concat([quantities.believed(of_workers), made])
+    bases = gains.loc[gains["speedup"].notna(), "base"].unique()
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
-    under = [f"Speed-up and efficiency are relative to {base}."] if bases else []
-    table = _table(subject, seconds, [*gains, *made], made)
+    under = [f"Speed-up and efficiency are relative to {base}."] if len(bases) else []
+    table = _table(subject, seconds, gains, made)
     if "losses" in table and table["losses"].notna().any():
         under.append(_on_losses(subject))
     notes = [Warned(note, []) for note in provenance.notes(subject)]
@@ -60,20 +56,20 @@ def build(subject: Subject) -> Verdict:
     return Verdict(head.facts(subject), head.measured(subject), table, under, warnings)
 
 
-def _warnings(subject: Subject, seconds: list[Row], doubts: dict[str, str]) -> Iterator[Warned]:
+def _warnings(subject: Subject, seconds: pd.DataFrame, doubts: dict[str, str]) -> Iterator[Warned]:
     yield from _shared_cores(subject)
     if doubts:
         text = "No speed-up is shown over a run that was probably slowed; data/ has the numbers."
         yield Warned(text, [f"{base}: {reason}" for base, reason in doubts.items()])
-    steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
-    if len(steps) > 1:
-        text = f"Runs took from {min(steps)} to {max(steps)} steps; do not compare their last "
+    steps = subject.runs["steps_taken"].dropna()
+    if steps.nunique() > 1:
+        text = f"Runs took from {steps.min()} to {steps.max()} steps; do not compare their last "
         more = "Losses are compared at the steps that both runs have."
         yield Warned(f"{text}losses, metrics and MB.", [more])
     yield from _unequal_tokens(subject)
     uneven = [
         f"{row['run']}: mean {duration(row['mean_s'])}, median {duration(row['median_s'])}"
-        for row in seconds
+        for row in records(seconds)
         if quantities.is_uneven(row)
     ]
     if uneven:
@@ -82,37 +78,33 @@ def _warnings(subject: Subject, seconds: list[Row], doubts: dict[str, str]) -> I
 
 
 def _table(
-    subject: Subject, seconds: list[Row], gains: list[Row], evaluations: list[Row]
+    subject: Subject, seconds: pd.DataFrame, gains: pd.DataFrame, evaluations: pd.DataFrame
 ) -> pd.DataFrame:
-    """A row for each group of repeats, also for failed runs without seconds.
+    """A row for each label, also of failed runs without seconds.
 
     For repeats, numbers are means. The answer is in the first columns, which a phone shows.
     """
-    of_steps, of_gains, of_evaluations = (
-        {row["run"]: row for row in rows} for rows in (seconds, gains, evaluations)
-    )
-    names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
-    sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
-    bases = _bases(subject)
-    unit, of_evaluation = _unit(seconds, "mean_s"), _unit(evaluations, "eval_s")
-    rows = []
-    for label, entries in tables.cells(subject):
-        timed, gain, made = (one.get(label, {}) for one in (of_steps, of_gains, of_evaluations))
-        row: Row = {"run": label, "state": ", ".join(dict.fromkeys(map(tables.state, entries)))}
-        row["time_per_step"] = _seconds(timed, "mean_s", unit)
-        row["time_per_evaluation"] = _seconds(made, "eval_s", of_evaluation)
-        row["evaluated_samples_per_s"] = None if seconds else made.get("samples_per_s")
-        row["speedup"] = gain.get("speedup")
-        row["losses"] = _equality(entries, subject, is_base_named=len(bases) > 1)
-        row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
-        if EVALUATED not in names:
-            row[EVALUATED] = mean(tables.last_metric(one, EVALUATED) for one in entries)
-        row["last_batch_loss"] = mean(_last_loss(one) for one in entries)
-        row["total_s"] = mean(one.run.summary.get("total_s") for one in entries)
-        row |= {"samples_per_s": timed.get("samples_per_s"), "efficiency": gain.get("efficiency")}
-        row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
-        rows.append(row | dict(sent.reindex([one.name for one in entries]).mean()))
-    return _without_less(frame(rows).rename(columns={"MB_counted": "MB_sent"}))
+    seconds, gains, evaluations = (one.set_index("run") for one in (seconds, gains, evaluations))
+    of_labels = subject.runs.groupby("label", sort=False)
+    states = of_labels["state"].agg(lambda every: ", ".join(dict.fromkeys(every)))
+    table = pd.DataFrame({"state": states}, dtype=object)
+    table["time_per_step"] = _times(seconds, "mean_s")
+    table["time_per_evaluation"] = _times(evaluations, "eval_s")
+    table["evaluated_samples_per_s"] = None if len(seconds) else evaluations["samples_per_s"]
+    table["speedup"] = gains["speedup"]
+    table["losses"] = _equality(subject)
+    metrics, names = tables.last_metrics(subject), tables.main_metrics(subject)
+    names = list(dict.fromkeys([*names, EVALUATED]))
+    table = table.join(metrics.reindex(columns=names))
+    kept = subject.steps[subject.steps["is_kept"]].groupby(["label", "run"])
+    table["last_batch_loss"] = kept["loss"].last().groupby("label").agg(mean)
+    table["total_s"] = of_labels["total_s"].agg(mean)
+    table["samples_per_s"], table["efficiency"] = seconds["samples_per_s"], gains["efficiency"]
+    table["steps"] = of_labels["steps_taken"].agg(mean)
+    traffic = event_tables.traffic_totals(event_tables.traffic(subject))
+    sent = event_tables.sent(traffic).groupby(subject.runs["label"])
+    table = table.join(sent.agg(mean).rename(columns={"MB_counted": "MB_sent"}))
+    return _without_less(table.rename_axis("run").reset_index().astype(object))
 
 
 def _without_less(table: pd.DataFrame) -> pd.DataFrame:
@@ -133,46 +125,35 @@ def _without_less(table: pd.DataFrame) -> pd.DataFrame:
 def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
     """A warning if samples of one task have different numbers of tokens, mostly from padding.
 
-    Those of the steps whose seconds are shown: not of the first ones.
+    Those of the steps whose seconds are shown.
     """
-    found: dict[str, dict[float, str]] = {}
-    for entry in subject.entries:
-        steps = (row for kinds in entry.run.ranks.values() for row in kinds["step"][1:])
-        rows = [row for row in steps if row["local_tokens"]]
-        if samples := sum(row["local_samples"] for row in rows):
-            tokens = sum(row["local_tokens"] for row in rows) / samples
-            found.setdefault(str(entry.settings.get("task")), {})[tokens] = entry.name
-    for task, of_task in found.items():
-        low, high = min(of_task), max(of_task)
-        if high > SAME_TOKENS * low:
+    steps = subject.steps[subject.steps["is_timed"] & (subject.steps["local_tokens"] > 0)]
+    of_runs = steps.groupby(["task", "run"], sort=False, dropna=False)
+    sums = of_runs[["local_tokens", "local_samples"]].sum()
+    size = sums["local_tokens"] / sums["local_samples"].where(sums["local_samples"] > 0)
+    for task, of_task in size.groupby("task", sort=False, dropna=False):
+        if of_task.max() > SAME_TOKENS * of_task.min():
             yield Warned(
                 f"Samples of {task} have different numbers of tokens: seconds are not of the same "
                 "work.",
                 [
-                    f"{size:.1f} tokens a sample, with padding: {of_task[size]}"
-                    for size in (low, high)
+                    f"{of_task[at]:.1f} tokens a sample, with padding: {at[1]}"
+                    for at in (of_task.idxmin(), of_task.idxmax())
                 ],
             )
 
 
-def _unit(rows: Iterable[Row], column: str) -> Unit:
-    """That of these seconds and of their intervals, as in the section's table."""
-    return quantities.unit_of_seconds(row[name] for row in rows for name in (column, "high_s"))
-
-
-def _seconds(row: Row, column: str, unit: Unit) -> str | None:
-    return with_interval(row[column], row["low_s"], row["high_s"], unit) if row else None
-
-
-def _last_loss(entry: Entry) -> float | None:
-    losses = tables.curve(entry.run).dropna()
-    return losses.iloc[-1] if len(losses) else None
+def _times(table: pd.DataFrame, column: str) -> pd.Series:
+    """These seconds with their intervals, as texts, all in the unit of the section's table."""
+    unit = quantities.unit_of_seconds([*table[column], *table["high_s"]])
+    rows = zip(table.index, table[column], table["low_s"], table["high_s"], strict=True)
+    found = {run: with_interval(value, low, high, unit) for run, value, low, high in rows}
+    return pd.Series(found, dtype=object)
 
 
 def _bases(subject: Subject) -> list[str]:
     """The labels of the runs with which losses are compared."""
-    found = (tables.reference(one, subject) for one in subject.entries)
-    return list(dict.fromkeys(one.label for one in found if one))
+    return list(subject.runs["label"].reindex(subject.runs["reference"].dropna()).unique())
 
 
 def _on_losses(subject: Subject) -> str:
@@ -182,27 +163,30 @@ def _on_losses(subject: Subject) -> str:
     return f"Losses are compared, step by step, with those of {of}; the largest difference counts."
 
 
-def _equality(entries: list[Entry], subject: Subject, *, is_base_named: bool) -> str | None:
-    """The difference of repeats' losses from those of their references: the largest counts."""
-    gaps: list[tuple[float, str]] = []
-    for entry in entries:
-        base = tables.reference(entry, subject)
-        if base is None:
-            continue
-        known, own = tables.curve(base.run).dropna(), tables.curve(entry.run)
-        if known.index.isin(own.index[own.isna()]).any():
-            return "not a number"
-        if len(gap := tables.apart(base, entry)):
-            name = base.title or base.sync
-            gaps.append((gap.max(), "" if name == (entry.title or entry.sync) else name))
-    if not gaps:
-        others = [one for one in subject.entries if one not in entries]
-        is_base = any(tables.reference(one, subject) in entries for one in others)
-        return "reference" if is_base else None
-    furthest, of = max(gaps)
-    if furthest == 0:
-        return "equal"
-    return f"within {furthest:.1g}" + (f" of {of}" if is_base_named and of else "")
+def _equality(subject: Subject) -> pd.Series:
+    """By label, the difference of losses from those of the references: the largest counts."""
+    curve, runs = subject.curves, subject.runs[["label", "reference"]]
+    broken = curve.loc[curve["loss"].isna() & curve["wanted"].notna(), "run"]
+    short = subject.runs[NAME].fillna(subject.runs["sync"]).fillna("?")
+    base = short.reindex(runs["reference"]).set_axis(runs.index)
+    runs = runs.assign(
+        furthest=curve["difference"].abs().groupby(curve["run"]).max(),
+        of="" if len(_bases(subject)) < 2 else base.where(base != short, ""),
+    )
+    found: dict[Any, str] = {}
+    for label, own in runs.groupby("label", sort=False):
+        known = own.dropna(subset="furthest").sort_values(["furthest", "of"])
+        others = runs.loc[runs["label"] != label, "reference"]
+        if own.index.isin(broken).any():
+            found[label] = "not a number"
+        elif not len(known):
+            found |= {label: "reference"} if others.isin(own.index).any() else {}
+        elif known["furthest"].iloc[-1] == 0:
+            found[label] = "equal"
+        else:
+            furthest, of = known[["furthest", "of"]].iloc[-1]
+            found[label] = f"within {furthest:.1g}" + (f" of {of}" if of else "")
+    return pd.Series(found, dtype=object)
 
 
 def _some(labels: Iterable[str], most: int = 4) -> str:
