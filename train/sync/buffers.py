@@ -81,7 +81,8 @@ class Buffers:
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        return torch.stack([watched.mark(device).double() for watched in self.watched])
+        marks = [watched.mark(device).double() for watched in self.watched]
+        return torch.stack(marks) if marks else torch.zeros(0, device=device)
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
