@@ -95,8 +95,14 @@ class StepTimer:
 
     def __getstate__(self) -> dict[str, Any]:
         """For the hooks of a copied model; nobody asks a copy for its times."""
-        empty = {"_ended": waits.now(), "_spans": [], "_waits": [], "_times": None}
-        return {**vars(self), **empty, "_gpu": None, "_stream": None}
+        emptied: dict[str, Any] = {
+            "_spans": [],
+            "_waits": [],
+            "_times": None,
+            "_gpu": None,
+            "_stream": None,
+        }
+        return {**vars(self), "_ended": waits.now(), **emptied}
 
     def begin(self) -> None:
         """The step begins now: what came since the end of the last one is no part of it."""
