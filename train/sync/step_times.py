@@ -13,6 +13,7 @@ device. Nothing waits for it until the seconds are read.
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,9 @@ class Span(NamedTuple):
     ended: Mark
     waits: Sequence[tuple[Mark, Mark]]  # in it, on a GPU; on CPUs the marks have the seconds
 
+    def marks(self) -> Iterator[Mark]:
+        return chain((self.began, self.ended), *self.waits)
+
     def seconds(self) -> tuple[float, float]:
         """All, and those of them in which this rank waited for others."""
         taken_s = _between(self.began, self.ended)
@@ -56,6 +60,9 @@ class StepTimes:
 
         `sync_in_passes` is the part of `sync` until the end of the last backward pass.
         """
+        for mark in {mark for span in self._spans for mark in span.marks()}:
+            if not isinstance(mark, Moment):
+                mark.synchronize()  # each may be in another stream
         seconds = dict.fromkeys((*PHASES, "sync_in_passes", "step"), 0.0)
         for span in self._spans:
             taken_s, waited_s = span.seconds()
@@ -95,14 +102,8 @@ class StepTimer:
 
     def __getstate__(self) -> dict[str, Any]:
         """For the hooks of a copied model; nobody asks a copy for its times."""
-        emptied: dict[str, Any] = {
-            "_spans": [],
-            "_waits": [],
-            "_times": None,
-            "_gpu": None,
-            "_stream": None,
-        }
-        return {**vars(self), "_ended": waits.now(), **emptied}
+        nothing: dict[str, Any] = {**dict.fromkeys(("_times", "_gpu", "_stream")), "_waits": []}
+        return {**vars(self), "_ended": waits.now(), "_spans": [], **nothing}
 
     def begin(self) -> None:
         """The step begins now: what came since the end of the last one is no part of it."""
