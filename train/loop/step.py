@@ -92,6 +92,10 @@ class TrainedModel:
             local_loss += loss.detach()
         return local_loss
 
+    def buffer_marks(self) -> Tensor:
+        """How each buffer has changed on this rank; see sync/buffers.py."""
+        return self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
+
     def average_buffers(self, plan: StepPlan, shared: Shared) -> None:
         """Make the buffers equal that some rank has changed.
 

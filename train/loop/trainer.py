@@ -79,6 +79,8 @@ class Trainer:
         self.metrics, self.meter = metrics, meter
         self.recorder = Recorder(sinks, trained.ranks)
         self.completed = 0  # the last step that was recorded
+        # else only for a stop, or by --keep-best, which wait for one that is being written
+        self._makes_checkpoints = config.checkpoint_interval() is not None
 
     @property
     def plan(self) -> BatchPlan:
@@ -155,8 +157,8 @@ class Trainer:
                 norm = 0.0 if sync.is_exact else trained.clip()
                 with named("sync"):
                     own_used = sync.used(self.model)
-                    more = [trained.buffers.marks(loss.device), torch.tensor(own_used)]
-                    requests = self.checkpoints.requests(plan.step)
+                    more = [trained.buffer_marks(), torch.tensor(own_used)]
+                    requests = self._requests(plan.step)
                     shared = exchange(self.ranks, loss, requests, norm, more)  # (3)
                     # a rank that has used all gradients need not wait for the exchange here
                     used = own_used if all(own_used) else shared.more[1].any(0).tolist()
@@ -251,11 +253,18 @@ class Trainer:
         step = self.position.step
         is_best = self.manager.is_best(metrics, step)
         # the evaluation took time, and no further step would tell the other ranks
-        asked = exchange(self.ranks, requests=self.checkpoints.requests(step)).requests
+        asked = exchange(self.ranks, requests=self._requests(step)).requests
         save = asked.save or is_best or self.manager.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
         stop = asked.stop and not self.steps.is_over
         self.checkpoints.make(step, StepRequests(stop, save, asked.busy and not is_best))
+
+    def _requests(self, step: int) -> StepRequests:
+        """What this rank requests after `step`."""
+        is_asked = bool(orderly_stop.request.why)
+        if self._makes_checkpoints:
+            return self.manager.requests(step, stop=is_asked)
+        return StepRequests(stop=is_asked)
 
     def _loaded_steps(self) -> Generator[tuple[StepPlan, Iterator[Batch]], None, None]:
         """The remaining steps of this epoch, each with its micro-batches."""

@@ -81,8 +81,7 @@ class Buffers:
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        marks = [watched.mark(device).double() for watched in self.watched]
-        return torch.stack(marks) if marks else torch.zeros(0, device=device)
+        return torch.stack([watched.mark(device).double() for watched in self.watched])
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
