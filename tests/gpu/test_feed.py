@@ -8,6 +8,8 @@ import torch
 
 from configs.settings.train import TrainConfig
 from tests.train.retained import Lines, run
+from train.loop import build
+from train.loop import trainer as loop
 from train.loop.trainer import Trainer
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -63,26 +65,19 @@ def test_evaluation_on_the_gpu_is_that_on_the_cpu(tmp_path):
     assert on_gpu["accuracy"] == pytest.approx(accuracy.item(), abs=1e-9)
 
 
-def test_host_gives_the_gpu_a_whole_step_without_waiting_for_it(tmp_path):
+def test_host_gives_the_gpu_a_whole_step_without_waiting_for_it(tmp_path, monkeypatch):
     """torch raises an error where the host would wait, from the batch to the update."""
     config = replace(CONFIG, epochs=1, evaluate="never")
 
-    class Watched(Trainer):
-        def _train_epoch(self) -> None:
-            parts = self.trained
-            for name in ("forward_backward", "synchronise", "update"):
-                setattr(parts, name, _watched(getattr(parts, name)))
-            super()._train_epoch()
-
-    def _watched(part):
+    def watched(part):
         calls = []
 
-        def call(*given):
+        def call(*given, **named):
             calls.append(None)
             # the first steps create what later ones use: handles of libraries, optimizer states
             torch.cuda.set_sync_debug_mode("error" if len(calls) > 2 else "default")
             try:
-                return part(*given)
+                return part(*given, **named)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
@@ -90,7 +85,11 @@ def test_host_gives_the_gpu_a_whole_step_without_waiting_for_it(tmp_path):
 
     device = torch.device("cuda", torch.cuda.current_device())
     sinks = Sinks(tmp_path, 0)
-    trainer = Watched(config, Ranks(), device, synthetic.build(config), Lines(), sinks)
+    trainer = build.trainer(config, Ranks(), device, synthetic.build(config), Lines(), sinks)
+    for name in ("load", "loss_weights", "forward_backward", "clip", "update"):
+        part = getattr(trainer.trained, name)
+        monkeypatch.setattr(trainer.trained, name, watched(part))
+    monkeypatch.setattr(loop, "exchange", watched(loop.exchange))
     try:
         trainer.fit()
     finally:

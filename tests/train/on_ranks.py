@@ -16,6 +16,7 @@ from configs.settings.train import TrainConfig
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
+from train.loop import build
 from train.loop.trainer import Trainer
 from train.records.sinks import Console
 from train.sync.ranks import Ranks, current_ranks
@@ -25,7 +26,7 @@ from train.worker import end_process
 
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
-    return Trainer(config, ranks, torch.device("cpu"), task, Console(speaks=False), Mock())
+    return build.trainer(config, ranks, torch.device("cpu"), task, Console(speaks=False), Mock())
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from train.checkpoints import storage
+from train.loop import build
 from train.loop.trainer import Trainer
 from train.records.sinks import Console, History, Sinks
 from train.sync.ranks import Ranks
@@ -80,7 +81,9 @@ def run(
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     task = task or synthetic.build(config)
     writes = ranks.rank == 0
-    trainer = Trainer(config, ranks, device, task, console, sinks, folder=folder, writes=writes)
+    trainer = build.trainer(
+        config, ranks, device, task, console, sinks, folder=folder, writes=writes
+    )
     if at_step is not None:
         add = trainer.history.add
         trainer.history.add = lambda record: (add(record), at_step(record.step))

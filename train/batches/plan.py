@@ -187,14 +187,14 @@ class BatchPlan:
             return "accumulation"
         return "units" if self.units and min(self.units) == 0 else ""
 
-    def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
-        """The steps of one epoch (0 is the first) for one rank."""
+    def epoch(self, epoch: int, rank: int, done: int = 0) -> Iterator[StepPlan]:
+        """The steps of one epoch (0 is the first) for one rank, after the first `done`."""
         order = torch.randperm(
             self.dataset_size,
             generator=torch.Generator().manual_seed(hash_seed(self.seed, epoch)),
             dtype=torch.int32 if self.dataset_size <= MAX_INT32 else torch.int64,
         )
-        for start in range(0, self.dataset_size, self.batch_size):
+        for start in range(done * self.batch_size, self.dataset_size, self.batch_size):
             batch = order[start : start + self.batch_size].tolist()
             yield self._by_length(batch, rank) if self.by_length else self._cut(batch, rank)
 

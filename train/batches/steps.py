@@ -2,8 +2,9 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -64,8 +65,6 @@ def steps(
     ranks = current_ranks()
     size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
     parts: Any = [1.0] * ranks.world_size if isinstance(split, str) else split
-    tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) and not lengths.ndim else lengths
-    counts: Any = units.tolist() if isinstance(units, Tensor) and not units.ndim else units
 
     def problems() -> Iterator[str]:
         least = {"batch_size": batch_size, "epochs": epochs, "accumulation": accumulation}
@@ -79,36 +78,38 @@ def steps(
         elif split == "auto":
             yield from methods("model", model, "parameters")
         yield from _no_ratios(parts, ranks.world_size)
-        if not hasattr(tokens, "__len__") or any(
-            _ for one in each(tokens) for _ in whole_number("", one, 0)
-        ):
+        if not _are_numbers(lengths, partial(whole_number, least=0)):
             yield "lengths are whole numbers of tokens, one for each sample"
-        elif len(tokens) not in (0, size):
-            yield f"there are {len(tokens)} lengths for {size} samples"
-        if not hasattr(counts, "__len__") or any(
-            _ for one in each(counts) for _ in number("", one, least=0, most=sys.float_info.max)
-        ):
+        elif len(lengths) not in (0, size):
+            yield f"there are {len(lengths)} lengths for {size} samples"
+        if not _are_numbers(units, partial(number, least=0, most=sys.float_info.max)):
             yield "units are numbers >= 0, one for each sample"
-        elif len(counts) not in (0, size):
-            yield f"there are {len(counts)} units for {size} samples"
+        elif len(units) not in (0, size):
+            yield f"there are {len(units)} units for {size} samples"
 
     refuse(problems(), where="muster.steps: ")
     plan = BatchPlan(
         int(size), int(batch_size), tuple(map(float, parts)), int(accumulation), int(seed),
-        lengths=packed("q", tokens),
-        pass_tokens=PASS_TOKENS[ranks.device.type] if len(tokens) else None,
-        units=packed("d", counts),
+        lengths=packed("q", lengths),
+        pass_tokens=PASS_TOKENS[ranks.device.type] if len(lengths) else None,
+        units=packed("d", units),
     )  # fmt: skip
     return Steps(plan, ranks, int(epochs), model if split == "auto" else None)
 
 
+def _are_numbers(values: Any, problems: Callable[[str, Any], Iterator[str]]) -> bool:
+    """Whether `values` are a sequence in which no value has `problems`."""
+    is_sequence = values.ndim > 0 if isinstance(values, Tensor) else hasattr(values, "__len__")
+    return is_sequence and not any(any(problems("", value)) for value in each(values))
+
+
 def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
     """Why `split` is not a number for each rank."""
-    if not isinstance(split, Iterable) or any(_ for one in split for _ in number("", one)):
+    if not _are_numbers(split, number):
         yield f"split is {split!r}; give even, auto, or a number for each rank"
     elif len(weights := [*map(float, split)]) != world_size:
         yield f"split has {len(weights)} numbers, but there are {world_size} ranks"
-    elif not sum(weights) > 0 or not all(one >= 0 and math.isfinite(one) for one in weights):
+    elif not sum(weights) > 0 or not all(0 <= weight < math.inf for weight in weights):
         yield f"split is {weights}; its numbers must be >= 0, and one of them > 0"
 
 
@@ -201,15 +202,20 @@ class Steps:
 
     def coming(self) -> Iterator[StepPlan]:
         """The steps until this epoch ends, or until parts may change; no position moves."""
-        at = self.position
-        most = self._steps_with_these_parts() if self.is_auto else len(self)
-        end = at.in_epoch + min(most, self.last - at.step)
-        first = at.step - at.in_epoch
-        every = self.plan.epoch(at.epoch, self._ranks.rank)
-        return (
-            replace(plan, step=first + number, epoch=at.epoch)
-            for number, plan in enumerate(islice(every, at.in_epoch, end), start=at.in_epoch + 1)
-        )
+        most = self._steps_with_these_parts() if self.is_auto else self.left_in_epoch
+        return islice(self.left(), min(most, self.left_in_epoch))
+
+    def left(self) -> Iterator[StepPlan]:
+        """The steps of all epochs after the one handed out last; no position moves."""
+        return self._after(replace(self.position))  # this position, whenever they are read
+
+    def _after(self, at: Position) -> Iterator[StepPlan]:
+        step, done = at.step, at.in_epoch
+        for epoch in range(at.epoch, self.epochs):
+            for plan in self.plan.epoch(epoch, self._ranks.rank, done):
+                step += 1
+                yield replace(plan, step=step, epoch=epoch)
+            done = 0
 
     def _steps_with_these_parts(self) -> int:
         """With split="auto" parts may change after 8, 64, 512... steps, and where an epoch ends."""
@@ -249,15 +255,6 @@ class Steps:
         self.measured = self.step
         if self._pace.steps > 1:
             self.plan = self._splitter.better(self.plan, self.step, *self._pace.take())
-
-    def left(self, after: int) -> Iterator[StepPlan]:
-        """The steps after step `after`, with this split; no position changes."""
-        per_epoch = self.plan.steps_per_epoch
-        for epoch in range(after // per_epoch, self.epochs):
-            every = self.plan.epoch(epoch, self._ranks.rank)
-            for step, plan in enumerate(every, start=epoch * per_epoch + 1):
-                if step > after:
-                    yield replace(plan, step=step, epoch=epoch)
 
     def require_handed_out(self, step: int) -> None:
         """Refuse a checkpoint after `step` if later steps were handed out: it would skip samples.
@@ -337,10 +334,10 @@ class Batches:
         """The micro-batches after the last step of the loop, up to the last epoch's end."""
         steps = self._steps
         if steps.plan.by_length:  # each step has its own number of them
-            return sum(len(plan.micro_batches) for plan in steps.left(steps.step))
+            return sum(len(plan.micro_batches) for plan in steps.left())
         return steps.plan.accumulation * (len(steps) - steps.step)
 
     def __iter__(self) -> Iterator[list[int]]:
         self._steps.is_read_ahead = True
-        plans = self._steps.left(self._steps.step)
+        plans = self._steps.left()
         return (list(micro.indices) for plan in plans for micro in plan.micro_batches)

@@ -1,8 +1,9 @@
-"""What a run is built from: its samples, model, plan and optimizer."""
+"""The parts of a run, and the trainer that is built from them."""
 
 import os
 import shutil
 from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -14,9 +15,24 @@ from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
-from train.loop.evaluation import lengths_of
+from train.batches.splitter import Splitter
+from train.batches.steps import Steps
+from train.checkpoints.manager import CheckpointManager
+from train.distributed import agreement
+from train.evaluation.task_metrics import TaskMetrics
+from train.loop import export
+from train.loop.evaluation import lengths_of, require_metric
+from train.loop.run_settings import RunSettings
+from train.loop.state import MeasuredSplit, TrainingState
+from train.loop.step import TrainedModel, build_schedule, schedule_end
+from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.sync import batchnorm
+from train.program.saved_objects import Checkpoints
+from train.records.sinks import Console, History, Sinks
+from train.records.traffic import Meter
+from train.sync import batchnorm, drift, plugins
+from train.sync.base import SyncOptions
+from train.sync.ranks import Ranks
 from train.sync.sharding.layers import repeated
 from train.tasks.base import Datasets, Samples, Task
 
@@ -27,6 +43,80 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
     """A dataclass `kind`, filled from the settings that have the names of its fields."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(config, name) for name in names})
+
+
+def trainer(
+    config: TrainConfig,
+    ranks: Ranks,
+    device: torch.device,
+    task: Task,
+    console: Console,
+    sinks: Sinks,
+    *,
+    folder: Path = Path(),
+    writes: bool = False,
+    meter: Meter | None = None,
+    metrics: TaskMetrics | None = None,
+    weights: Path | None = None,
+) -> Trainer:
+    """A trainer before its first step. Every rank must call it: (collective) marks where they wait.
+
+    `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+    `weights` is a folder with weights that `export.save` wrote, to begin with.
+    """
+    grad_sync = plugins.build(config.sync, ranks, of_settings(SyncOptions, config))
+    sets = datasets(config, task)
+    plain = model(config, task, device)
+    if weights is not None:
+        export.load_weights(plain, weights)  # here, since a sync mode may split the model
+    batch_plan = plan(config, task, sets.train, plain, ranks.world_size, grad_sync.same_passes)
+    # (collective) disks may differ in speed
+    agreement.wait_for_all(ranks.world_size)
+    if ranks.world_size > 1 and (line := drift.note(plain)):
+        console.line(line)
+    if config.batchnorm == "synced" and ranks.world_size > 1:
+        plain = batchnorm.convert(plain, config.timeout_s)  # (collective) a group of its own
+    if config.compile:
+        compile_layers(plain, device)
+    if meter is not None:
+        meter.begin()
+    wrapped = grad_sync.wrap(plain)  # (collective) replicas become equal
+    steps = Steps(
+        batch_plan, ranks, config.epochs, wrapped if config.split == "auto" else None,
+        most=config.max_steps, splitter=Splitter(ranks, console.line, sinks.write),
+    )  # fmt: skip
+    chosen = grad_sync.prepare(optimizer(config, wrapped, task))
+    epoch_steps = batch_plan.steps_per_epoch
+    schedule = build_schedule(config, chosen, epoch_steps, task)
+    arithmetic = precision.Precision(config.precision, device)
+    state = TrainingState(plain, chosen, schedule, arithmetic, grad_sync)
+    history = History()
+    best = config.best()
+    manager = CheckpointManager(
+        folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
+        keep_last=config.keep_last, keep_best=best and best.metric,
+        lowest_is_best=best is not None and best.lowest, run_id=config.run_id,
+    )  # fmt: skip
+    objects = {
+        **state.objects(forgets=config.reset_optimizer),
+        "position": steps.position,
+        "split": MeasuredSplit(steps, console.line),
+        "history": history,
+        "settings": RunSettings(
+            config, len(sets.train), schedule_end(config, epoch_steps), console.line
+        ),
+    }
+    checkpoints = Checkpoints(manager, ranks, objects, writes=writes)
+    trained = TrainedModel(task, state, wrapped, config.max_grad_norm)
+    built = Trainer(
+        config, trained, sets, steps, manager, checkpoints, history, console, sinks,
+        metrics=metrics, meter=meter,
+    )  # fmt: skip
+    built.count_traffic(before=0, epoch=0)  # (collective) of the broadcast in `wrap`
+    if best is not None:  # (collective) an evaluation of a few samples, if need be
+        require_metric(best.metric, task, sets, state, config, metrics)
+    rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
+    return built
 
 
 def datasets(config: TrainConfig, task: Task) -> Datasets:

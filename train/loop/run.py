@@ -133,7 +133,7 @@ def prepared(
         if config.new_head:
             console.line(f"--new-head: the model's head is a new one, from seed {config.seed}")
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-        trainer = Trainer(
+        trainer = build.trainer(
             config, ranks, device, task, console, sinks,
             folder=folder, writes=writes, meter=meter, metrics=metrics, weights=weights,
         )  # fmt: skip

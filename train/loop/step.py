@@ -8,17 +8,23 @@ scaled by (its samples) * W / M. The sum over this rank's micro-batches is then 
 global mean, times W; so the plain mean over ranks, which every sync mode computes, is the mean
 over all M samples of loss and gradient, whatever the split.
 
-Collectives of a step, in this order on every rank: (1) the sum of the task's units, if it counts
-units other than samples; (2) what the sync mode sends during the backward pass; (3) the exchange
-of program/exchange.py, with a mark for each buffer, and which gradients the rank has, if the mode
-needs it; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has changed.
+Collectives of a step, in this order on every rank; the numbers are those of the loop in trainer.py:
+
+    (1) the sum of the task's units, if it counts units other than samples
+    (2) what the sync mode sends during the backward pass
+    (3) the exchange of program/exchange.py, with a mark for each buffer, and which gradients the
+        rank has, if the mode needs it
+    (4) what the mode's `sync` sends
+    (5) a number of each rank for the norm, if gradients are split
+    (6) what the mode sends after the update: parameters
+    (7) the mean of the buffers that some rank has changed
 
 The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
 only if no gradient has overflowed; a rank that lacks gradients others have; gloo, which sends from
-the host. Then the host reads the exchange, as far as the end of the backward pass: it says, on all
-ranks alike, whether this step is saved or is the last, and until then the next one must not change
-parameters, buffers or random numbers. What else a record has is read when a GPU has been given the
-next step. With a GPU, (5) comes after the update.
+the host; (7). Then the host reads the exchange, as far as the end of the backward pass: it says, on
+all ranks alike, whether this step is saved or is the last, and until then the next one must not
+change parameters, buffers or random numbers. What else a record has is read when a GPU has been
+given the next step.
 """
 
 import math
@@ -35,9 +41,8 @@ from torch.profiler import record_function
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from train.batches.plan import StepPlan
-from train.checkpoints.manager import StepRequests
 from train.loop.state import TrainingState
-from train.program.exchange import Shared, exchange
+from train.program.exchange import Shared
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
 from train.sync.ranks import moved
@@ -62,15 +67,18 @@ class TrainedModel:
         self._batchnorms = batchnorm.synced_layers(wrapped)
         wrapped.train()
 
-    def forward_backward(self, plan: StepPlan, batches: Iterator[Batch]) -> Tensor:
-        """Forward and backward over this rank's micro-batches; returns its part of the loss."""
+    def load(self, plan: StepPlan, batches: Iterator[Batch]) -> list[Batch]:
+        """This rank's micro-batches."""
         if not self.state.model.training:  # an evaluation came before
             self.model.train()
-        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with named("data"):
-            loaded = [next(batches) for _ in plan.micro_batches]
-        with named("sync"):
-            weights = self._loss_weights(plan, loaded)
+            return [next(batches) for _ in plan.micro_batches]
+
+    def forward_backward(
+        self, plan: StepPlan, loaded: Sequence[Batch], weights: Sequence[float | Tensor]
+    ) -> Tensor:
+        """Forward and backward over this rank's micro-batches; returns its part of the loss."""
+        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for micro, own, weight in zip(plan.micro_batches, loaded, weights, strict=True):
             with named("data"):
                 batch = to_device(own, self.model, self.device)
@@ -84,60 +92,40 @@ class TrainedModel:
             local_loss += loss.detach()
         return local_loss
 
-    def synchronise(
-        self, plan: StepPlan, local_loss: Tensor, requests: StepRequests
-    ) -> tuple[Shared, Tensor]:
-        """Exchange this rank's loss and requests, and make gradients and buffers equal.
-
-        Returns what the ranks have exchanged, and the gradient's norm before it was clipped. A mode
-        that is not exact leaves gradients local: each rank clips its own, and all have the norms.
-        """
-        is_exact = self.grad_sync.is_exact
-        norm: Tensor | float = 0.0 if is_exact else self._clip()
-        with named("sync"):
-            more = []
-            if self.buffers.watched:
-                more.append(self.buffers.marks(self.device))
-            own_used = self.grad_sync.used(self.model)
-            if own_used:
-                more.append(torch.tensor(own_used))
-            shared = exchange(self.ranks, local_loss, requests, norm, more)
-            # a rank that has used all gradients need not wait for the exchange here
-            used = own_used if all(own_used) else shared.more[-1].any(0).tolist()
-            self.grad_sync.sync(self.model, used)
-            if self.device.type == "cpu":
-                self.average_buffers(plan, shared)
-        return shared, norm if isinstance(norm, Tensor) else self._clip()
+    def buffer_marks(self) -> Tensor:
+        """How each buffer has changed on this rank; see sync/buffers.py."""
+        return self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
 
     def average_buffers(self, plan: StepPlan, shared: Shared) -> None:
         """Make the buffers equal that some rank has changed.
 
-        Which ones, the host reads in the exchange. So with a GPU this comes after `update`, when
-        the device has been given all else of the step.
+        Which ones, the host reads in the exchange. So this comes last, when a GPU has been given
+        all else of the step.
         """
         if self.buffers.watched:
             with named("sync"):
                 self.buffers.average(plan.local_samples / plan.samples, shared.more[0])
 
-    def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
+    def loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
 
         By samples, the plan has it. By the task's own units it is units * world_size / (units of
         the global batch); an all_reduce adds the units up.
         """
-        counts = [self.task.units(batch) for batch in loaded] if self._counts_units else [None]
-        if counts[0] is None:
-            return [micro.weight for micro in plan.micro_batches]
-        counted = [  # the dummy batch of a rank without samples counts as zero
-            torch.zeros_like(count) if micro.samples == 0 else count
-            for count, micro in zip(counts, plan.micro_batches, strict=True)
-            if count is not None
-        ]
-        local = moved(torch.stack(counted), self.device, torch.float64)
-        total = self.ranks.all_reduce(local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
-        return list(local * self.ranks.world_size / total)
+        with named("sync"):
+            counts = [self.task.units(batch) for batch in loaded] if self._counts_units else [None]
+            if counts[0] is None:
+                return [micro.weight for micro in plan.micro_batches]
+            counted = [  # the dummy batch of a rank without samples counts as zero
+                torch.zeros_like(count) if micro.samples == 0 else count
+                for count, micro in zip(counts, plan.micro_batches, strict=True)
+                if count is not None
+            ]
+            local = moved(torch.stack(counted), self.device, torch.float64)
+            total = self.ranks.all_reduce(local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
+            return list(local * self.ranks.world_size / total)
 
-    def _clip(self) -> Tensor:
+    def clip(self) -> Tensor:
         """Clip the gradients; return their norm before that."""
         with named("optimizer"):
             self.state.precision.unscale_(self.state.optimizer)  # before the clipping

@@ -4,9 +4,9 @@ import functools
 import itertools
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,30 +15,25 @@ from torch import Tensor
 from configs.settings.train import TrainConfig
 from muster import orderly_stop
 from train.batches.plan import BatchPlan, StepPlan
-from train.batches.splitter import Splitter
 from train.batches.steps import Position, Steps
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import build, export, feed
-from train.loop.evaluation import evaluate, require_metric
+from train.loop import feed
+from train.loop.evaluation import evaluate
 from train.loop.feed import Feed
-from train.loop.run_settings import RunSettings, objects_to_reset
-from train.loop.state import MeasuredSplit, TrainingState
-from train.loop.step import TrainedModel, build_schedule, schedule_end, to_device
+from train.loop.run_settings import objects_to_reset
+from train.loop.step import TrainedModel, named, to_device
 from train.model import rng
-from train.model.precision import Precision
 from train.program.exchange import Shared, exchange
 from train.program.recorder import Recorder
 from train.program.saved_objects import Checkpoints
 from train.records.schema import DriftRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
-from train.sync import batchnorm, drift, plugins
-from train.sync.base import SyncOptions
-from train.sync.ranks import Collective, HostCopy, Ranks
+from train.sync.ranks import Collective, HostCopy
 from train.sync.step_times import StepTimes, timer_of
-from train.tasks.base import Batch, Task
+from train.tasks.base import Batch, Datasets
 
 
 class EndedStep(NamedTuple):
@@ -54,7 +49,7 @@ class EndedStep(NamedTuple):
 
 
 class Trainer:
-    """Trains one task with one sync mode.
+    """Trains one task with one sync mode; `build.trainer` builds it and its parts.
 
     Raises:
         MusterError: the loss or a gradient is no longer finite (on all ranks).
@@ -63,77 +58,29 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        ranks: Ranks,
-        device: torch.device,
-        task: Task,
+        trained: TrainedModel,
+        datasets: Datasets,
+        steps: Steps,
+        manager: CheckpointManager,
+        checkpoints: Checkpoints,
+        history: History,
         console: Console,
         sinks: Sinks,
         *,
-        folder: Path = Path(),
-        writes: bool = False,
-        meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
-        weights: Path | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        """Build all parts, once and in order: ranks wait for each other in here.
-
-        `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
-        `weights` is a folder with weights that `export.save` wrote, to begin with.
-        """
-        self.config, self.ranks, self.device, self.task = config, ranks, device, task
-        self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
-        best = config.best()
-        self.manager = CheckpointManager(
-            folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
-            keep_last=config.keep_last, keep_best=best and best.metric,
-            lowest_is_best=best is not None and best.lowest, run_id=config.run_id,
-        )  # fmt: skip
+        self.config, self.trained, self.datasets, self.steps = config, trained, datasets, steps
+        self.task, self.model, self.state = trained.task, trained.model, trained.state
+        self.grad_sync, self.ranks = trained.grad_sync, trained.ranks
+        self.device = trained.device
+        self.manager, self.checkpoints = manager, checkpoints
+        self.history, self.console, self.sinks = history, console, sinks
+        self.metrics, self.meter = metrics, meter
+        self.recorder = Recorder(sinks, trained.ranks)
+        self.completed = 0  # the last step that was recorded
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
-        self.grad_sync = plugins.build(config.sync, ranks, build.of_settings(SyncOptions, config))
-        self.datasets = build.datasets(config, task)
-        model = build.model(config, task, device)
-        if weights is not None:
-            export.load_weights(model, weights)  # here, since a sync mode may split the model
-        samples, same_passes = self.datasets.train, self.grad_sync.same_passes
-        plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
-        agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
-        if ranks.world_size > 1 and (line := drift.note(model)):
-            console.line(line)
-        if config.batchnorm == "synced" and ranks.world_size > 1:
-            model = batchnorm.convert(model, config.timeout_s)
-        if config.compile:
-            build.compile_layers(model, device)
-        if meter is not None:
-            meter.begin()
-        self.model = self.grad_sync.wrap(model)
-        self.steps = Steps(
-            plan, ranks, config.epochs, self.model if config.split == "auto" else None,
-            most=config.max_steps, splitter=Splitter(ranks, console.line, sinks.write),
-        )  # fmt: skip
-        optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
-        schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
-        arithmetic = Precision(config.precision, device)
-        self.state = TrainingState(model, optimizer, schedule, arithmetic, self.grad_sync)
-        self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
-        self.history = History()
-        self.completed = 0  # the last step that was recorded
-        self._unread: EndedStep | None = None  # what a GPU has been given, and nobody has read
-        ends = schedule_end(config, self.plan.steps_per_epoch)
-        objects = {
-            **self.state.objects(forgets=config.reset_optimizer),
-            "position": self.steps.position,
-            "split": MeasuredSplit(self.steps, console.line),
-            "history": self.history,
-            "settings": RunSettings(config, len(samples), ends, console.line),
-        }
-        self.checkpoints = Checkpoints(self.manager, ranks, objects, writes=writes)
-        self.trained = TrainedModel(task, self.state, self.model, config.max_grad_norm)
-        self.recorder = Recorder(sinks, ranks)
-        self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
-        if best is not None:
-            require_metric(best.metric, task, self.datasets, self.state, config, metrics)
-        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
     def plan(self) -> BatchPlan:
@@ -177,7 +124,8 @@ class Trainer:
         self.console.start(self.steps.last, self.position.step)
         self.sinks.total_steps = self.steps.last
         began_s = time.perf_counter()
-        with orderly_stop.request.during(*self._stop_signals):
+        stop_signals = signal.SIGINT, signal.Signals[f"SIG{self.config.stop_signal}"]
+        with orderly_stop.request.during(*stop_signals):
             # a run that was stopped at the end of an epoch has not evaluated it
             while self.steps.is_epoch_complete or not self._is_over():
                 self._train_epoch()
@@ -190,52 +138,59 @@ class Trainer:
         return self.history
 
     def _train_epoch(self) -> None:
-        """Train what is left of this epoch."""
+        """Train what is left of this epoch. Numbers mark a step's collectives; see step.py."""
         before = self.position.step
         if self.meter is not None:
             self.meter.begin()
+        trained, sync = self.trained, self.grad_sync
+        unread = deque[EndedStep]()
+        # a GPU is given the next step before the last one is read
+        late = 0 if self.device.type == "cpu" else 1
         with closing(self._loaded_steps()) as steps:
-            for step, batches in steps:
-                if self._unread is None:  # else the end of the last step began this one
+            for plan, batches in steps:
+                if not unread:  # else the end of the last step began this one
                     self.recorder.begin(self.model)
-                loss = self.trained.forward_backward(step, batches)
-                shared, norm = self.trained.synchronise(step, loss, self._requests(step.step))
-                lr = self.trained.update()
-                if self.device.type != "cpu":
-                    self.trained.average_buffers(step, shared)
-                self._end_step(step, shared, norm, lr)
+                loaded = trained.load(plan, batches)
+                weights = trained.loss_weights(plan, loaded)  # (1)
+                loss = trained.forward_backward(plan, loaded, weights)  # (2)
+                # a mode that is not exact leaves gradients local: each rank clips its own
+                norm = 0.0 if sync.is_exact else trained.clip()
+                with named("sync"):
+                    own_used = sync.used(self.model)
+                    more = [trained.buffer_marks(), torch.tensor(own_used)]
+                    requests = self._requests(plan.step)
+                    shared = exchange(self.ranks, loss, requests, norm, more)  # (3)
+                    # a rank that has used all gradients need not wait for the exchange here
+                    used = own_used if all(own_used) else shared.more[1].any(0).tolist()
+                    sync.sync(self.model, used)  # (4)
+                norm = norm if isinstance(norm, Tensor) else trained.clip()  # (5)
+                lr = trained.update()  # (6)
+                trained.average_buffers(plan, shared)  # (7)
+
+                sent = self.ranks.ledger.take_step()
+                times = timer_of(self.model).end_step()
+                seconds = sync.sync_seconds()
+                unread.append(EndedStep(plan, shared, HostCopy(norm), lr, sent, times, seconds))
+                self._record(unread, late)
                 if isinstance(batches, Feed):
                     batches.fetch()  # while the device works
                 self._equalize()
                 asked = shared.requests
                 if asked.stop or (asked.save and not self.steps.is_epoch_complete):
-                    self._record_unread()
-                    self.checkpoints.make(step.step, asked)
-        self._record_unread()
-        self._count_traffic(before, self.position.epoch + 1)
+                    self._record(unread)
+                    self.checkpoints.make(plan.step, asked)
+        self._record(unread)
+        self.count_traffic(before, self.position.epoch + 1)
         if self.steps.is_epoch_complete:
             self._end_epoch()
 
-    def _end_step(self, step: StepPlan, shared: Shared, norm: Tensor, lr: float) -> None:
-        """Write a step down; a step that was given to a GPU, when it has been given the next."""
-        ended = EndedStep(
-            step, shared, HostCopy(norm), lr, self.ranks.ledger.take_step(),
-            timer_of(self.model).end_step(), self.grad_sync.sync_seconds(),
-        )  # fmt: skip
-        if self.device.type == "cpu":
-            self._record(ended)
-            return
-        self._record_unread()
-        self._unread = ended
+    def _record(self, unread: deque[EndedStep], late: int = 0) -> None:
+        """Record all steps of `unread` but the last `late`; the host waits for their end."""
+        while len(unread) > late:
+            self._record_step(unread.popleft())
 
-    def _record_unread(self) -> None:
-        """Write down the last step, if that is still to be done."""
-        if self._unread is not None:
-            self._record(self._unread)
-            self._unread = None
-
-    def _record(self, ended: EndedStep) -> None:
-        """Write down a step; its numbers must be finite. The host waits for its end."""
+    def _record_step(self, ended: EndedStep) -> None:
+        """Record a step; its numbers must be finite."""
         step = ended.plan
         shared = ended.shared
         grad_norm = float(ended.norm.wait())
@@ -281,7 +236,7 @@ class Trainer:
         )
         return True
 
-    def _count_traffic(self, before: int, epoch: int) -> None:
+    def count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""
         # when all are here: what is sent may still wait in the sender's kernel
         self.ranks.all_gather(torch.zeros(1, device=self.device))

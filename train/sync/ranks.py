@@ -74,15 +74,14 @@ class Waits:
         if self._is_waiting or torch.compiler.is_compiling():
             return call(*given, **named)
         self._is_waiting = True
-        for timer in self.timers:
-            timer.wait(begins=True)
+        began = [(timer, timer.begin_wait()) for timer in self.timers]
         began_s = time.perf_counter()
         try:
             return call(*given, **named)
         finally:
             self.seconds += time.perf_counter() - began_s
-            for timer in self.timers:
-                timer.wait(begins=False)
+            for timer, mark in began:
+                timer.end_wait(mark)
             self._is_waiting = False
 
 

@@ -6,18 +6,15 @@
     optimizer  from there to the end of the step
     sync       in all of these: what this rank waited for others, or for what they send
 
-They add up to the step. Where the model is on a GPU, each mark is an event in its stream, and
-phases are those of the device. Nothing waits for it until the seconds are read.
-
-The autograd engine reports the end of a backward pass. It calls callbacks in the order in which
-they were queued: this timer's, then DDP's, which waits for what it has sent, then this timer's
-again.
+They add up to the step. A span reaches from the end of the last one to here, and belongs to one
+phase. Where the model is on a GPU, both ends are events in its stream, and phases are those of the
+device. Nothing waits for it until the seconds are read.
 """
 
 import weakref
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,41 +24,54 @@ from .ranks import Moment, waits
 
 Mark = Moment | torch.cuda.Event
 PHASES = ("data", "forward", "backward", "optimizer", "sync")
-# What else may have come before a mark: computing of the phase that is marked next, and waiting.
-COMPUTED, WAITED = "computed", "waited"
-MOST_MARKS = 100_000  # more than any step has: nobody ends the steps of this model
+MOST_SPANS = 100_000  # more than any step has: nobody ends the steps of this model
 DEPTH = 4  # of tuples, dicts and objects in which a model may return its results
 
 
-class StepTimes:
-    """The marks of one step."""
+class Span(NamedTuple):
+    """A part of a step that belongs to one phase."""
 
-    def __init__(self, marks: list[tuple[str, Mark]]) -> None:
-        self._marks = marks
+    phase: str
+    began: Mark
+    ended: Mark
+    waits: Sequence[tuple[Mark, Mark]]  # in it, on a GPU; on CPUs the marks have the seconds
+
+    def marks(self) -> Iterator[Mark]:
+        return chain((self.began, self.ended), *self.waits)
+
+    def seconds(self) -> tuple[float, float]:
+        """All, and those of them in which this rank waited for others."""
+        taken_s = _between(self.began, self.ended)
+        if self.phase == "sync":
+            return taken_s, taken_s
+        if isinstance(self.began, Moment) and isinstance(self.ended, Moment):
+            return taken_s, self.began.waited_until(self.ended)
+        return taken_s, sum(_between(*wait) for wait in self.waits)
+
+
+class StepTimes:
+    """The spans of one step."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
 
     def seconds(self) -> dict[str, float]:
         """Of each phase, and of the whole `step`; on a GPU this waits for the end of the step.
 
         `sync_in_passes` is the part of `sync` until the end of the last backward pass.
         """
-        for _, mark in self._marks:  # they may be in several streams
+        for mark in {mark for span in self._spans for mark in span.marks()}:
             if not isinstance(mark, Moment):
-                mark.synchronize()
+                mark.synchronize()  # each may be in another stream
         seconds = dict.fromkeys((*PHASES, "sync_in_passes", "step"), 0.0)
-        computed_s = 0.0  # of the phase that is marked next
-        for (_, began), (phase, ended) in pairwise(self._marks):
-            taken_s = _between(began, ended)
-            waited_s = _waited(began, ended)
-            if phase in (WAITED, "sync"):
-                waited_s = taken_s
+        for span in self._spans:
+            taken_s, waited_s = span.seconds()
             seconds["step"] += taken_s
             seconds["sync"] += waited_s
-            computed_s += taken_s - waited_s
-            if phase in PHASES:
-                seconds[phase] += computed_s
-                computed_s = 0.0
-                if phase != "optimizer":
-                    seconds["sync_in_passes"] = seconds["sync"]
+            if span.phase != "sync":
+                seconds[span.phase] += taken_s - waited_s
+            if span.phase != "optimizer":
+                seconds["sync_in_passes"] = seconds["sync"]
         return seconds
 
 
@@ -78,7 +88,7 @@ class StepTimer:
         self._gpu = devices[0] if devices else None
         self._pass = -1  # autograd's number of the last backward pass
         self._is_in_ddp = False
-        self._ended: StepTimes | None = None
+        self._times: StepTimes | None = None  # of the last step
         self._stream: torch.cuda.Stream | None = None  # of the last mark
         self.begin()
         if self._gpu is not None:
@@ -92,30 +102,36 @@ class StepTimer:
 
     def __getstate__(self) -> dict[str, Any]:
         """For the hooks of a copied model; nobody asks a copy for its times."""
-        return {**vars(self), "_marks": [], "_ended": None, "_gpu": None, "_stream": None}
+        nothing: dict[str, Any] = {**dict.fromkeys(("_times", "_gpu", "_stream")), "_waits": []}
+        return {**vars(self), "_ended": waits.now(), "_spans": [], **nothing}
 
     def begin(self) -> None:
         """The step begins now: what came since the end of the last one is no part of it."""
-        self._marks: list[tuple[str, Mark]] = [("", self._now())]
+        self._ended = self._now()  # the last span
+        self._spans: list[Span] = []
+        self._waits: list[tuple[Mark, Mark]] = []  # since then, on a GPU
 
     def end_step(self) -> StepTimes:
         """The step ends now, and the next one begins."""
-        self._mark("optimizer")
-        self._ended = StepTimes(self._marks)
-        self._marks = self._marks[-1:]
-        return self._ended
+        self._end_span("optimizer")
+        self._times, self._spans = StepTimes(self._spans), []
+        return self._times
 
     def take_step(self) -> StepTimes:
         """The step that has ended since the last call; it ends now if nothing else has ended it."""
-        taken = self._ended or self.end_step()
-        self._ended = None
-        return taken
+        times = self._times or self.end_step()
+        self._times = None
+        return times
 
-    def wait(self, *, begins: bool) -> None:
+    def begin_wait(self) -> Mark | None:
         """`waits` calls this on a GPU, where the stream waits and not this process."""
         # FSDP gathers in streams of its own, beside that of the phases.
-        if torch.cuda.current_stream(self._gpu) == self._stream:
-            self._mark(COMPUTED if begins else WAITED)
+        return self._now() if torch.cuda.current_stream(self._gpu) == self._stream else None
+
+    def end_wait(self, began: Mark | None) -> None:
+        """What `begin_wait` has returned began the wait that ends now."""
+        if began is not None and len(self._waits) < MOST_SPANS:
+            self._waits.append((began, self._now()))
 
     def _now(self) -> Mark:
         if self._gpu is None:
@@ -125,45 +141,52 @@ class StepTimer:
         event.record(self._stream)
         return event
 
-    def _mark(self, before: str) -> None:
-        """What came since the last mark was `before`."""
-        if len(self._marks) == MOST_MARKS:
+    def _end_span(self, phase: str) -> None:
+        """What came since the last span was `phase`."""
+        if len(self._spans) == MOST_SPANS:
             self.begin()
-        self._marks.append((before, self._now()))
+        began, self._ended = self._ended, self._now()
+        self._spans.append(Span(phase, began, self._ended, self._waits))
+        self._waits = []
 
     def _called(self, *_: Any) -> None:
         if _trains():
-            self._mark("data")
+            self._end_span("data")
             self._is_in_ddp = True
 
     def _called_by_ddp(self, *_: Any) -> None:
         if self._is_in_ddp and _trains():
-            self._mark("sync")  # it has made buffers equal
+            self._end_span("sync")  # it has made buffers equal
             self._is_in_ddp = False
 
     def _returned(self, _module: nn.Module, _given: Any, result: Any) -> None:
         if not _trains():
             return
-        self._mark("forward")
+        self._end_span("forward")
         self._is_in_ddp = False
         for tensor in _tensors(result):
             if tensor.grad_fn is not None:
                 tensor.register_hook(self._reached)
 
     def _reached(self, _: Tensor) -> None:
-        """A backward pass has reached a result of the model."""
+        """A backward pass has reached a result of the model.
+
+        The autograd engine reports its end: the last gradient of the model need not be the end,
+        since the pass may go on to another model before this one. It calls callbacks in the order
+        in which they were queued: this one, then DDP's, which waits for what it has sent, then the
+        one that is queued last.
+        """
         number = torch._C._current_graph_task_id()
-        if number != self._pass:
-            self._pass = number
-            torch.autograd.Variable._execution_engine.queue_callback(self._computed)
+        if number == self._pass:
+            return
+        self._pass = number
+        queue = torch.autograd.Variable._execution_engine.queue_callback
 
-    def _computed(self) -> None:
-        # not the model's last gradient: the pass may go on, to another model before this one
-        self._mark("backward")
-        torch.autograd.Variable._execution_engine.queue_callback(self._synced)
+        def computed() -> None:
+            self._end_span("backward")
+            queue(lambda: self._end_span("sync"))
 
-    def _synced(self) -> None:
-        self._mark("sync")
+        queue(computed)
 
 
 def _trains() -> bool:
@@ -197,13 +220,6 @@ def _between(began: Mark, ended: Mark) -> float:
     assert not isinstance(began, Moment) and not isinstance(ended, Moment)
     milliseconds: float = began.elapsed_time(ended)
     return milliseconds / 1e3
-
-
-def _waited(began: Mark, ended: Mark) -> float:
-    """What `waits` has added up; on a GPU, waiting has marks of its own."""
-    if isinstance(began, Moment) and isinstance(ended, Moment):
-        return began.waited_until(ended)
-    return 0.0
 
 
 _timers: "weakref.WeakKeyDictionary[nn.Module, StepTimer]" = weakref.WeakKeyDictionary()

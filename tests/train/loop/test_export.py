@@ -14,9 +14,8 @@ from muster.errors import UsageError
 from tests.train.retained import Uncommon
 from tests.train.workers import finish, results_of, start
 from train import score
-from train.loop import export
+from train.loop import build, export
 from train.loop.run import SUMMED_UP
-from train.loop.trainer import Trainer
 from train.records.sinks import Console, History
 from train.records.summary import summarise
 from train.sync.ranks import Ranks
@@ -79,7 +78,7 @@ def scores_of(ranks: Ranks, mode: str, folder: str) -> dict[str, float]:
     """Of the weights in `folder`."""
     config = TrainConfig(task="synthetic", sync=mode, epochs=0, seed=1, device="cpu")
     task, console, cpu = synthetic.build(config), Console(speaks=False), torch.device("cpu")
-    trainer = Trainer(config, ranks, cpu, task, console, Mock(), weights=Path(folder))
+    trainer = build.trainer(config, ranks, cpu, task, console, Mock(), weights=Path(folder))
     return trainer.fit().evaluations[0].metrics
 
 

@@ -32,7 +32,7 @@ def test_gradients_are_clipped_as_torch_does_and_else_not_touched(limit):
     for one in (model, other):
         one.weight.grad = torch.tensor([[3.0, -4.0]])
     version = model.weight.grad._version
-    norm = step(model, max_grad_norm=limit)._clip()
+    norm = step(model, max_grad_norm=limit).clip()
     want = nn.utils.clip_grad_norm_(other.parameters(), limit or math.inf)
     assert norm.item() == want.item() == 5.0
     assert torch.equal(model.weight.grad, other.weight.grad)
@@ -43,5 +43,5 @@ def test_nan_norm_makes_every_gradient_nan():
     model = nn.Linear(2, 1)
     model.weight.grad = torch.tensor([[math.nan, 1.0]])
     model.bias.grad = torch.ones(1)
-    assert step(model, max_grad_norm=1.0)._clip().isnan()
+    assert step(model, max_grad_norm=1.0).clip().isnan()
     assert model.bias.grad.isnan()

@@ -117,7 +117,9 @@ class Fsdp(ShardedSync):
         for param in module.parameters():
             if not isinstance(param, DTensor):
                 param.data = param.data.contiguous()  # fully_shard requires it
+        kind = type(module).__name__
         unit: FSDPModule = fully_shard(module, mesh=mesh)
+        type(unit).__name__ = kind  # torch derives a class; some models save the name of theirs
         parts = list(module.parameters())
         unit.unshard()
         for part, in_passes in zip(parts, module.parameters(), strict=True):
@@ -168,16 +170,11 @@ class Fsdp(ShardedSync):
             for name, param in module._parameters.items()
             if param in values
         ]
-        kinds = [type(unit) for unit in self._units] if values else []
         for module, name, param in split:
             module._parameters[name] = values[param]
-        for unit, kind in zip(self._units, kinds, strict=False):
-            unit.__class__ = kind.__bases__[1]  # some models save the name of their class
         try:
             yield
         finally:
-            for unit, kind in zip(self._units, kinds, strict=False):
-                unit.__class__ = kind
             for module, name, param in split:
                 module._parameters[name] = param
 
