@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import torch
 
 from configs.settings.train import TrainConfig
+from tests.train.retained import trainer_with_records
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
@@ -25,7 +26,8 @@ from train.worker import end_process
 
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
-    return Trainer(config, ranks, torch.device("cpu"), task, Console(speaks=False), Mock())
+    cpu, console = torch.device("cpu"), Console(speaks=False)
+    return trainer_with_records(config, ranks, cpu, task, console, Mock())
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
