@@ -117,8 +117,6 @@ def prepared(
             )
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
-        if metrics is not None:
-            closing.callback(metrics.close)
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         closing.callback(sinks.close)
         place = "/".join(peers.workers[ranks.rank].place)
