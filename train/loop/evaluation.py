@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
@@ -18,7 +17,7 @@ from train.loop.state import TrainingState
 from train.loop.step import to_device
 from train.model import rng
 from train.records.schema import EvalRecord
-from train.sync.ranks import HostCopy, Ranks, waits
+from train.sync.ranks import HostCopy, waits
 from train.tasks.base import Batch, Datasets, Output, Samples, Task
 
 CPU = torch.device("cpu")
@@ -91,7 +90,6 @@ def _evaluate_set(
     more: TaskMetrics | None,
 ) -> SetResult:
     """Each rank counts its own samples; the counts of all ranks are added up."""
-    ranks = state.grad_sync.ranks
     metric = task.metric(samples)
     collected = Predictions()
     # of each part of the loss: its sum over units, and their number
@@ -100,24 +98,25 @@ def _evaluate_set(
     predict_s = metric_s = 0.0
     lengths = lengths_of(task, samples) if config.length_balance else []
     loading = waits.now()
-    for one in passes(state, samples, task.collate, task.forward, config, lengths):
-        logits, loss = one.logits.wait(), one.loss.wait()  # where a GPU computes, this waits for it
+    of_samples = passes(state, samples, task.collate, task.forward, config, lengths)
+    for positions, loaded, loss, copied in of_samples:
+        logits = copied.wait()  # where a GPU computes, this waits for it
         predicted = waits.now()
         predict_s += loading.computed_until(predicted)
-        batch = to_device(one.batch, state.model, CPU)
+        batch = to_device(loaded, state.model, CPU)
         units = task.units(batch)
-        counted = torch.tensor([len(one.positions)]) if units is None else units
-        sums += torch.stack([loss * counted, counted])
-        metric.update(logits, batch["labels"], torch.tensor(one.positions))
+        counted = torch.tensor([len(positions)]) if units is None else units
+        sums += torch.stack([loss.wait() * counted, counted])
+        metric.update(logits, batch["labels"], torch.tensor(positions))
         if more is not None:
-            collected.add(*task.predictions(logits, batch["labels"]), one.positions)
-        local_samples += len(one.positions)
+            collected.add(*task.predictions(logits, batch["labels"]), positions)
+        local_samples += len(positions)
         loading = waits.now()
         metric_s += predicted.computed_until(loading)
     predict_s += loading.computed_until(waits.now())
-    device = next(state.model.parameters()).device
-    total = torch.cat([metric.state.flatten(), sums.flatten()]).to(device)
-    total = waits.during(_added_up, total, ranks)
+    local = torch.cat([metric.state.flatten(), sums.flatten()])
+    local = local.to(next(state.model.parameters()).device)
+    total = waits.during(lambda: state.grad_sync.ranks.all_reduce(local).cpu())
     added = waits.now()
     metric.state = total[: metric.state.numel()].view_as(metric.state)
     scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
@@ -172,11 +171,6 @@ def passes(
 
     model.eval()
     return feed.one_late(computed(), device)
-
-
-def _added_up(counts: Tensor, ranks: Ranks) -> Tensor:
-    """Of all ranks, on the CPU."""
-    return ranks.all_reduce(counts, dist.ReduceOp.SUM).cpu()
 
 
 def require_metric(

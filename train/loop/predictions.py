@@ -61,6 +61,6 @@ def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
     rows = range(len(unlabelled.keys))  # a sample is its row
     collate = functools.partial(task.batch_of, unlabelled)
     answers: list[tuple[int, str]] = []
-    for one in passes(trainer.state, rows, collate, forward, trainer.config):
-        answers += zip(one.positions, task.answers(one.logits.wait()), strict=True)
+    for positions, _, _, logits in passes(trainer.state, rows, collate, forward, trainer.config):
+        answers += zip(positions, task.answers(logits.wait()), strict=True)
     return answers
