@@ -504,9 +504,9 @@ def evaluate(
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
     Every rank of torch's default group must call it with its own samples: any number of them, also
-    none. Without a group the process is a single rank. All samples are gathered on every rank for a
-    moment, through gloo and CPU memory; then all ranks wait for rank 0, which computes. So it waits
-    for the device if samples lie there. (`my_metric.py` is that of docs/library.md.)
+    none. Without a group the process is a single rank. Rank 0 receives all samples, through gloo
+    and CPU memory, and all ranks wait while it computes. So it waits for the device if samples lie
+    there. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}

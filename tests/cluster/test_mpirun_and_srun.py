@@ -14,7 +14,6 @@ from tests.cluster.ways import cancel_all
 from tests.pages import WHOLE_LOOP
 from tests.preload import interpreter
 from tests.required import need
-from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import read_json, records
 
 pytestmark = pytest.mark.slow
@@ -56,7 +55,7 @@ def mpirun(cluster, words):
 
 
 def course(folder: Path) -> list[str]:
-    where = ["--data-dir", str(write_cifar(folder)), "--logs-dir", str(folder / "logs")]
+    where = ["--data-dir=generated", "--train-samples=40", "--logs-dir", str(folder / "logs")]
     return ["train/main.py", *where, *SHORT, "--batch-size=20", "--evaluate=never"]
 
 

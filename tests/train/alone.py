@@ -5,13 +5,14 @@ from typing import Any
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from tests.train.retained import run
+from tests.train.retained import FullHistory, run
 from train.loop.trainer import Trainer
-from train.records.sinks import History
 from train.tasks.base import Task
 
 
-def train(config: TrainConfig, folder: Path, task: Task | None = None) -> tuple[History, Trainer]:
+def train(
+    config: TrainConfig, folder: Path, task: Task | None = None
+) -> tuple[FullHistory, Trainer]:
     """Train to the end; records go into the folder `run` of `folder`."""
     task = task or plugins.load("train.tasks", config.task)(config)
     task.prepare()

@@ -13,10 +13,10 @@ from unittest.mock import Mock
 import torch
 
 from configs.settings.train import TrainConfig
+from tests.train.retained import trainer_with_records
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop import build
 from train.loop.trainer import Trainer
 from train.records.sinks import Console
 from train.sync.ranks import Ranks, current_ranks
@@ -26,7 +26,8 @@ from train.worker import end_process
 
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
-    return build.trainer(config, ranks, torch.device("cpu"), task, Console(speaks=False), Mock())
+    cpu, console = torch.device("cpu"), Console(speaks=False)
+    return trainer_with_records(config, ranks, cpu, task, console, Mock())
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from configs.settings.train import TrainConfig
 from train.checkpoints import storage
 from train.loop import build
 from train.loop.trainer import Trainer
+from train.records.schema import StepRecord
 from train.records.sinks import Console, History, Sinks
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
@@ -37,6 +40,24 @@ class Lines(Console):
 
     def line(self, text: str) -> None:
         self.lines.append(text)
+
+
+class FullHistory(History):
+    """Keeps the record of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[StepRecord] = []
+
+    def add(self, record: StepRecord) -> None:
+        super().add(record)
+        self.steps.append(record)
+
+
+def trainer_with_records(*given: Any, **named: Any) -> Trainer:
+    """A `Trainer` whose history is a `FullHistory`."""
+    with patch("train.loop.build.History", FullHistory):
+        return build.trainer(*given, **named)
 
 
 class Uncommon(synthetic.Synthetic):
@@ -81,7 +102,7 @@ def run(
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     task = task or synthetic.build(config)
     writes = ranks.rank == 0
-    trainer = build.trainer(
+    trainer = trainer_with_records(
         config, ranks, device, task, console, sinks, folder=folder, writes=writes
     )
     if at_step is not None:
@@ -118,7 +139,7 @@ def bits(trainer: Trainer) -> list[bytes]:
     return [part[key] for part in parts for key in sorted(part)]
 
 
-def losses(history: History) -> list[float]:
+def losses(history: FullHistory) -> list[float]:
     return [record.loss for record in history.steps]
 
 

@@ -165,16 +165,18 @@ def meeting_point(
         return
     others = (address for _, address in interfaces() if not address.startswith(NOT_FROM_OTHERS))
     address = "127.0.0.1" if len(ranks) == size else next(others, "127.0.0.1")
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    if kind == "file":
-        _write(Path(place), f"{address} {port}\n")
-    try:
-        yield address, port
-    finally:
+    with socket.socket() as reserved:
+        # Rank 0's store may bind it as well, since both allow that; no other program is given it.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        port = reserved.getsockname()[1]
         if kind == "file":
-            Path(place).unlink(missing_ok=True)
+            _write(Path(place), f"{address} {port}\n")
+        try:
+            yield address, port
+        finally:
+            if kind == "file":
+                Path(place).unlink(missing_ok=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -138,6 +138,26 @@ def of_each(world_size: int, act: Callable[[], T], patience_s: float | None = No
     return [value for value, _ in outcomes]
 
 
+def gather_on_first(rank: int, world_size: int, act: Callable[[], T]) -> list[T]:
+    """The result of `act` on each rank, on rank 0; the others receive lengths alone, and return [].
+
+    It raises like `of_each`.
+    """
+    if world_size == 1:
+        return [act()]
+    local = list[Tensor]()
+
+    def encode() -> int:
+        local.append(encoded(act()))
+        return len(local[0])
+
+    lengths = of_each(world_size, encode)
+    padded = torch.zeros(max(lengths), dtype=torch.uint8)
+    padded[: lengths[rank]] = local[0]
+    rows = collect(rank, world_size, 0, padded)
+    return [_value_of(peer, row[: lengths[peer]]) for peer, row in enumerate(rows)]
+
+
 def of_first(
     rank: int, world_size: int, act: Callable[[], T], patience_s: float | None = None
 ) -> T:

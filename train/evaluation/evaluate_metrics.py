@@ -1,9 +1,8 @@
 """Any metric of `evaluate` on any number of ranks, with the result of a single process.
 
-The samples of all ranks are gathered once, in the order of ranks. The module computes on rank 0, in
-memory, while the others wait; all ranks get its result. No file is shared, and no lock is
-taken. Only rank 0 needs the module. Samples travel between the ranks of this one job as JSON and
-tensors, through gloo and CPU memory.
+Rank 0 gathers the samples of all ranks, in their order, loads the module and computes in memory,
+while the others wait; all ranks get its result. Samples travel as JSON, through gloo and CPU
+memory. Only rank 0 needs the module.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
-from ..distributed.agreement import gather, of_first
+from ..distributed.agreement import gather_on_first, of_first
 from ..model import rng
-from ..sync.ranks import Ranks, current_ranks
-from .metric_modules import ModuleFolder, in_memory
+from ..sync.ranks import current_ranks
+from .metric_modules import in_memory, load
 
 POSITIONS = "positions"
 Columns = dict[str, list[Any]]  # one entry per sample
@@ -36,9 +35,9 @@ def evaluate(
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
     Every rank of torch's default group must call it with its own samples: any number of them, also
-    none. Without a group the process is a single rank. All samples are gathered on every rank for a
-    moment, through gloo and CPU memory; then all ranks wait for rank 0, which computes. So it waits
-    for the device if samples lie there. (`my_metric.py` is that of docs/library.md.)
+    none. Without a group the process is a single rank. Rank 0 receives all samples, through gloo
+    and CPU memory, and all ranks wait while it computes. So it waits for the device if samples lie
+    there. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}
@@ -63,34 +62,26 @@ def evaluate(
     ranks = current_ranks()
     place = ranks.rank, ranks.world_size
     columns = {"predictions": predictions, "references": references} | more
-    with ExitStack() as cleanup:
+    with ExitStack() as restored:
         loaded = list[Any]()
 
-        def load() -> list[str]:
-            folder = ModuleFolder()
-            cleanup.callback(folder.close)
-            module_or_modules = _load(metric, config_name, folder)
-            modules = getattr(module_or_modules, "evaluation_modules", [module_or_modules])
+        def load_metric() -> list[str]:
+            loaded.append(_load(metric, config_name))
+            modules = getattr(loaded[0], "evaluation_modules", loaded)
             for module in modules:
-                cleanup.enter_context(in_memory(module))
-            loaded.append(module_or_modules)
+                restored.enter_context(in_memory(module))
             columns_taken = [name for module in modules for name in module._feature_names()]
             return list(dict.fromkeys(columns_taken))
 
-        names = of_first(*place, load)
+        names = of_first(*place, load_metric)
         local = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
-        parts = _gather_on_first(ranks, local)
+
+        def given() -> Columns:
+            return {name: _as_list(values) for name, values in local.items() if values is not None}
+
+        parts = gather_on_first(*place, given)
         return dict(of_first(*place, lambda: _compute(loaded[0], parts, names, arguments)))
-
-
-def _gather_on_first(ranks: Ranks, local: Mapping[str, Any]) -> list[Columns]:
-    """The columns of each rank, in the order of ranks, on rank 0; [] on the others."""
-    sent = {name: _as_list(values) for name, values in local.items() if values is not None}
-    if ranks.world_size == 1:
-        return [sent]
-    parts = gather(ranks.world_size, sent)
-    return parts if ranks.rank == 0 else []
 
 
 def _compute(
@@ -158,12 +149,12 @@ def _as_list(values: Any) -> list[Any]:
     return list(entries)
 
 
-def _load(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
+def _load(metric: Any, config_name: str | None) -> Any:
     """The module that computes `metric`, or several as `evaluate.combine` returns them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load_module(module: Any) -> Any:
-        return folder.load(module, config_name) if isinstance(module, str) else module
+        return load(module, config_name) if isinstance(module, str) else module
 
     if isinstance(metric, Mapping):
         return combine({name: load_module(module) for name, module in metric.items()})

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from muster.errors import UsageError
 from ..distributed.agreement import of_first
 from ..sync.ranks import Ranks
 from .evaluate_metrics import POSITIONS, evaluate
-from .metric_modules import ModuleFolder
+from .metric_modules import load
 
 COLUMNS = ("predictions", "references")
 
@@ -48,7 +47,6 @@ class TaskMetrics:
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
-        self._cleanup = ExitStack()
         self._modules = list[Any]()  # of rank 0
         self._reported = set[str]()
         self.messages: list[str] = []  # each to be printed once
@@ -76,28 +74,20 @@ class TaskMetrics:
                 numbers.update(self._numbers(f"{name}_{key}" if keys[key] > 1 else key, value))
         return numbers
 
-    def close(self) -> None:
-        """Remove the folder from which the modules were loaded."""
-        self._cleanup.close()
-
     def _load(self, text: str) -> list[tuple[str, Mapping[str, Any]]]:
         """A label for each module, unlike all others, and the arguments of its `compute`.
 
         Modules of the same name get a number behind it, as with `evaluate.combine`.
         """
         wanted = parse_metrics(text)
-        with ExitStack() as cleanup:
-            folder = ModuleFolder()
-            cleanup.callback(folder.close)
-            for metric in wanted:
-                module = folder.load(metric.name, metric.config_name)
-                if other := [name for name in module._feature_names() if name not in COLUMNS]:
-                    raise UsageError(
-                        f"--metrics {metric.name}: it takes {', '.join(other)}, but a task has "
-                        f"{' and '.join(COLUMNS)} only"
-                    )
-                self._modules.append(module)
-            self._cleanup = cleanup.pop_all()
+        for metric in wanted:
+            module = load(metric.name, metric.config_name)
+            if other := [name for name in module._feature_names() if name not in COLUMNS]:
+                raise UsageError(
+                    f"--metrics {metric.name}: it takes {', '.join(other)}, but a task has "
+                    f"{' and '.join(COLUMNS)} only"
+                )
+            self._modules.append(module)
         names = [module.name for module in self._modules]
         labels = [
             f"{name}_{names[:index].count(name)}" if names.count(name) > 1 else name

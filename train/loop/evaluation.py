@@ -1,12 +1,11 @@
 """Evaluate over all ranks, each sample once; only --metrics exchange more than counts."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from configs.settings.train import TrainConfig
@@ -18,12 +17,30 @@ from train.loop.state import TrainingState
 from train.loop.step import to_device
 from train.model import rng
 from train.records.schema import EvalRecord
-from train.sync.ranks import HostCopy, Ranks, waits
-from train.tasks.base import Batch, Datasets, Samples, Task
+from train.sync.ranks import HostCopy, waits
+from train.tasks.base import Batch, Datasets, Output, Samples, Task
 
 CPU = torch.device("cpu")
 ANY_SAMPLE = [0]  # for a pass that only other ranks need
 FEW = 4  # samples with which the names of metrics are found
+
+
+class Pass(NamedTuple):
+    """One batch of n samples on the host, and what the model has made of it."""
+
+    positions: list[int]  # n, in the whole set
+    batch: Batch
+    loss: HostCopy  # float64 (parts,)
+    logits: HostCopy  # (n, ...)
+
+
+class SetResult(NamedTuple):
+    """Scores of one evaluation set, the same on all ranks; samples and seconds are this rank's."""
+
+    scores: dict[str, float]
+    local_samples: int
+    predict_s: float
+    metric_s: float
 
 
 @torch.no_grad()
@@ -39,106 +56,121 @@ def evaluate(
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
-    Every rank must call it. `step` and `epoch` are those of the record. The all_reduce sums a few
-    numbers; no shared file or lock is needed. `more` are metrics of the library `evaluate`; rank 0
-    collects their input from all ranks. The model is used without a sync mode's wrapper, since
-    DDP's cannot run if ranks have different numbers of batches. In a sync mode that needs equally
-    many, a rank with fewer repeats a sample, uncounted.
+    Every rank must call it. `step` and `epoch` are those of the record. `more` are metrics of the
+    library `evaluate`; rank 0 collects their input from all ranks.
     """
-    model = state.model
     ranks = state.grad_sync.ranks
-    device = next(model.parameters()).device
     began = waits.now()
-    predict_s = metric_s = 0.0
-    model.eval()
-    metrics: dict[str, float] = {}
-    local_samples = 0
-    for name, samples in datasets.evaluation.items():
-        metric = task.metric(samples)
-        collected = Predictions()
-        lengths = lengths_of(task, samples) if config.length_balance else []
-        positions, ahead = itertools.tee(
-            evaluation_indices(
-                len(samples),
-                ranks.rank,
-                ranks.world_size,
-                config.eval_batch_size,
-                lengths,
-                same_passes=state.grad_sync.same_passes,
-            )
-        )
-        batches = feed.loader(
-            samples,
-            (indices or ANY_SAMPLE for indices in ahead),
-            task.collate,
-            config,
-            device,
-            torch.Generator(),  # its own: it draws a number, and dropout's would go on
-        )
-        losses: list[Tensor] = []  # of each batch, by part of the loss, on the device
-        counts: list[Tensor] = []  # and the units that they are means over
-
-        loading = waits.now()
-        for indices, batch, copied in feed.one_late(
-            _passes(task, state, zip(positions, batches, strict=True), losses), device
-        ):
-            logits = copied.wait()  # where a GPU computes, this waits for it
-            predicted = waits.now()
-            predict_s += loading.computed_until(predicted)
-            units = task.units(batch)
-            counts.append(torch.tensor([len(indices)]) if units is None else units.cpu())
-            labels = batch["labels"].cpu()
-            metric.update(logits, labels, torch.tensor(indices))
-            if more is not None:
-                collected.add(*task.predictions(logits, labels), indices)
-            local_samples += len(indices)
-            loading = waits.now()
-            metric_s += predicted.computed_until(loading)
-        # for each part of the loss: its sum, and the number of units in the sum
-        sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
-        means = torch.stack(losses).cpu() if losses else ()
-        for mean, units in zip(means, counts, strict=True):
-            sums += torch.stack([mean * units, units])
-        predict_s += loading.computed_until(waits.now())
-        total = torch.cat([metric.state.flatten(), sums.flatten()])
-        total = waits.during(_added_up, total.to(device), ranks)
-        counted = waits.now()
-        metric.state = total[: metric.state.numel()].view_as(metric.state)
-        scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
-        if more is not None:
-            scores |= more.compute(collected, scores)
-        metric_s += counted.computed_until(waits.now())
-        metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
+    results = {
+        name: _evaluate_set(task, samples, state, config, more)
+        for name, samples in datasets.evaluation.items()
+    }
     ended = waits.now()
     return EvalRecord(
         step=step, epoch=epoch, rank=ranks.rank,
-        samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
-        eval_s=ended.at_s - began.at_s, metrics=metrics,
-        predict_s=predict_s, metric_s=metric_s, sync_s=began.waited_until(ended),
+        samples=sum(map(len, datasets.evaluation.values())),
+        local_samples=sum(result.local_samples for result in results.values()),
+        eval_s=ended.at_s - began.at_s,
+        metrics={
+            f"{key}_{name}" if name else key: value
+            for name, result in results.items()
+            for key, value in result.scores.items()
+        },
+        predict_s=sum(result.predict_s for result in results.values()),
+        metric_s=sum(result.metric_s for result in results.values()),
+        sync_s=began.waited_until(ended),
     )  # fmt: skip
 
 
-def _passes(
+def _evaluate_set(
     task: Task,
+    samples: Samples,
     state: TrainingState,
-    loaded: Iterable[tuple[list[int], Batch]],
-    losses: list[Tensor],
-) -> Iterator[tuple[list[int], Batch, HostCopy]]:
-    """Of each batch that counts: its samples, it on the host, and its logits; `losses` grows."""
-    device = next(state.model.parameters()).device
-    for indices, own in loaded:
-        with state.precision.autocast():
-            batch = to_device(own, state.model, device)
-            output = task.forward(state.model, batch)
-        if indices:
-            losses.append(output.loss.detach().double().reshape(-1))
-            on_host = batch if device.type == "cpu" else to_device(own, state.model, CPU)
-            yield indices, on_host, HostCopy(output.logits.float())
+    config: TrainConfig,
+    more: TaskMetrics | None,
+) -> SetResult:
+    """Each rank counts its own samples; the counts of all ranks are added up."""
+    metric = task.metric(samples)
+    collected = Predictions()
+    # of each part of the loss: its sum over units, and their number
+    sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
+    local_samples = 0
+    predict_s = metric_s = 0.0
+    lengths = lengths_of(task, samples) if config.length_balance else []
+    loading = waits.now()
+    of_samples = passes(state, samples, task.collate, task.forward, config, lengths)
+    for positions, loaded, loss, copied in of_samples:
+        logits = copied.wait()  # where a GPU computes, this waits for it
+        predicted = waits.now()
+        predict_s += loading.computed_until(predicted)
+        batch = to_device(loaded, state.model, CPU)
+        units = task.units(batch)
+        counted = torch.tensor([len(positions)]) if units is None else units
+        sums += torch.stack([loss.wait() * counted, counted])
+        metric.update(logits, batch["labels"], torch.tensor(positions))
+        if more is not None:
+            collected.add(*task.predictions(logits, batch["labels"]), positions)
+        local_samples += len(positions)
+        loading = waits.now()
+        metric_s += predicted.computed_until(loading)
+    predict_s += loading.computed_until(waits.now())
+    local = torch.cat([metric.state.flatten(), sums.flatten()])
+    local = local.to(next(state.model.parameters()).device)
+    total = waits.during(lambda: state.grad_sync.ranks.all_reduce(local).cpu())
+    added = waits.now()
+    metric.state = total[: metric.state.numel()].view_as(metric.state)
+    scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+    if more is not None:
+        scores |= more.compute(collected, scores)
+    metric_s += added.computed_until(waits.now())
+    return SetResult(scores, local_samples, predict_s, metric_s)
 
 
-def _added_up(counts: Tensor, ranks: Ranks) -> Tensor:
-    """Of all ranks, on the CPU."""
-    return ranks.all_reduce(counts, dist.ReduceOp.SUM).cpu()
+def passes(
+    state: TrainingState,
+    samples: Any,
+    collate: Callable[[Any], Batch],
+    forward: Callable[[nn.Module, Batch], Output],
+    config: TrainConfig,
+    lengths: Sequence[int] = (),
+) -> Iterator[Pass]:
+    """This rank's part of `samples`, a batch at a time; over all ranks, each sample once.
+
+    The model is used without a sync mode's wrapper, since DDP's cannot run if ranks have different
+    numbers of batches. In a sync mode that needs equally many, a rank with fewer repeats a sample,
+    which is not among the results.
+    """
+    model, ranks = state.model, state.grad_sync.ranks
+    device = next(model.parameters()).device
+    parts = list(
+        evaluation_indices(
+            len(samples),
+            ranks.rank,
+            ranks.world_size,
+            config.eval_batch_size,
+            lengths,
+            same_passes=state.grad_sync.same_passes,
+        )
+    )
+    batches = feed.loader(
+        samples,
+        [positions or ANY_SAMPLE for positions in parts],
+        collate,
+        config,
+        device,
+        torch.Generator(),  # its own: it draws a number, and dropout's would go on
+    )
+
+    def computed() -> Iterator[Pass]:
+        for positions, batch in zip(parts, batches, strict=True):
+            with state.precision.autocast():
+                output = forward(model, to_device(batch, model, device))
+            if positions:
+                loss = output.loss.double().reshape(-1)
+                yield Pass(positions, batch, HostCopy(loss), HostCopy(output.logits.float()))
+
+    model.eval()
+    return feed.one_late(computed(), device)
 
 
 def require_metric(

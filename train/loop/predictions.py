@@ -1,24 +1,21 @@
 """Predict the labels of sets that have none, over all ranks; written as GLUE's site takes them."""
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from muster import run_files
 from muster.errors import UsageError
 from muster.writing import write_text
-from train.batches.plan import evaluation_indices
 from train.checkpoints.exchange import gather
 from train.distributed.agreement import of_each
-from train.loop import feed
-from train.loop.evaluation import ANY_SAMPLE
-from train.loop.step import to_device
+from train.loop.evaluation import passes
 from train.loop.trainer import Trainer
-from train.sync.ranks import HostCopy
-from train.tasks.base import PredictingTask, Unlabelled
+from train.tasks.base import Batch, Output, PredictingTask, Unlabelled
 
 
 def unlabelled_sets(trainer: Trainer) -> dict[str, Unlabelled]:
@@ -56,34 +53,14 @@ def write_predictions(
 @torch.no_grad()
 def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
     """The row and the prediction of each sample of this rank's part."""
-    ranks = trainer.ranks
-    state = trainer.state
-    task = trainer.task
-    assert isinstance(task, PredictingTask)
-    batch_size = trainer.config.eval_batch_size
-    size = len(unlabelled.keys)
-    parts = evaluation_indices(
-        size, ranks.rank, ranks.world_size, batch_size, same_passes=trainer.grad_sync.same_passes
-    )
-    parts, ahead = itertools.tee(parts)
-    batches = feed.loader(
-        range(size),  # a sample is its row
-        (rows or ANY_SAMPLE for rows in ahead),
-        functools.partial(task.batch_of, unlabelled),
-        trainer.config,
-        trainer.device,
-        torch.Generator(),
-    )
+    task: Any = trainer.task
 
-    def passes() -> Iterator[tuple[list[int], HostCopy]]:
-        for rows, batch in zip(parts, batches, strict=True):
-            with state.precision.autocast():
-                logits = task.logits(state.model, to_device(batch, state.model, trainer.device))
-            if rows:
-                yield rows, HostCopy(logits.float())
+    def forward(model: nn.Module, batch: Batch) -> Output:
+        return Output(torch.zeros(()), task.logits(model, batch))  # without labels, without loss
 
-    state.model.eval()
+    rows = range(len(unlabelled.keys))  # a sample is its row
+    collate = functools.partial(task.batch_of, unlabelled)
     answers: list[tuple[int, str]] = []
-    for rows, logits in feed.one_late(passes(), trainer.device):
-        answers += zip(rows, task.answers(logits.wait()), strict=True)
+    for positions, _, _, logits in passes(trainer.state, rows, collate, forward, trainer.config):
+        answers += zip(positions, task.answers(logits.wait()), strict=True)
     return answers

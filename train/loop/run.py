@@ -66,7 +66,7 @@ def _write_results(trainer: Trainer, history: History, run_dir: Path, *, saves: 
     settings = {name: getattr(config, name) for name in SUMMED_UP}
     settings["world_size"] = trainer.ranks.world_size
     settings["train_samples"] = len(trainer.datasets.train)  # in one epoch
-    totals = summary.summarise(settings, history)
+    totals = summary.summarise(settings, history, trainer.completed)
     write_json(run_files.SUMMARY.path(run_dir), totals)
     if saves:
         folder = run_files.MODEL.path(run_dir)
@@ -117,8 +117,6 @@ def prepared(
             )
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
-        if metrics is not None:
-            closing.callback(metrics.close)
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         closing.callback(sinks.close)
         place = "/".join(peers.workers[ranks.rank].place)

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, S
 
 FIRST_LOSSES = 5  # printed one by one, as in the courses
 LINE_S = 10.0  # at a terminal no longer than about this without a line
-RECENT_STEPS = 1000  # the most that --split auto uses
 TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT = 1
@@ -128,9 +126,9 @@ class History:
     """
 
     first_losses: list[float] = field(default_factory=list)
-    count: int = 0  # of steps
+    count: int = 0  # of steps, since this start
     sums: dict[str, float] = field(default_factory=dict)  # of `TIMED`
-    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    last_loss: float | None = None  # of a batch; None if no step was left to do
     evaluations: list[EvalRecord] = field(default_factory=list)
     total_s: float = 0.0  # of steps, evaluations and checkpoints, since this start
 
@@ -139,7 +137,7 @@ class History:
         before = self.sums if self.count > 1 else {}  # until then the sums hold the first step
         self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
         self.count += 1
-        self.steps.append(record)
+        self.last_loss = record.loss
         if record.step <= FIRST_LOSSES:
             self.first_losses.append(record.loss)
 

@@ -7,18 +7,19 @@ from .schema import PHASES
 from .sinks import History
 
 
-def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
+def summarise(settings: Mapping[str, Any], history: History, steps: int) -> dict[str, Any]:
     """`settings`, and rank 0's results; the last metrics have their own names (`accuracy`, ...).
+
+    `steps` counts those before a resumed run's start too; only steps since then are timed.
 
     `epoch_s` is the time for all of `train_samples` at the rate of the timed steps.
     """
     evaluations = history.evaluations
-    last = history.steps[-1] if history.steps else None
     summary: dict[str, Any] = {
         **settings,
-        "steps": history.count,
+        "steps": steps,
         "first_losses": list(history.first_losses),
-        "last_batch_loss": last.loss if last is not None else None,
+        "last_batch_loss": history.last_loss,
         "evaluations": [
             {"epoch": evaluation.epoch, "step": evaluation.step, **evaluation.metrics}
             for evaluation in evaluations

@@ -26,31 +26,16 @@ class Watched(NamedTuple):
         changed: Tensor = (now != before).any()
         return changed.to(device)
 
-    @property
-    def is_whole(self) -> bool:
-        return not (self.before.is_floating_point() or self.before.is_complex())
-
-    def numbers(self) -> Tensor:
-        """What is averaged, in float64: its values, or how much whole numbers have changed."""
-        now: Tensor = self.own[self.name].data
-        if self.is_whole:
-            return (now.long() - self.before.long()).double()
-        return (torch.view_as_real(now) if now.is_complex() else now).double()
-
-    def take(self, mean: Tensor) -> None:
-        """Give it the mean of what `numbers` has returned on all ranks."""
-        now = self.own[self.name].data  # by `data`, so that a retained graph stays valid
-        if self.is_whole:
-            now.copy_(self.before.long() + mean.round().long())
-        else:
-            (torch.view_as_real(now) if now.is_complex() else now).copy_(mean)
-        self.before.copy_(now)
+    def values(self) -> Tensor:
+        """Its values now, as real numbers."""
+        now: Tensor = self.own[self.name].data  # by `data`, so that a retained graph stays valid
+        return torch.view_as_real(now) if now.is_complex() else now
 
 
 class Buffers:
     """Average over the ranks each buffer that a step has changed on some rank.
 
-    Whole numbers change by the mean of their changes, rounded; so do those of true and false.
+    Whole numbers, and those of true and false, become rank 0's.
 
     Where there are any to watch, a step calls `marks`, lets the ranks exchange these, and calls
     `average`. Constants are found by comparing with a copy of the last step's values: a version
@@ -87,6 +72,9 @@ class Buffers:
     def average(self, share: float, marks: Tensor) -> None:
         """Make changed buffers their mean over ranks, weighted by samples: the same bits on all.
 
+        Beside the all_reduce of the means, rank 0's whole numbers are broadcast if some have
+        changed.
+
         `marks` are those of all ranks, (world_size, buffers). `share` is this rank's part of the
         global batch; the sum over all ranks is one. A rank without samples adds zeros, whatever its
         dummy batch left in its buffers.
@@ -95,13 +83,18 @@ class Buffers:
         changed = [
             watched for watched, mark in zip(self.watched, maxima, strict=True) if mark == CHANGED
         ]
-        if changed:
+        values = [watched.values() for watched in changed]
+        if real := [value for value in values if value.is_floating_point()]:
             # in float64, so that shares of equal numbers add up to that number exactly
-            numbers = [watched.numbers() for watched in changed]
-            flat = flatten(numbers)
+            flat = flatten([value.double() for value in real])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
-            unflatten(self._ranks.all_reduce(flat), numbers)
-            for watched, mean in zip(changed, numbers, strict=True):
-                watched.take(mean)
+            unflatten(self._ranks.all_reduce(flat), real)
+        if whole := [value for value in values if not value.is_floating_point()]:
+            numbers = [value.long() for value in whole]  # gloo does not send every type
+            self._ranks.broadcast(numbers)
+            for value, number in zip(whole, numbers, strict=True):
+                value.copy_(number)
+        for watched in changed:
+            watched.before.copy_(watched.own[watched.name])
         seen = zip(self.watched, maxima, strict=True)
         self.watched = [watched for watched, mark in seen if mark != RESHAPED]

@@ -15,13 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import distributed_c10d
 
 from muster.errors import UsageError
 
@@ -156,15 +154,15 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """The device on which the group's backend needs its tensors."""
-        if dist.is_initialized() and not backend_of(torch.device("cpu"), self.group):
-            return self._gpu
-        return torch.device("cpu")
+        """The device on which the group's backend needs its tensors.
 
-    @cached_property
-    def _gpu(self) -> torch.device:
-        bound = getattr(self.group or dist.group.WORLD, "bound_device_id", None)
-        return bound or own_gpu()
+        Raises:
+            UsageError: that is a GPU, and this process has chosen none of several.
+        """
+        if dist.is_initialized() and not backend_of(torch.device("cpu"), self.group):
+            bound = getattr(self.group or dist.group.WORLD, "bound_device_id", None)
+            return bound or chosen_gpu()
+        return torch.device("cpu")
 
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
@@ -199,48 +197,50 @@ class Ranks:
         return waits.during(collective, *given, **named)
 
     def own_group(self, timeout_s: float) -> dist.ProcessGroup:
-        """A new group of the same ranks; collective among these alone.
+        """A new group of the same ranks, which are all ranks; collective.
 
         Collectives of one group are matched by their order. Collectives that run beside those of
         another group need a group of their own.
+
+        Raises:
+            UsageError: the group lacks ranks.
         """
-        members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
-        options: dict[str, Any] = {
-            "backend": dist.get_backend(self.group), "timeout": timedelta(seconds=timeout_s),
-        }  # fmt: skip
-        made: dist.ProcessGroup
-        if len(members) == dist.get_world_size():
-            made = dist.new_group(members, **options)
-            return made
-        # torch names a group that only its members make by how many groups a process is in, which
-        # may differ among them. So a process in fewer groups first joins others, alone.
-        count = torch.tensor([len(distributed_c10d._world.pg_names)], device=self.device)
-        missing = self.all_reduce(count.clone(), dist.ReduceOp.MAX) - count
-        alone = [
-            dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
-            for _ in range(int(missing))
-        ]
-        made = dist.new_group(members, use_local_synchronization=True, **options)
-        for group in alone:
-            dist.destroy_process_group(group)
-        return made
+        self.require_all()
+        backend = dist.get_backend(self.group)
+        group: dist.ProcessGroup = dist.new_group(
+            backend=backend, timeout=timedelta(seconds=timeout_s)
+        )
+        return group
+
+    def require_all(self) -> None:
+        """Refuse a group of some ranks alone where `own_group` is needed.
+
+        Raises:
+            UsageError: the group lacks ranks.
+        """
+        if self.group is not None and (members := self.group.size()) < dist.get_world_size():
+            raise UsageError(
+                f"process_group= has {members} of {dist.get_world_size()} ranks, but this mode, "
+                "compressor or BatchNorm needs a second group, which only all ranks together can "
+                "make; leave process_group= out, or use mode='all_reduce' alone"
+            )
 
 
-def own_gpu() -> torch.device:
-    """The GPU of this process, also of a script that places its model without `set_device`.
+def chosen_gpu() -> torch.device:
+    """The GPU that this process has chosen.
 
-    Without that the current device is 0 on every rank. Then it is the GPU of the local rank, if
-    this process uses that one or none yet, else the first that it uses.
+    Raises:
+        UsageError: it has chosen none of several, and would share GPU 0 with another rank.
     """
-    current = torch.cuda.current_device()
-    if current:
-        return torch.device("cuda", current)
-    numbers = range(torch.cuda.device_count())
-    used = [number for number in numbers if torch.cuda.memory_reserved(number)]
-    local_rank = int(os.environ.get("LOCAL_RANK") or 0)
-    if local_rank in (used or numbers):
-        return torch.device("cuda", local_rank)
-    return torch.device("cuda", used[0] if used else current)
+    number = torch.cuda.current_device()
+    local_rank = os.environ.get("LOCAL_RANK") or "0"
+    if number == 0 and local_rank != "0" and (count := torch.cuda.device_count()) > 1:
+        raise UsageError(
+            f"LOCAL_RANK is {local_rank}, but this process uses the first of its {count} GPUs, as "
+            "it has chosen none; call torch.cuda.set_device(LOCAL_RANK) before "
+            "init_process_group()"
+        )
+    return torch.device("cuda", number)
 
 
 def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:

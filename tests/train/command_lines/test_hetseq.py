@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tests.train.command_lines import translated
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.workers import finish, free_port, losses, read_json, start
 from train.command_lines import hetseq
+from train.distributed.address import bind_own_address
+from train.distributed.world import World
 
 # As HetSeq's README and the article give it for the second of two nodes, but for the folders.
 GIVEN = (
@@ -148,6 +151,17 @@ def test_meeting_file_of_another_run_is_refused_and_left(tmp_path):
     with pytest.raises(UsageError, match="another run has written it"):
         hetseq.meeting_point(f"file://{path}", range(1), 2, 1.0).__enter__()
     assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
+
+
+def test_port_of_rank_0_is_reserved_until_it_listens_there():
+    with hetseq.meeting_point(None, range(2), 2, 1.0) as (address, port):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((address, port))
+        world = World(world_size=2, master_addr=address, master_port=port)
+        store = bind_own_address(world)
+        store.listen()
+        socket.create_connection((address, port)).close()
+        store.close()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError
+from train.distributed import agreement
 from train.evaluation.evaluate_metrics import evaluate
 
 MODULES = Path(__file__).with_name("modules")
@@ -40,8 +41,25 @@ def main(folder):
             metric = case["metric"] if rank == 0 else "not looked at"
             result = evaluate(metric, **local, **case["arguments"])
             assert repr(result) == case["answer"], f"{cut}, rank {rank}: {result}"
+    samples_go_to_rank_0_alone(rank, ranks)
     refused(rank, ranks)
     dist.destroy_process_group()
+
+
+def samples_go_to_rank_0_alone(rank, ranks):
+    """What a rank decodes of others is small, but on rank 0."""
+    received, decoded = [], agreement.decoded
+
+    def counted(data):
+        received.append(len(data))
+        return decoded(data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "decoded", counted)
+        samples = [0, 1] * 5000
+        scores = str(MODULES / "class_scores.py")
+        assert evaluate(scores, predictions=samples, references=samples)["f1"] == 1
+    assert (max(received, default=0) > 2 * len(samples)) == (rank == 0 and ranks > 1)
 
 
 def refused(rank, ranks):

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import sys
 from pathlib import Path
 
 import evaluate as library
@@ -45,14 +44,6 @@ def cases():
         yield dict(zip(names, columns, strict=True)), metric, arguments
 
 
-def own_cache(patch, folder):
-    """Have `evaluate` itself keep modules below `folder`, and import them from nowhere else."""
-    patch.setattr(library.config, "HF_MODULES_CACHE", folder / "modules")
-    patch.setattr(sys, "path", list(sys.path))
-    for name in [name for name in sys.modules if name.startswith("evaluate_modules")]:
-        patch.delitem(sys.modules, name)
-
-
 def by_one_process(metric, columns, arguments, cache):
     """The results of `evaluate`, called as its own documentation does."""
 
@@ -68,38 +59,34 @@ def by_one_process(metric, columns, arguments, cache):
     return module.compute(**columns, **arguments)
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory):
+@pytest.fixture
+def answers(tmp_path):
     """A folder with each case and its results in one process."""
-    folder = tmp_path_factory.mktemp("cases")
     written = []
-    with pytest.MonkeyPatch.context() as patch:
-        own_cache(patch, folder)
-        for columns, metric, arguments in cases():
-            answer = by_one_process(metric, columns, arguments, folder)
-            for tensors in (False, metric in (SCORES, DISTANCES)):
-                case = {"columns": list(columns), "metric": metric, "arguments": arguments}
-                written.append({**columns, **case, "answer": repr(answer), "tensors": tensors})
-    (folder / "cases.json").write_text(json.dumps(written))
-    return folder
+    for columns, metric, arguments in cases():
+        answer = by_one_process(metric, columns, arguments, tmp_path)
+        for tensors in (False, metric in (SCORES, DISTANCES)):
+            case = {"columns": list(columns), "metric": metric, "arguments": arguments}
+            written.append({**columns, **case, "answer": repr(answer), "tensors": tensors})
+    (tmp_path / "cases.json").write_text(json.dumps(written))
+    return tmp_path
 
 
 SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=SLOW) for ranks in (1, 2, 4))])
-def test_metric_on_uneven_ranks_equals_one_process_without_writable_cache(
-    ranks, answers, monkeypatch
-):
-    for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
-        monkeypatch.setenv(name, NOWHERE)
-    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+def test_metric_on_uneven_ranks_equals_one_process(ranks, answers):
     run_on_ranks("tests/train/evaluation/metric_worker.py", ranks, str(answers))
-    assert not Path(NOWHERE).exists()
 
 
-def test_loaded_metric_module_is_used_and_then_restored(tmp_path, monkeypatch):
-    own_cache(monkeypatch, tmp_path)
+def test_cache_that_cannot_be_written_is_named_with_the_variable(monkeypatch):
+    monkeypatch.setattr(library.config, "HF_MODULES_CACHE", NOWHERE)
+    with pytest.raises(UsageError, match=rf"class_scores.py: .*{NOWHERE}.*; HF_HOME names another"):
+        evaluate(SCORES, predictions=[1], references=[1])
+
+
+def test_loaded_metric_module_is_used_and_then_restored(tmp_path):
     module = library.load(SCORES, cache_dir=str(tmp_path), num_process=2, process_id=1)
     result = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
     assert result["f1"] == 0.5
@@ -114,16 +101,14 @@ def test_loaded_metric_module_is_used_and_then_restored(tmp_path, monkeypatch):
         evaluate(3, predictions=[1], references=[1])
 
 
-def test_metric_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+def test_metric_writes_no_sample_to_a_disk_and_draws_no_random_number(cache):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     evaluate(SCORES, predictions=[1], references=[1])
     with pytest.raises(MusterError, match=r"metric class_scores: \w+: The 'average'"):
         evaluate(SCORES, predictions=[1], references=[1], average="none such")
     assert torch.equal(before, torch.get_rng_state())
-    assert list(tmp_path.iterdir()) == []
+    assert not [path for path in (cache / "HF_METRICS_CACHE").rglob("*") if path.is_file()]
 
 
 def test_random_numbers_of_a_metric_do_not_change_later_ones(tmp_path):
@@ -169,9 +154,3 @@ def test_metric_that_returns_no_dict_is_refused(tmp_path):
 def test_positions_that_are_no_whole_numbers_from_0_are_refused(positions, problem):
     with pytest.raises(UsageError, match=f"positions {problem}"):
         evaluate(SCORES, predictions=[1, 0], references=[1, 1], positions=positions)
-
-
-def test_metric_without_temporary_folder_names_tmpdir(monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", "/proc/no-temporary-files")
-    with pytest.raises(UsageError, match="name one with TMPDIR"):
-        evaluate(SCORES, predictions=[1], references=[1])

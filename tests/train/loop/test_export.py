@@ -50,13 +50,24 @@ def test_exported_model_scores_the_same(tmp_path, task):
         assert len(AutoTokenizer.from_pretrained(model)) <= again.config.vocab_size
 
 
+def test_resumed_run_and_its_model_count_all_steps(tmp_path):
+    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--evaluate", "never"]
+    run("train.worker", *flags, "--run-id", "cut", "--max-steps", "3", "--checkpoint-every", "3")
+    resumed = ["--run-id", "whole", "--max-steps", "6", "--resume", str(tmp_path / "cut")]
+    run("train.worker", *flags, *resumed)
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert (summary["steps"], summary["timed_steps"]) == (6, 2)
+    card = (tmp_path / "whole" / "model" / "README.md").read_text()
+    assert "# synthetic, 6 steps" in card and "for 6 steps of" in card
+
+
 @pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
 def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
     config = TrainConfig(task="synthetic")
     task = Uncommon(config, kind)
     model, other = task.build_model(), task.build_model()
     settings = {name: getattr(config, name) for name in SUMMED_UP}
-    totals = summarise({**settings, "world_size": 1}, History())
+    totals = summarise({**settings, "world_size": 1}, History(), 3)
     export.save(task, model, tmp_path / "model", config, totals)
     export.load_weights(other, tmp_path / "model")
     was, now = model.state_dict(), other.state_dict()

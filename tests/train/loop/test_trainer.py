@@ -194,7 +194,7 @@ def test_records_are_whole_and_summary_excludes_first_step(tmp_path):
     for number, step in enumerate(history.steps):
         sent = {"payload_bytes": 60 * (number % 2)}
         totals.add(replace(step, step_s=1000.0 if number == 0 else number, **sent))
-        summaries.append(summarise({}, totals))
+        summaries.append(summarise({}, totals, totals.count))
     assert "step_s" not in summaries[0] and "samples_per_s" not in summaries[0]
     timed = summaries[1:]
     assert [one["step_s"] for one in timed] == [1, 1.5, 2, 2.5, 3, 3.5, 4]
@@ -238,7 +238,7 @@ def test_gpu_step_is_recorded_after_next_pass_or_before_checkpoint(tmp_path, mon
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
-    monkeypatch.setattr(sinks, "RECENT_STEPS", 10)
+    monkeypatch.setattr(retained, "FullHistory", History)
     held = []
 
     def note(step):

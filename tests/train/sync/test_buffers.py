@@ -52,8 +52,7 @@ def changed_buffers_become_their_weighted_mean_in_one_collective(model: Holder) 
     assert model.step() == 0  # nothing has changed
 
 
-def whole_numbers_become_equal(model: Holder) -> None:
-    """Of ranks with 3 and 1 of 4 samples, and of one whose dummy batch does not count."""
+def whole_numbers_become_those_of_rank_0(model: Holder) -> None:
 
     def change(rank: int) -> None:
         model.count += (4, 8, 99)[rank]
@@ -64,9 +63,9 @@ def whole_numbers_become_equal(model: Holder) -> None:
         model.codes.copy_(torch.tensor([[255, 3], [251, 7], [0, 0]][rank]))
 
     model.step(change)
-    assert (model.count.item(), model.large.item()) == (5, 2**62 + 3)
+    assert (model.count.item(), model.large.item()) == (4, 2**62 + 3)
     assert model.seen.tolist() == [True, False, False]
-    assert model.codes.tolist() == [254, 4]
+    assert model.codes.tolist() == [255, 3]
     assert model.step() == 0
 
 
@@ -95,7 +94,7 @@ def what_was_loaded_counts_as_unchanged(model: Holder) -> None:
 
 PROMISES = (
     changed_buffers_become_their_weighted_mean_in_one_collective,
-    whole_numbers_become_equal,
+    whole_numbers_become_those_of_rank_0,
     a_mask_with_infinities_may_change,
     a_cache_that_grows_on_one_rank_is_left_alone,
     what_was_loaded_counts_as_unchanged,

@@ -5,40 +5,39 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from muster.errors import UsageError
 from train.sync import ranks
-from train.sync.ranks import Ranks, own_gpu
+from train.sync.ranks import Ranks, chosen_gpu
 
 
 @pytest.mark.parametrize(
-    ("current", "used", "local_rank", "own"),
-    [
-        (0, [], "2", 2),  # no set_device, and no model yet
-        (0, [2], "2", 2),  # only `model.to("cuda:2")`
-        (0, [0, 2], "2", 2),  # with something on the default GPU as well
-        (0, [1], "2", 1),  # the script chooses in another way
-        (0, [0], "2", 0),  # set_device(0), or one GPU for all
-        (3, [], "2", 3),  # set_device(3)
-        (0, [], "7", 0),  # each worker sees one GPU
-        (0, [], None, 0),
-    ],
+    ("current", "gpus", "local_rank"),
+    [(0, 4, "0"), (0, 4, None), (3, 4, "3"), (1, 4, "2"), (0, 1, "7")],
 )
-def test_a_script_that_never_calls_set_device_uses_its_own_gpu(
-    current, used, local_rank, own, monkeypatch
-):
-    count = 1 if local_rank == "7" else 4
+def test_the_chosen_gpu_is_used(current, gpus, local_rank, monkeypatch):
+    """The last one is that of a worker which sees one GPU."""
+    stand_in(monkeypatch, current, gpus, local_rank)
+    assert chosen_gpu() == torch.device("cuda", current)
+
+
+def test_rank_that_has_chosen_none_of_several_gpus_is_refused(monkeypatch):
+    stand_in(monkeypatch, current=0, gpus=4, local_rank="2")
+    with pytest.raises(UsageError, match=r"LOCAL_RANK is 2, .* its 4 GPUs.*set_device"):
+        chosen_gpu()
+
+
+def stand_in(monkeypatch, current, gpus, local_rank):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: 512 * (number in used))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     if local_rank is None:
         monkeypatch.delenv("LOCAL_RANK", raising=False)
     else:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
-    assert own_gpu() == torch.device("cuda", own)
 
 
-def test_group_without_cpu_backend_uses_own_gpu(alone, monkeypatch):
+def test_group_without_cpu_backend_uses_the_chosen_gpu(alone, monkeypatch):
     monkeypatch.setattr(ranks, "backend_of", lambda *_: "")
-    monkeypatch.setattr(ranks, "own_gpu", lambda: torch.device("cuda", 5))
+    monkeypatch.setattr(ranks, "chosen_gpu", lambda: torch.device("cuda", 5))
     assert Ranks().device == torch.device("cuda", 5)
 
 

@@ -230,6 +230,7 @@ class BackgroundThread:
 
     def __init__(self, ranks: Ranks, options: SyncOptions, device: torch.device) -> None:
         """`device` is where the tensors of the submitted work lie."""
+        ranks.require_all()  # here, and not in the first backward pass
         self._ranks, self._timeout_s, self._device = ranks, options.timeout_s, device
         self._stream = new_stream(device)
         first = (torch.cuda.set_device, (device,)) if device.type == "cuda" else ()
