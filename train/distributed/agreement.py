@@ -79,8 +79,9 @@ def gather(world_size: int, value: T) -> list[T]:
     Raises:
         TypeError: JSON has no form for a part of it.
     """
-    data = encoded(value)
-    rows = [data] if world_size == 1 else _gathered(world_size, data)
+    if world_size == 1:
+        return [json.loads(_as_json(value))]
+    rows = _gathered(world_size, encoded(value))
     return [cast(T, _value_of(rank, data)) for rank, data in enumerate(rows)]
 
 
@@ -90,8 +91,11 @@ def encoded(value: Any) -> Tensor:
     Raises:
         TypeError: JSON has no form for a part of it.
     """
-    text = json.dumps(value, default=_as_list)
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(_as_json(value).encode()), dtype=torch.uint8)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=_as_list)
 
 
 def _as_list(value: Any) -> Any:
@@ -100,9 +104,18 @@ def _as_list(value: Any) -> Any:
     return value.tolist()
 
 
+def decoded(data: Tensor) -> Any:
+    """The value in `encoded`'s bytes.
+
+    Raises:
+        ValueError: these are no such bytes.
+    """
+    return parsed(data.numpy().tobytes())
+
+
 def _value_of(rank: int, data: Tensor) -> Any:
     try:
-        return parsed(data.numpy().tobytes())
+        return decoded(data)
     except ValueError as error:
         raise PeerFailed(f"rank {rank} has sent no value of ours: {str(error)[:200]}") from None
 

@@ -183,10 +183,9 @@ def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
     assert [code for code, *_ in ended] == [0, 0], [err[-2000:] for *_, err in ended]
     lines = [[line for line in err.splitlines() if "differs" in line] for *_, err in ended]
     assert [len(of_rank) for of_rank in lines] == [1, 0]
-    assert (
-        "warning: muster.checkpoints: model differs by rank: [0].weight, [0].bias, "
-        "[1].running_mean; each rank's state is saved." in lines[0][0]
-    )
+    # the gradient of the bias is zero but for rounding, which may be the same
+    pattern = r"differs by rank: \[0\].weight, (\[0\].bias, )?\[1\].running_mean; each rank's state"
+    assert re.search(f"^warning: muster.checkpoints: model {pattern} is saved", lines[0][0])
     assert lines[0][0].endswith(
         'declared: muster.checkpoints(..., by_rank={"model": model}). DDP does not synchronise '
         "parameters that are frozen when it wraps the model; set requires_grad before that"
