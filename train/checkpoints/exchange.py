@@ -16,6 +16,7 @@ from ..distributed import agreement
 from ..sync.ranks import Ranks
 
 ALL = "all"  # stands for a rank: a value on which all ranks agree
+GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
@@ -56,31 +57,53 @@ def gather_by_rank(
     """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
     `tensors` have the same names and types on every rank. A rank with `keeps` false returns none,
-    and none are sent to it. Small checksums are gathered first. Then each tensor that differs is
-    sent to each rank that keeps: one gather for each of both. The host waits for the device once
-    for each tensor.
+    and none are sent to it. Small checksums are gathered first. Then tensors that differ are sent
+    to each rank that keeps, small ones together: one gather for each of both. The host waits for
+    the device once for each tensor.
     """
     on_host = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     forms = {name: (_digest(tensor), tuple(tensor.shape)) for name, tensor in on_host.items()}
     views = agreement.gather(ranks.world_size, (keeps, forms))
-    copies: dict[str, Tensor] = {}
-    for name, tensor in on_host.items():
-        of_ranks = [of_rank[name] for _, of_rank in views]
-        if all(form == of_ranks[0] for form in of_ranks):
-            if keeps:
-                copies[f"{ALL}/{name}"] = tensor.clone()
-            continue
-        sizes = [prod(shape) for _, shape in of_ranks]
-        sent = tensor.new_zeros(max(sizes))
-        sent[: tensor.numel()] = tensor.view(-1)
+    forms_of = [forms for _, forms in views]
+    differing = [name for name in on_host if any(of[name] != forms_of[0][name] for of in forms_of)]
+    copies = {
+        f"{ALL}/{name}": tensor.clone()
+        for name, tensor in on_host.items()
+        if keeps and name not in differing
+    }
+    sizes_of = [
+        {name: prod(forms[name][1]) * on_host[name].itemsize for name in differing}
+        for forms in forms_of
+    ]
+    largest = {name: max(sizes[name] for sizes in sizes_of) for name in differing}
+    for names in _groups(largest):
+        # on each rank the bytes of its tensors, one after the other
+        parts_of = [[sizes[name] for name in names] for sizes in sizes_of]
+        data = torch.cat([_bytes(on_host[name]) for name in names])
+        sent = data.new_zeros(max(map(sum, parts_of)))
+        sent[: len(data)] = data
         for keeper in (rank for rank, (is_keeper, _) in enumerate(views) if is_keeper):
             ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
             rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
-            copies |= {
-                f"{rank}/{name}": row[: sizes[rank]].view(of_ranks[rank][1])
-                for rank, row in enumerate(rows)
-            }
+            for rank, row in enumerate(rows):
+                parts = row[: sum(parts_of[rank])].split(parts_of[rank])
+                for name, part in zip(names, parts, strict=True):
+                    copy = part.clone().view(on_host[name].dtype)
+                    copies[f"{rank}/{name}"] = copy.view(forms_of[rank][name][1])
     return copies
+
+
+def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Names of tensors of these sizes, in groups of a few MB or of one larger tensor."""
+    groups: list[list[str]] = []
+    used = 0
+    for name, size in sizes.items():
+        if not groups or used + size > GROUP_BYTES:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += size
+    return groups
 
 
 def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
@@ -89,5 +112,9 @@ def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str,
     return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
 def _digest(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy().data).hexdigest()
+    return hashlib.sha256(_bytes(tensor).numpy().data).hexdigest()
