@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,25 +13,22 @@ from muster.errors import UsageError
 from muster.run_files import SEEN
 
 from ..distributed import agreement
-from ..distributed.plain_objects import encoded
 from ..sync.ranks import Ranks
 
-T = TypeVar("T")
 ALL = "all"  # stands for a rank: a value on which all ranks agree
-
-
-def gather(ranks: Ranks, value: T) -> list[T]:
-    """The value of every rank, on every rank: two small collectives. See `plain_objects`."""
-    if ranks.world_size > 1:
-        ranks.ledger.control["all_gather"] += len(encoded(value))
-    return agreement.gather(ranks.world_size, value)
+GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
-    """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
+    """Whether this rank is the first of those that see the same `folder`; see `first_on_disk`."""
+    return first_on_disk(folder, ranks, place)[ranks.rank] == ranks.rank
 
-    Rank 0 is one. Of the ranks that do not see its folder, the first of each `place` (a host's
-    name) is one, too. Collective: small values alone are sent.
+
+def first_on_disk(folder: Path, ranks: Ranks, place: str) -> list[int]:
+    """For each rank the first one that sees the same `folder`, which rank 0 makes.
+
+    Ranks that do not see that of rank 0 see the same one if their `place`, a host's name, is the
+    same. Collective: small values alone are sent.
 
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
@@ -51,41 +48,62 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
-    host = hosts[ranks.rank]
-    return ranks.rank == 0 or (host != "" and hosts.index(host) == ranks.rank)
+    return [hosts.index(host) if host else 0 for host in hosts]
 
 
-def share(ranks: Ranks, source: int, value: T) -> T:
-    """The value of rank `source`, on every rank: two collectives, its length and the value."""
-    if ranks.rank == source and ranks.world_size > 1:
-        ranks.ledger.control["broadcast"] += len(encoded(value))
-    return agreement.share(ranks.rank, ranks.world_size, source, value)
-
-
-def gather_by_rank(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
+def gather_by_rank(
+    ranks: Ranks, tensors: Mapping[str, Tensor], *, keeps: bool
+) -> dict[str, Tensor]:
     """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
-    `state` has the same names and shapes on every rank. A rank with `keeps` false returns no
-    tensors, and none are sent to it. Small checksums are gathered first. Then each tensor that
-    differs is sent to each rank that keeps: one gather for each of both. The host waits for the
-    device once for each tensor.
+    `tensors` have the same names and types on every rank. A rank with `keeps` false returns none,
+    and none are sent to it. Small checksums are gathered first. Then tensors that differ are sent
+    to each rank that keeps, small ones together: one gather for each of both. The host waits for
+    the device once for each tensor.
     """
-    tensors = {name: state[name].detach() for name in sorted(state)}
-    digests = {name: _digest(tensor.cpu()) for name, tensor in tensors.items()}
-    keeping, digests_of = zip(*gather(ranks, (keeps, digests)), strict=True)
-    keepers = [rank for rank, keeps_them in enumerate(keeping) if keeps_them]
-    copies: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if len({of_rank[name] for of_rank in digests_of}) == 1:
-            if keeps:
-                copies[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
-            continue
-        sent = tensor.cpu().contiguous()
-        for keeper in keepers:
+    on_host = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    forms = {name: (_digest(tensor), tuple(tensor.shape)) for name, tensor in on_host.items()}
+    views = agreement.gather(ranks.world_size, (keeps, forms))
+    forms_of = [forms for _, forms in views]
+    differing = [name for name in on_host if any(of[name] != forms_of[0][name] for of in forms_of)]
+    copies = {
+        f"{ALL}/{name}": tensor.clone()
+        for name, tensor in on_host.items()
+        if keeps and name not in differing
+    }
+    sizes_of = [
+        {name: prod(forms[name][1]) * on_host[name].itemsize for name in differing}
+        for forms in forms_of
+    ]
+    largest = {name: max(sizes[name] for sizes in sizes_of) for name in differing}
+    for names in _groups(largest):
+        # on each rank the bytes of its tensors, one after the other
+        parts_of = [[sizes[name] for name in names] for sizes in sizes_of]
+        data = torch.cat([_bytes(on_host[name]) for name in names])
+        sent = data.new_zeros(max(map(sum, parts_of)))
+        sent[: len(data)] = data
+        for keeper in (rank for rank, (is_keeper, _) in enumerate(views) if is_keeper):
             ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
             rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
-            copies |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
+            for rank, row in enumerate(rows):
+                parts = row[: sum(parts_of[rank])].split(parts_of[rank])
+                for name, part in zip(names, parts, strict=True):
+                    copy = part.clone().view(on_host[name].dtype)
+                    copies[f"{rank}/{name}"] = copy.view(forms_of[rank][name][1])
     return copies
+
+
+def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Names of tensors of these sizes, in groups of a few MB or of one larger tensor."""
+    groups: list[list[str]] = []
+    used = 0
+    for name, size in sizes.items():
+        if not groups or used + size > GROUP_BYTES:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += size
+    return groups
 
 
 def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
@@ -94,6 +112,9 @@ def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str,
     return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
 def _digest(tensor: Tensor) -> str:
-    data = tensor.contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().data).hexdigest()
+    return hashlib.sha256(_bytes(tensor).numpy().data).hexdigest()

@@ -2,20 +2,21 @@
 
 Every rank has a manager and calls the same methods in the same order. One rank of each file system
 writes. These methods are collective, so every rank must call them: `make` (unless all agreed to
-skip it), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The others concern
-this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
+skip it), `find`, `restore`, `require_own_folder`, `require`, and `_save` inside them. The others
+concern this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
                      make()             skip it (a rank is still writing the last), or:
-                       _begin           all wait until no rank writes; the run's number
-                       _save            collectives that gather what ranks hold, then copies
+                       _save            all wait until no rank writes; collectives that gather
+                                        what ranks hold; then copies
                        Writer.start     a thread writes them to disk; training goes on
 
 A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
 """
 
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -27,18 +28,17 @@ from muster.errors import UsageError, refuse
 
 from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
-from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
-from .exchange import gather, share
 from .object_states import ObjectStates
 from .saved_state import SavedState
-from .storage import Damaged, Files, IntactCheckpoint, State
+from .storage import Damaged, Files, State
 from .transfer import send
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
+RESUME_OR_MOVE = "give --resume auto to go on from them, or another --checkpoint-dir"
 SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
 
 
@@ -69,7 +69,7 @@ class CheckpointManager:
         """`writes`: whether this rank writes, as one rank of each file system does.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
-        `run_id` is stored, for a launcher that restarts this run.
+        `run_id` is stored: a run is told from others by it, and by a launcher that restarts it.
         """
         self.folder = folder
         self._ranks = ranks
@@ -88,8 +88,8 @@ class CheckpointManager:
             None if keep_best is None else f"{keep_best}:{'min' if lowest_is_best else 'max'}"
         )
         self._run_id = run_id
-        self._run: int | None = None  # this run's number among those that write into this folder
-        self._origin: int | None = None  # the first run of the chain that this one continues
+        # torchrun gives a run that it restarts no name by which to tell it from others
+        self._is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         self._received: Path | None = None  # a copy of another rank's checkpoint, while it is read
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
@@ -163,10 +163,10 @@ class CheckpointManager:
         The next step waits for the copies in memory, not for the disk.
         """
         started = time.perf_counter()
-        run = self._begin()
+        self._writer.wait()
+        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
         # Collectives come first; afterwards only some ranks write.
         files, saved = objects.saved(step)
-        generators = gather(self._ranks, rng.capture())
         self._saved = step
         self._due_since = time.monotonic()
         if not self._writes:
@@ -175,20 +175,7 @@ class CheckpointManager:
             saved, best=self._best, best_step=self._best_step, best_by=self._best_by,
             run_id=self._run_id,
         )  # fmt: skip
-        runs = run, run if self._origin is None else self._origin
-        stall_s = time.perf_counter() - started
-        self._writer.start({**files, "generators": generators}, saved, runs, stall_s)
-
-    def _begin(self) -> int:
-        """Wait until no rank writes; return this run's number in the folder."""
-        self._writer.wait()
-        is_first = self._writes and self._run is None
-        earlier = storage.list_checkpoints(self.folder)[:1] if is_first else []
-        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
-        if self._run is None:
-            last = earlier[0].run if earlier else 0
-            self._run = 1 + max(gather(self._ranks, last))
-        return self._run
+        self._writer.start(files, saved, time.perf_counter() - started)
 
     def require(self) -> None:
         """At the end of a training: a disk has its last checkpoint, and the best one.
@@ -206,7 +193,8 @@ class CheckpointManager:
         """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
         problems = self._writer.problems(*steps) if self._writes else None
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
-        of_disks = [lines for lines in gather(self._ranks, problems) if lines is not None]
+        of_ranks = agreement.gather(self._ranks.world_size, problems)
+        of_disks = [lines for lines in of_ranks if lines is not None]
         return [line for lines in of_disks for line in lines] if all(of_disks) else []
 
     def problems(self) -> list[str]:
@@ -238,39 +226,64 @@ class CheckpointManager:
         """
         folder = self.folder if place == AUTO else Path(place).expanduser()
         local, notes = storage.newest_intact(folder, _flaw)
-        local_newest = (local.checkpoint.run, local.checkpoint.step) if local else None
+        step, sums, is_here = -1, dict[str, str](), False
+        if local is not None:
+            step, sums = local.checkpoint.step, local.sums
+            is_here = local.checkpoint.path.parent.resolve() == self.folder.resolve()
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # disks differ in speed
-        views = gather(self._ranks, (local_newest, local.sums if local else {}, notes))
-        newest_of, sums_of, notes_of = zip(*views, strict=True)
+        views = agreement.gather(self._ranks.world_size, (step, sums, is_here, notes))
+        steps, sums_of, are_here, notes_of = zip(*views, strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             (tell_damaged or tell)(note)
-        newest = max(filter(None, newest_of), default=None)
-        if newest is None:
+        if max(steps) < 0:
             damaged = any(notes_of)
             if place == AUTO and not damaged:
                 tell(f"no checkpoint in {folder} yet: starting from the beginning")
                 return None
             raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {folder}")
-        source = newest_of.index(newest)
-        if local is not None and local.sums != sums_of[source]:
-            local = None  # this rank sees another one; one of another run may have the same content
-        point = (
-            None
-            if local is None
-            else ResumePoint.of(local.state, local.files, self._origin_of(local.checkpoint))
-        )
+        source = steps.index(max(steps))
+        is_here = are_here[source]
+        # a rank may see another checkpoint of that step
+        lacking = [rank for rank, sums in enumerate(sums_of) if sums != sums_of[source]]
+        point = None
+        if local is not None and self._ranks.rank not in lacking:
+            saved = SavedState.parse(local.state, local.files)
+            point = ResumePoint(local.files, saved, is_here)
         self._refuse_misfit(f"{asked}: ", objects, point)
-        if any(view != views[source] for view in views):
-            is_sent = any(sums != sums_of[source] for sums in sums_of)
-            point = self._from_rank(source, local, is_sent=is_sent)
+        if not is_here:
+            self.require_own_folder(f"{asked}: ", RESUME_OR_MOVE)
+        if lacking:
+            seen = local.checkpoint if local is not None else None
+            files, state, self._received = send(
+                self._ranks, seen, self.folder, source=source, lacking=lacking
+            )
+            point = point or ResumePoint(files, SavedState.parse(state, files), is_here)
         assert point is not None  # all ranks see the same one
         tell(f"going on from step {point.saved.step} ({folder})")
         return point
 
-    def _origin_of(self, checkpoint: storage.Checkpoint) -> int | None:
-        """The first run of those that a checkpoint continues, if they write into this folder."""
-        is_here = checkpoint.path.parent.resolve() == self.folder.resolve()
-        return checkpoint.origin if is_here else None
+    def require_own_folder(self, where: str, remedies: str) -> None:
+        """Refuse another run's checkpoints in the folder of a run that does not go on from them.
+
+        Collective.
+
+        Raises:
+            UsageError: there are some on this rank's disk; on other ranks PeerFailed.
+        """
+
+        def check() -> None:
+            for checkpoint in storage.list_checkpoints(self.folder) if self._writes else ():
+                if not self._is_own(storage.run_of(checkpoint)):
+                    raise UsageError(
+                        f"{where}{self.folder} has checkpoints of another run, such as that of "
+                        f"step {checkpoint.step}; {remedies}"
+                    )
+
+        agreement.of_each(self._ranks.world_size, check, DISK_PATIENCE_S)
+
+    def _is_own(self, run_id: str | None) -> bool:
+        """Whether the run of a checkpoint is this one, or one that is restarted by itself."""
+        return self._is_restart or (run_id is not None and run_id == self._run_id)
 
     def _refuse_misfit(
         self, where: str, objects: ObjectStates, point: "ResumePoint | None"
@@ -280,7 +293,12 @@ class CheckpointManager:
         def problems() -> list[str]:
             if point is None:
                 return []
-            return [*objects.problems(point.saved, point.files), *self._other_best(point.saved)]
+            saved = point.saved
+            is_own = self._is_own(saved.run_id)
+            return [
+                *objects.problems(saved, point.files, is_own=is_own),
+                *self._other_best(saved),
+            ]
 
         of_ranks = agreement.of_each(self._ranks.world_size, problems, DISK_PATIENCE_S)
         refuse(dict.fromkeys(line for lines in of_ranks for line in lines), where=where)
@@ -293,20 +311,6 @@ class CheckpointManager:
                 f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
             )
 
-    def _from_rank(
-        self, source: int, local: IntactCheckpoint | None, *, is_sent: bool
-    ) -> "ResumePoint":
-        """The checkpoint of rank `source`, on every rank; `is_sent`: some ranks lack its files."""
-        shared = ({}, None) if local is None else (local.state, self._origin_of(local.checkpoint))
-        state, origin = share(self._ranks, source, shared)
-        files = local.files if local is not None else {}
-        if is_sent:
-            checkpoint = local.checkpoint if local is not None else None
-            step = int(state["step"])
-            received, self._received = send(self._ranks, source, step, checkpoint, self.folder)
-            files = files or received
-        return ResumePoint.of(state, files, origin)
-
     def _forget_received(self) -> None:
         if self._received is not None:
             shutil.rmtree(self._received, ignore_errors=True)
@@ -317,13 +321,11 @@ class CheckpointManager:
     ) -> None:
         """Make `objects`, all but those `without`, continue from a checkpoint. Collective.
 
-        A rank's own tensors and its random generators are restored only if the number of ranks is
-        the same.
+        Later checkpoints in this folder are set aside before the first one is written.
         """
-        files, saved, self._origin = point
+        files, saved, is_here = point
         objects.load(files, saved, without)
-        if saved.world_size == self._ranks.world_size:
-            rng.restore(files["generators"][self._ranks.rank])
+        self._writer.goes_on_from = saved.step if is_here else -1
         if saved.best is not None:
             self._best = saved.best
             self._best_step = saved.best_step
@@ -338,12 +340,7 @@ class ResumePoint(NamedTuple):
 
     files: Files
     saved: SavedState
-    origin: int | None  # the first run of those it continues, if they write into this folder
-
-    @classmethod
-    def of(cls, state: State, files: Files, origin: int | None) -> "ResumePoint":
-        saved, files = SavedState.parse(state, files)
-        return cls(files, saved, origin)
+    is_here: bool  # in the folder into which this run writes
 
 
 def _flaw(files: Files, state: State) -> str:

@@ -5,11 +5,12 @@ strings, and lists, tuples and dicts of them: what torch.load accepts with weigh
 else is refused on every rank, and the message has its path. The second kind is `Collected`: its
 tensors lie in parts on all ranks, and no rank ever holds all of them.
 
-Every rank takes its states, and the ranks compare checksums of their parts (the keys of a
-state_dict). A part that differs, such as the position of a rank's own data loader, is stored for
-each rank. The tensors that the hook of a model from `muster.sync` keeps between steps are stored
-for each rank, too. So is the order of the parameters in DDP's buckets. The order in which ranks add
-numbers depends on it, and a new DDP would begin with another order.
+Objects that differ by rank, such as each rank's own data loader, are declared by their user. Their
+states are stored for each rank, as are random generators and the tensors that the hook of a model
+from `muster.sync` keeps between steps. Ranks compare one checksum of each other object. If it
+differs, its states are stored for each rank, too, with a warning. So is the order of the parameters
+in DDP's buckets: the order in which ranks add numbers depends on it, and a new DDP would begin with
+another order.
 """
 
 import io
@@ -19,36 +20,35 @@ import textwrap
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from muster.errors import UsageError
 
-from ..distributed.agreement import of_each
+from ..distributed.agreement import gather, of_each
+from ..model import rng
 from ..sync.ddp.data_parallel import hook_of, replicas_of
 from ..sync.ddp.reducer import bucket_order
 from ..sync.ddp.torch_ddp import restore_bucket_order
 from ..sync.ranks import Ranks
-from .exchange import gather, gather_by_rank, tensors_of_rank
+from .exchange import ALL, gather_by_rank, tensors_of_rank
 from .saved_state import SavedState
 from .storage import Files
 from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))
-LENGTH_BYTES = 8  # of a packed value, in front of it; zeros follow it
+GENERATORS = "generators"  # the name of their states, beside those of objects
+ARCHIVE = b"PK\3\4"  # the first bytes of what torch.save writes
+LENGTH_BYTES = 8  # of a packed value of version 3, in front of it; zeros follow it
 MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
-Sums = dict[str, list[list[Any]]]  # of each object's state its parts: [key, checksum]
 WRAPPERS = re.compile(
     r"(^|\.)(?:(?:_orig_mod|module)\.)+"
 )  # what torch.compile and DDP add to names
-MOST_NAMED = 5  # parameters in a warning
+MOST_NAMED = 5  # keys in a warning
 MOST_TEXT = 500  # characters of torch's own error
-warn_once = lru_cache(maxsize=None)(warn)
 
 
 class Stateful(Protocol):
@@ -93,18 +93,26 @@ class ObjectStates:
     """
 
     def __init__(
-        self, objects: Mapping[str, Stateful | Collected], ranks: Ranks, *, writes: bool
+        self,
+        objects: Mapping[str, Stateful | Collected],
+        ranks: Ranks,
+        *,
+        writes: bool,
+        by_rank: Mapping[str, Stateful] | None = None,
     ) -> None:
-        """`writes`: whether this rank writes, and so keeps copies."""
+        """`writes`: whether this rank writes, and so keeps copies. `by_rank` are more objects."""
+        self._declared = set(by_rank or ())
+        every = {**objects, **(by_rank or {})}
         self._stateful = {
-            name: item for name, item in objects.items() if not isinstance(item, Collected)
+            name: item for name, item in every.items() if not isinstance(item, Collected)
         }
         self._collected = {
-            name: item for name, item in objects.items() if isinstance(item, Collected)
+            name: item for name, item in every.items() if isinstance(item, Collected)
         }
-        self._names = list(objects)
+        self._names = list(every)
         self._ranks = ranks
         self._writes = writes
+        self._warned = set[str]()  # of which a warning has been printed
 
     def saved(self, step: int) -> tuple[Files, SavedState]:
         """The content of each file, and the state: copies in CPU memory, as of now. Collective.
@@ -118,100 +126,89 @@ class ObjectStates:
         for name, instance in self._collected.items():
             local |= {f"{name}/{key}": tensor for key, tensor in instance.own_tensors().items()}
         states = dict[str, Any]()
-        copies = dict[str, Any]()
-        sums = of_each(self._ranks.world_size, lambda: self._take(states, copies))
-        self._warn_of_drift(sums)
+        sums_of = of_each(self._ranks.world_size, lambda: self._take(states))
+        undeclared = [name for name in sums_of[0] if len({sums[name] for sums in sums_of}) > 1]
+        for name in undeclared:
+            self._warn_once(name, states[name])
         for name, stateful in self._stateful.items():
             for index, replica in enumerate(_replicas(stateful)):
                 if (hook := hook_of(replica)) is not None:
                     local |= {
                         f"{name}/{index}/{key}": tensor for key, tensor in hook.state().items()
                     }
-        by_rank = self._parts_by_rank(states, sums)
-        local |= {f"{name}/state": packed for name, packed in by_rank.items()}
-        copies_by_rank = gather_by_rank(self._ranks, local, keeps=self._writes)
-        values = {name: copied for name, copied in copies.items() if _is_short_json(copied)}
-        files = {name: copied for name, copied in copies.items() if name not in values}
+        by_rank = [name for name in states if name in self._declared or name in undeclared]
+        own = {name: _copied(states.pop(name), (name,), copy=False) for name in by_rank}
+        own[GENERATORS] = rng.capture()
+        local |= {f"{name}/state": _packed(state) for name, state in own.items()}
+        sync = gather_by_rank(self._ranks, local, keeps=self._writes)
+        files = dict[str, Any]()
+        values = dict[str, Any]()
+        for name, state in states.items() if self._writes else ():
+            (values if _is_short_json(state) else files)[name] = state
         for name, instance in self._collected.items():
             # every rank goes through all tensors
             tensors = {key: _copy(whole) for key, whole in instance.collected() if self._writes}
             if self._writes:
                 files[name] = tensors
-        if copies_by_rank:
-            files["sync"] = copies_by_rank
+        if self._writes:
+            files["sync"] = sync
         orders = {
             name: [bucket_order(replica) for replica in _replicas(instance)]
             for name, instance in self._stateful.items()
         }
         saved = SavedState(
             step=step, world_size=self._ranks.world_size, objects=self._names, values=values,
-            by_rank=list(by_rank), buckets={name: order for name, order in orders.items() if order},
+            by_rank=by_rank, undeclared=undeclared,
+            buckets={name: order for name, order in orders.items() if order},
         )  # fmt: skip
         return files, saved
 
-    def _take(self, states: dict[str, Any], copies: dict[str, Any]) -> Sums:
-        """Fill `states`, and `copies` if this rank writes; return checksums."""
-        sums: Sums = {}
+    def _take(self, states: dict[str, Any]) -> dict[str, int]:
+        """Fill `states`, with copies if this rank writes; return checksums of undeclared ones."""
+        sums = dict[str, int]()
         for name, stateful in self._stateful.items():
-            states[name] = state = stateful.state_dict()
+            state = stateful.state_dict()
             copied = _copied(state, (name,), copy=self._writes)
-            buffers = _buffers_of_rank_0(stateful)
-            sums[name] = [
-                [repr(key), 0 if key in buffers else _checksum(value)]
-                for key, value in _parts(copied).items()
-            ]
-            if self._writes:
-                copies[name] = copied
+            states[name] = copied if self._writes else state
+            if name not in self._declared:
+                sums[name] = _checksum(_compared(stateful, copied))
         return sums
 
-    def _warn_of_drift(self, sums: list[Sums]) -> None:
-        """Name the parameters that should be the same in all replicas of a DDP, but differ."""
-        modules = {
-            name: item for name, item in self._stateful.items() if isinstance(item, nn.Module)
-        }
-        for name, module in modules.items():
-            for replica in replicas_of(module):
-                members = dist.get_process_group_ranks(replica.process_group)
-                if members[0] != self._ranks.rank:  # one rank warns
-                    continue
-                rows = [{(key, checksum) for key, checksum in sums[rank][name]} for rank in members]
-                differing = {key for key, _ in rows[0].union(*rows) - rows[0].intersection(*rows)}
-                ignored = replica.parameters_to_ignore
-                named = replica.module.named_parameters()
-                own = {id(param) for key, param in named if key not in ignored}
-                drifted = [
-                    re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
-                    for key, param in module.named_parameters()
-                    if id(param) in own and repr(key) in differing
-                ]
-                if drifted:
-                    more = f" and {len(drifted) - MOST_NAMED} more" * (len(drifted) > MOST_NAMED)
-                    warn_once(
-                        f"muster.checkpoints: {name} differs by rank: "
-                        f"{', '.join(drifted[:MOST_NAMED])}{more}; each rank's values are saved. "
-                        "DDP does not synchronise parameters that are frozen when it wraps the "
-                        "model; set requires_grad before that"
-                    )
+    def _warn_once(self, name: str, state: Any) -> None:
+        """Say which keys of an undeclared object's state differ by rank, and what to declare."""
+        if name in self._warned:
+            return
+        self._warned.add(name)
+        stateful = self._stateful[name]
+        parts = _compared(stateful, _copied(state, (name,), copy=False))
+        own = {str(key): _checksum(value) for key, value in parts.items()}
+        of_ranks = gather(self._ranks.world_size, own)
+        keys = {key: None for parts in of_ranks for key in parts}
+        differing = [
+            re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
+            for key in keys
+            if key and len({parts.get(key) for parts in of_ranks}) > 1
+        ]
+        if self._ranks.rank != 0:
+            return
+        more = f" and {len(differing) - MOST_NAMED} more" * (len(differing) > MOST_NAMED)
+        named = f": {', '.join(differing[:MOST_NAMED])}{more}" * bool(differing)
+        hint = ""
+        if _replicas(stateful):
+            hint = (
+                ". DDP does not synchronise parameters that are frozen when it wraps the model; "
+                "set requires_grad before that"
+            )
+        warn(
+            f"muster.checkpoints: {name} differs by rank{named}; each rank's state is saved. A new "
+            f"run resumes from it only if {name} is declared: {declaration(name)}{hint}"
+        )
 
-    def _parts_by_rank(self, states: Mapping[str, Any], sums: list[Sums]) -> dict[str, Tensor]:
-        """Packed parts of the states that differ by rank, in as many bytes on every rank."""
-        packed = dict[str, bytes]()
-        for name, state in states.items():
-            rows = [[(key, checksum) for key, checksum in of_rank[name]] for of_rank in sums]
-            if any(row != rows[0] for row in rows):
-                common = set(rows[0]).intersection(*rows)
-                same = {key for key, _ in common}
-                packed[name] = _packed(state, (name,), same)
-        if not packed:
-            return {}
-        sizes = gather(self._ranks, [len(data) for data in packed.values()])
-        return {
-            name: torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
-            for (name, data), size in zip(packed.items(), map(max, *sizes), strict=True)
-        }
+    def problems(self, saved: SavedState, files: Files, *, is_own: bool) -> Iterator[str]:
+        """Every reason why these objects cannot continue from a checkpoint.
 
-    def problems(self, saved: SavedState, files: Files) -> Iterator[str]:
-        """Every reason why these objects cannot continue from a checkpoint."""
+        `is_own`: an earlier attempt of this run has written it.
+        """
         saved_names = set(saved.objects)
         own_names = set(self._names)
         if saved_names != own_names:
@@ -221,15 +218,22 @@ class ObjectStates:
                 f"{', '.join(sorted(own_names))}"
             )
             return  # its states of the same names have other forms
+        for name in saved.undeclared if not is_own else ():
+            if name not in self._declared:
+                yield (
+                    f"{name} differed by rank in the checkpoint of step {saved.step}, and was not "
+                    f"declared; to go on with each rank's state, give {declaration(name)}"
+                )
         for name, instance in {**self._stateful, **self._collected}.items():
             find_problems = getattr(instance, "resume_problems", None)
             if find_problems is not None:
-                yield from find_problems(_state_of(name, saved, files))
+                yield from find_problems(self._state_of(name, saved, files))
 
     def load(self, files: Files, saved: SavedState, without: Collection[str] = ()) -> None:
         """Continue from a checkpoint, except for the objects `without`.
 
-        What differs by rank is restored only if the number of ranks is the same.
+        What differs by rank is restored only if the number of ranks is the same; else an object's
+        state is that of rank 0.
 
         Raises:
             UsageError: torch cannot load a state into its object.
@@ -245,24 +249,37 @@ class ObjectStates:
                 for key, tensor in local.items()
                 if key.startswith(prefix)
             }
-            state = _state_of(name, saved, files)
+            state = self._state_of(name, saved, files)
             if name in self._collected:
                 self._collected[name].load_collected(state, own_tensors)
             else:
                 orders = saved.buckets.get(name, []) if is_same else []
                 _load(name, self._stateful[name], state, own_tensors, orders)
+        if is_same and GENERATORS in files:  # of version 3
+            rng.restore(files[GENERATORS][self._ranks.rank])
+        elif is_same:
+            rng.restore(_unpacked(local[f"{GENERATORS}/state"], None))
+
+    def _state_of(self, name: str, saved: SavedState, files: Files) -> Any:
+        """The saved state of an object, for this rank."""
+        common = saved.values[name] if name in saved.values else files.get(name)
+        if name not in saved.by_rank:
+            return common
+        owner = self._ranks.rank if saved.world_size == self._ranks.world_size else 0
+        sync = files.get("sync", {})
+        packed = sync.get(f"{ALL}/{name}/state", sync.get(f"{owner}/{name}/state"))
+        return common if packed is None else _unpacked(packed, common)
 
 
-def _state_of(name: str, saved: SavedState, files: Files) -> Any:
-    return saved.values[name] if name in saved.values else files[name]
+def declaration(name: str) -> str:
+    """The line by which an object is declared to differ by rank."""
+    return f'muster.checkpoints(..., by_rank={{"{name}": {name}}})'
 
 
 def _load(
-    name: str, stateful: Stateful, common: Any, own_tensors: Mapping[str, Tensor], orders: list[Any]
+    name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, Tensor], orders: list[Any]
 ) -> None:
-    """Load one object's state: what is `common` to all ranks, and this rank's own tensors."""
-    packed = own_tensors.get("state")
-    state = common if packed is None else _unpacked(packed, common)
+    """Load one object's state, and this rank's own tensors of it."""
     # its tensors lie in a mapped file; a module copies them, another object may keep them
     if not _copies_all(stateful, state):
         state = _copied(state, (name,), copy=True)
@@ -333,32 +350,31 @@ def _buffers_of_rank_0(stateful: Stateful) -> set[str]:
     }
 
 
-def _parts(state: Any) -> Mapping[Any, Any]:
-    return state if isinstance(state, Mapping) else {"": state}
+def _compared(stateful: Stateful, state: Any) -> Mapping[Any, Any]:
+    """The parts of a state that should be the same on all ranks."""
+    if not isinstance(state, Mapping):
+        return {"": state}
+    ignored = _buffers_of_rank_0(stateful)
+    return {key: value for key, value in state.items() if key not in ignored}
 
 
-def _packed(state: Any, path: tuple[str, ...], same: set[str]) -> bytes:
-    """All keys of `state`, and the values of those whose `repr` is not in `same`."""
-    parts = _parts(state)
-    differing = {key: value for key, value in parts.items() if repr(key) not in same}
-    keys = list(parts) if isinstance(state, Mapping) else None
-    torch.save(_copied({"keys": keys, "own": differing}, path, copy=False), packed := io.BytesIO())
-    data = packed.getvalue()
-    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+def _packed(state: Any) -> Tensor:
+    """The bytes of a plain state."""
+    torch.save(state, packed := io.BytesIO())
+    return torch.frombuffer(packed.getbuffer(), dtype=torch.uint8)
 
 
 def _unpacked(packed: Tensor, common: Any) -> Any:
-    """The state that `_packed` was given, with the values that it left out from `common`."""
+    """The state that `_packed` was given; in version 3 it had only what is not in `common`."""
     data = packed.numpy().tobytes()
+    if data.startswith(ARCHIVE):
+        return torch.load(io.BytesIO(data), weights_only=True)
     end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     content = torch.load(io.BytesIO(data[LENGTH_BYTES:end]), weights_only=True)
-    differing = content["own"]
-    if content["keys"] is None:
-        return differing[""]
-    return _like(
-        common,
-        [(key, differing[key] if key in differing else common[key]) for key in content["keys"]],
-    )
+    keys, own = content["keys"], content["own"]
+    if keys is None:
+        return own[""]
+    return _like(common, [(key, own[key] if key in own else common[key]) for key in keys])
 
 
 def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:

@@ -3,11 +3,13 @@
     checkpoints/step_00000040/
         model.pt       an object's state; of our trainer: parameters and buffers by name
         optimizer.pt   another one's; of our trainer PARAMETER/KEY, such as layer.weight/exp_avg
-        sync.pt        RANK/OBJECT/NAME or all/OBJECT/NAME: what ranks remember; may be missing
-        generators.pt  each rank's random generators
+        sync.pt        RANK/OBJECT/NAME or all/OBJECT/NAME: what differs by rank
         state.json     `SavedState`: small objects such as position, schedule, settings, losses
-        manifest.json  {"version": 3, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
+        manifest.json  {"version": 4, "sha256": {FILE: SUM}}
     checkpoints/step_00000048.HOST.PID.partial/   being written, or left by a process that died
+    checkpoints/set_aside/step_00000044/          of a run that another one did not go on from
+
+A folder has one chain: each checkpoint goes on from the one before it, whichever runs wrote them.
 
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
 the manifest with their checksums. Then the folder itself is forced and renamed. A rename within one
@@ -27,10 +29,10 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import count, dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,13 +44,14 @@ from muster.writing import as_json, force
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
-VERSION = 3  # of the files' format
-READABLE = (2, 3)  # 2 is that of version 0.2.0
+VERSION = 4  # of the files' format
+READABLE = (3, 4)
+RELEASES = {2: "0.2.0"}  # of Muster, by the version of the format that they wrote
+SET_ASIDE = "set_aside"  # a folder beside the checkpoints
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
 PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in a checkpoint
-MOST_RUNS = 2**53  # a larger number is no run's
 # The content of each file: tensors, numbers, strings, and containers of them; and of state.json.
 Files = dict[str, Any]
 State = dict[str, Any]
@@ -60,20 +63,14 @@ class Damaged(MusterError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was written completely; only `read_verified` verifies that it is still intact.
-
-    Runs that write into one folder are numbered in their order. Of two checkpoints the later run's
-    is the newer one, whatever their steps.
-    """
+    """A folder that was written completely; only `read_verified` verifies that it is intact."""
 
     step: int
     path: Path
-    run: int = 0  # 0: written before runs were numbered
-    origin: int = 0  # the run that started new, of those that continued one another
 
 
 class IntactCheckpoint(NamedTuple):
-    """An intact checkpoint and its content; `sums` are the checksums of its `files`."""
+    """An intact checkpoint and its content; `sums` are the checksums of all its files."""
 
     checkpoint: Checkpoint
     files: Files
@@ -84,22 +81,41 @@ class IntactCheckpoint(NamedTuple):
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a folder, the newest first."""
     names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in folder.glob("step_*"))
-    runs = {
-        path: (int(name[1]), _runs(path))
+    checkpoints = (
+        Checkpoint(int(name[1]), path)
         for name, path in names
         if name and (path / MANIFEST).is_file()
-    }
-    # an unreadable manifest hides nothing: its checkpoint counts as one of the last run
-    last = max((numbers for _, numbers in runs.values() if numbers), default=(0, 0))
-    checkpoints = (
-        Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items()
     )
-    return sorted(checkpoints, key=lambda item: (item.run, item.step), reverse=True)
+    return sorted(checkpoints, key=lambda item: item.step, reverse=True)
 
 
-def lineage(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest checkpoint, and those of the runs that it continued; other runs are left out."""
-    return [item for item in newest_first if item.origin == newest_first[0].origin]
+def run_of(checkpoint: Checkpoint) -> str | None:
+    """The run that wrote a checkpoint; None if that is not known."""
+    try:
+        run_id = _read_json(checkpoint.path / STATE).get("run_id")
+    except Damaged:
+        return None
+    return run_id if isinstance(run_id, str) else None
+
+
+def set_aside(folder: Path, after: int) -> list[int]:
+    """Move the checkpoints of later steps than `after` to a folder beside; return their steps.
+
+    A run goes on from step `after`, so they are not of its chain any more.
+
+    Raises:
+        OSError: one could not be moved.
+    """
+    later = [item for item in list_checkpoints(folder) if item.step > after]
+    for checkpoint in later:
+        aside = folder / SET_ASIDE / checkpoint.path.name
+        aside.parent.mkdir(exist_ok=True)
+        for number in count(2):
+            if not aside.exists():
+                break
+            aside = aside.with_name(f"{checkpoint.path.name}.{number}")
+        checkpoint.path.rename(aside)
+    return [item.step for item in reversed(later)]
 
 
 def newest_intact(
@@ -123,8 +139,7 @@ def newest_intact(
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
             continue
-        of_files = {name: digest for name, digest in sums.items() if name.endswith(SUFFIX)}
-        return IntactCheckpoint(checkpoint, files, state, of_files), notes
+        return IntactCheckpoint(checkpoint, files, state, sums), notes
     return None, notes
 
 
@@ -132,22 +147,19 @@ def _candidates(place: Path) -> list[Checkpoint]:
     """The checkpoints in `place`, the newest first.
 
     `place` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
-    folder. If several runs wrote into it, those of the last run and of the runs that it continued
-    are taken.
+    folder.
     """
     if not (place / MANIFEST).is_file():
-        return lineage(list_checkpoints(place) or list_checkpoints(CHECKPOINTS.path(place)))
+        return list_checkpoints(place) or list_checkpoints(CHECKPOINTS.path(place))
     beside = dropwhile(lambda item: item.path.name != place.name, list_checkpoints(place.parent))
-    return lineage(list(beside) or [Checkpoint(0, place)])
+    return list(beside) or [Checkpoint(0, place)]
 
 
-def write(
-    folder: Path, step: int, files: Files, state: State, runs: tuple[int, int] = (0, 0)
-) -> Checkpoint:
+def write(folder: Path, step: int, files: Files, state: State) -> Checkpoint:
     """Write `files` and `state` as the checkpoint of `step`.
 
-    `runs` are `run` and `origin` of `Checkpoint`. An earlier checkpoint of this step is replaced. A
-    write that fails is tried again, but not on a full disk; earlier checkpoints stay.
+    An earlier checkpoint of this step is replaced. A write that fails is tried again, but not on a
+    full disk; earlier checkpoints stay.
 
     Raises:
         OSError: it could not be written in three tries, or the disk is full.
@@ -156,9 +168,9 @@ def write(
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
     for tries_left in range(TRIES - 1, -1, -1):
         try:
-            _write(partial, files, {**state, "step": step}, runs)
+            _write(partial, files, {**state, "step": step})
             _move(partial, path)
-            return Checkpoint(step, path, *runs)
+            return Checkpoint(step, path)
         except (OSError, RuntimeError) as raised:
             error = _os_error(raised)
             shutil.rmtree(partial, ignore_errors=True)
@@ -203,6 +215,11 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
     manifest = _read_json(path)
     version = manifest.get("version")
     if version not in READABLE:
+        if release := RELEASES.get(version if isinstance(version, int) else 0):
+            raise Damaged(
+                f"{checkpoint.path} was written by Muster {release}, whose checkpoints this "
+                f"version does not read; resume it with {release}"
+            )
         raise Damaged(
             f"{checkpoint.path} has version {version!a:.40} of the form, this is version "
             f"{VERSION}; resume it with the checkout that wrote it"
@@ -219,9 +236,9 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
     """Keep the newest checkpoints and the best; remove the others, and this host's unfinished ones.
 
-    Checkpoints of runs that the newest one does not continue stay.
+    Those that were set aside stay.
     """
-    for old in lineage(list_checkpoints(folder))[keep_last:]:
+    for old in list_checkpoints(folder)[keep_last:]:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
             # rename it first, so that a half removed one is never taken for a checkpoint
@@ -241,18 +258,6 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _runs(path: Path) -> tuple[int, int] | None:
-    """A checkpoint's run and origin; None if its manifest cannot be read."""
-    try:
-        manifest = _read_json(path / MANIFEST)
-    except Damaged:
-        return None
-    numbers = manifest.get("run", 0), manifest.get("origin", 0)
-    if all(isinstance(run, int) and 0 <= run < MOST_RUNS for run in numbers):
-        return numbers
-    return None
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -263,7 +268,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> None:
+def _write(partial: Path, files: Files, state: State) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, content in files.items():
@@ -273,7 +278,7 @@ def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> 
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
         force(path)
-    manifest = {"version": VERSION, "run": runs[0], "origin": runs[1], "sha256": sums}
+    manifest = {"version": VERSION, "sha256": sums}
     (partial / MANIFEST).write_text(as_json(manifest), encoding="utf-8")
     force(partial / MANIFEST)
     force(partial)

@@ -1,14 +1,14 @@
 """Send a checkpoint to the ranks that do not see it: in pieces, to one file on each of their disks.
 
-Each rank that lacks it makes a folder beside its own checkpoints. The first of the ranks that see
-the same folder writes there what the source sends, and all of them read it. So a rank holds one
-piece in memory, however large the checkpoint is.
+On each disk the first of the ranks that lack it makes a folder beside its checkpoints, and writes
+there what the source sends. All of them read it. So a rank holds one piece in memory, however large
+the checkpoint is.
 """
 
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from io import FileIO
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,34 +21,40 @@ from muster.errors import MusterError
 from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
 from ..sync.ranks import Ranks
-from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read_verified
+from .exchange import first_on_disk
+from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, State, checksums, read_verified
 
 PIECE_BYTES = 16 * 2**20
 
 
 def send(
-    ranks: Ranks, source: int, step: int, checkpoint: Checkpoint | None, folder: Path
-) -> tuple[Files, Path | None]:
-    """The content of rank `source`'s checkpoint, on ranks whose `checkpoint` is None; collective.
+    ranks: Ranks,
+    checkpoint: Checkpoint | None,
+    folder: Path,
+    *,
+    source: int,
+    lacking: Collection[int],
+) -> tuple[Files, State, Path | None]:
+    """The content of rank `source`'s checkpoint, on the ranks `lacking` it; collective.
 
-    The second value is the folder in `folder` to which this rank has written it, if it did. Remove
-    it when all ranks have copied what they need, since others may read it, too.
+    On other ranks the content is empty. Its last part is the folder in `folder` to which this rank
+    has written it, if it did. Remove it when all ranks have copied what they need, since others may
+    read it, too.
 
     Raises:
         MusterError: a disk failed, or is full; on every rank.
     """
-    place, writes = _place(ranks, folder, step, lacks=checkpoint is None)
+    place, writes = _place(ranks, folder, lacking)
+    own = checkpoint if ranks.rank == source else None
     try:
-        sizes = agreement.of_each(
-            ranks.world_size, lambda: _sizes(checkpoint) if ranks.rank == source else {}
-        )[source]
+        sizes = agreement.of_each(ranks.world_size, lambda: _sizes(own))[source]
         failed = ""
         for name, size in sizes.items():
-            path = checkpoint.path / name if checkpoint and ranks.rank == source else None
+            path = None if own is None else own.path / name
             if writes and place is not None:
                 path = place / name
             failed = _stream(ranks, source, path, size) or failed
-        content: list[Files] = []
+        content: list[tuple[Files, State]] = []
 
         def require_written() -> None:
             if failed:
@@ -56,7 +62,7 @@ def send(
 
         def load() -> None:
             if place is not None:
-                content.append(read_verified(Checkpoint(step, place))[0])
+                content.append(read_verified(Checkpoint(0, place)))
 
         agreement.of_each(ranks.world_size, require_written, DISK_PATIENCE_S)
         agreement.of_each(ranks.world_size, load, DISK_PATIENCE_S)
@@ -64,40 +70,28 @@ def send(
         if writes and place is not None:
             shutil.rmtree(place, ignore_errors=True)
         raise
-    return (content[0] if content else {}), (place if writes else None)
+    return *(content[0] if content else ({}, {})), (place if writes else None)
 
 
-def _place(ranks: Ranks, folder: Path, step: int, *, lacks: bool) -> tuple[Path | None, bool]:
-    """From which folder this rank will read, if it `lacks` the files; and whether it writes it."""
+def _place(ranks: Ranks, folder: Path, lacking: Collection[int]) -> tuple[Path | None, bool]:
+    """From which folder this rank will read, if it is `lacking`; and whether it writes there."""
+    firsts = first_on_disk(folder, ranks, socket.gethostname())
+    # of those that lack it, the first on this rank's disk
+    peers = (rank for rank in sorted(lacking) if firsts[rank] == firsts[ranks.rank])
+    writer = next(peers, -1) if ranks.rank in lacking else -1
 
     def make() -> str:
-        if not lacks:
+        if writer != ranks.rank:
             return ""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return mkdtemp(
-                prefix=f"step_{step:08d}.{socket.gethostname()}.",
-                suffix=f".{os.getpid()}{UNFINISHED}",
-                dir=folder.absolute(),
-            )
+            suffix = f".{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
+            return mkdtemp(prefix="step_", suffix=suffix, dir=folder.absolute())
         except OSError as error:
             raise MusterError(f"{folder}: {error.strerror}") from None
 
     places = agreement.of_each(ranks.world_size, make)
-
-    def first_seen() -> int:
-        seen = (rank for rank, place in enumerate(places) if place and Path(place).exists())
-        return next(seen, ranks.rank)
-
-    firsts = agreement.of_each(ranks.world_size, first_seen)
-    if not lacks:
-        return None, False
-    writer = ranks.rank
-    while firsts[writer] != writer:
-        writer = firsts[writer]
-    if writer != ranks.rank:
-        Path(places[ranks.rank]).rmdir()
-    return Path(places[writer]), writer == ranks.rank
+    return (Path(places[writer]) if writer >= 0 else None), writer == ranks.rank
 
 
 def _sizes(checkpoint: Checkpoint | None) -> dict[str, int]:

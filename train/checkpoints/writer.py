@@ -45,6 +45,8 @@ class Writer:
         self._step, self._started = -1, 0.0  # what is being written, and since when
         self._failed: dict[int, str] = {}  # by step, the reason why there is no checkpoint of it
         self._best: int | None = None  # the step of the last best one that is on the disk
+        # the step after which this run continues the chain; None once later ones are set aside
+        self.goes_on_from: int | None = -1
         self._records: list[CheckpointRecord] = []  # from the thread to the training
 
     @property
@@ -55,11 +57,10 @@ class Writer:
             self.wait()
         return busy
 
-    def start(self, files: Files, saved: SavedState, runs: tuple[int, int], stall_s: float) -> None:
+    def start(self, files: Files, saved: SavedState, stall_s: float) -> None:
         """Begin to write a checkpoint; nobody may change `files` and `saved` any more.
 
-        `runs` are `run` and `origin` of `Checkpoint`. The checkpoint of the state's `best_step`
-        stays, however old it is.
+        The checkpoint of the state's `best_step` stays, however old it is.
         """
         self.wait()
         step = saved.step
@@ -69,14 +70,15 @@ class Writer:
         def write() -> None:
             error = ""
             try:
-                storage.write(self.folder, step, files, saved.as_json(), runs)
+                self._set_later_ones_aside()
+                storage.write(self.folder, step, files, saved.as_json())
                 self._failed.pop(step, None)  # after an earlier try
                 best = saved.best_step
                 if best not in self._failed:
                     self._best = best
                 storage.prune(self.folder, self._keep_last, self._best)
             except Exception as failed:  # noqa: BLE001  the training continues after any error
-                error = self._failed[step] = self._complain(step, failed, runs[1])
+                error = self._failed[step] = self._complain(step, failed)
             record = CheckpointRecord(
                 step=step, rank=self._rank, path=str(self.folder), error=error,
                 payload_bytes=_tensor_bytes(files), stall_s=stall_s, write_s=self.busy_s,
@@ -115,12 +117,21 @@ class Writer:
         wanted = dict.fromkeys((*steps, self._step))
         return [self._failed[step] for step in wanted if step in self._failed]
 
-    def _complain(self, step: int, error: Exception, origin: int) -> str:
+    def _set_later_ones_aside(self) -> None:
+        if self.goes_on_from is None:
+            return
+        if steps := storage.set_aside(self.folder, self.goes_on_from):
+            listed = ", ".join(map(str, steps))
+            warn(
+                f"this run does not go on from the checkpoints of step {listed} in {self.folder}; "
+                f"they are in {self.folder / storage.SET_ASIDE} now"
+            )
+        self.goes_on_from = None
+
+    def _complain(self, step: int, error: Exception) -> str:
         good = "there is none yet"
-        for checkpoint in storage.list_checkpoints(self.folder):
-            if checkpoint.origin == origin:
-                good = f"the last good one is that of step {checkpoint.step}"
-                break
+        if earlier := storage.list_checkpoints(self.folder)[:1]:
+            good = f"the last good one is that of step {earlier[0].step}"
         reason = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
         reason = reason or f"{type(error).__name__}: {error}"
         place = f"{self.folder} on {socket.gethostname()}"

@@ -2,10 +2,11 @@
 
 A collective has a time limit, --timeout-s, so that a hanging rank is found. Loading and saving may
 be slow, so before the collectives that follow them all ranks meet here, without that limit. A rank
-that is gone is noticed at once. Values are sent through gloo as JSON and raw tensors: with torch's
-object collectives a rank would unpickle, and so run, what a stranger sends.
+that is gone is noticed at once. Ranks exchange JSON and raw tensors through gloo: torch's object
+collectives would unpickle, and so run, what a stranger sends, since torch's ports have no password.
 """
 
+import json
 import socket
 import time
 from collections.abc import Callable
@@ -18,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from muster.errors import MusterError, text_of
+from muster.writing import parsed
 
 from .exit_guard import PeerFailed
-from .plain_objects import decoded, encoded
 
 T = TypeVar("T")
 
@@ -46,7 +47,10 @@ def wait_for_all(world_size: int, patience_s: float | None = None) -> None:
         return
     options = dist.BarrierOptions()
     options.timeout = timedelta(seconds=PATIENCE_S if patience_s is None else patience_s)
-    _finish(gloo_group().barrier(options))
+    barrier = gloo_group().barrier(options)
+    while not barrier.is_completed():
+        time.sleep(POLL_S)
+    barrier.wait()
 
 
 def collect(rank: int, world_size: int, collector: int, tensor: Tensor) -> list[Tensor]:
@@ -63,41 +67,57 @@ def collect(rank: int, world_size: int, collector: int, tensor: Tensor) -> list[
     data = tensor.reshape(-1).view(torch.uint8)  # gloo does not know every type
     is_here = rank == collector
     rows = [torch.empty_like(data) for _ in range(world_size)] if is_here else []
-    _finish(gloo_group().gather([rows] if is_here else [], [data], options))
+    gloo_group().gather([rows] if is_here else [], [data], options).wait()
     return [row.view(tensor.dtype).view(tensor.shape) for row in rows]
 
 
-def _finish(work: dist.Work) -> None:
-    while not work.is_completed():
-        time.sleep(POLL_S)
-    work.wait()
-
-
 def gather(world_size: int, value: T) -> list[T]:
-    """The value of every rank, on every rank; see `plain_objects` for what can be sent."""
+    """The value of every rank, on every rank, as JSON has it.
+
+    So tuples, tensors and arrays become lists, and keys texts, on a single rank, too.
+
+    Raises:
+        TypeError: JSON has no form for a part of it.
+    """
     if world_size == 1:
-        return [value]
+        return [json.loads(_as_json(value))]
     rows = _gathered(world_size, encoded(value))
-    return [_value_of(rank, data) for rank, data in enumerate(rows)]
+    return [cast(T, _value_of(rank, data)) for rank, data in enumerate(rows)]
 
 
-def share(rank: int, world_size: int, source: int, value: T) -> T:
-    """The value of rank `source`, on every rank."""
-    if world_size == 1:
-        return value
-    data = encoded(value) if rank == source else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([len(data)])
-    dist.broadcast(size, source, group=gloo_group())
-    data = data if rank == source else torch.empty(int(size), dtype=torch.uint8)
-    dist.broadcast(data, source, group=gloo_group())
-    return value if rank == source else cast(T, _value_of(source, data))
+def encoded(value: Any) -> Tensor:
+    """The bytes of a value's JSON.
+
+    Raises:
+        TypeError: JSON has no form for a part of it.
+    """
+    return torch.frombuffer(bytearray(_as_json(value).encode()), dtype=torch.uint8)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=_as_list)
+
+
+def _as_list(value: Any) -> Any:
+    if not hasattr(value, "tolist"):  # of tensors, and of numpy's arrays and numbers
+        raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
+    return value.tolist()
+
+
+def decoded(data: Tensor) -> Any:
+    """The value in `encoded`'s bytes.
+
+    Raises:
+        ValueError: these are no such bytes.
+    """
+    return parsed(data.numpy().tobytes())
 
 
 def _value_of(rank: int, data: Tensor) -> Any:
     try:
         return decoded(data)
     except ValueError as error:
-        raise PeerFailed(f"rank {rank} has sent no value of ours: {error}") from None
+        raise PeerFailed(f"rank {rank} has sent no value of ours: {str(error)[:200]}") from None
 
 
 def _gathered(world_size: int, data: Tensor) -> list[Tensor]:

@@ -11,8 +11,7 @@ from torch import nn
 from muster import run_files
 from muster.errors import UsageError
 from muster.writing import write_text
-from train.checkpoints.exchange import gather
-from train.distributed.agreement import of_each
+from train.distributed.agreement import gather, of_each
 from train.loop.evaluation import passes
 from train.loop.trainer import Trainer
 from train.tasks.base import Batch, Output, PredictingTask, Unlabelled
@@ -39,7 +38,7 @@ def write_predictions(
     ranks = trainer.ranks
     paths: list[Path] = []
     for name, unlabelled in sets.items():
-        of_ranks = gather(ranks, _predict(trainer, unlabelled))
+        of_ranks = gather(ranks.world_size, _predict(trainer, unlabelled))
         of_rows = dict(pair for pairs in of_ranks for pair in pairs)
         path = run_files.PREDICTIONS.path(run_dir, name=name)
         if ranks.rank == 0:

@@ -132,7 +132,7 @@ def prepared(
             console.line(f"--new-head: the model's head is a new one, from seed {config.seed}")
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = build.trainer(
-            config, ranks, device, task, console, sinks,
+            replace(config, run_id=run_dir.name), ranks, device, task, console, sinks,
             folder=folder, writes=writes, meter=meter, metrics=metrics, weights=weights,
         )  # fmt: skip
         closing.callback(trainer.manager.close)  # its last record goes to the sinks

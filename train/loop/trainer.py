@@ -16,7 +16,7 @@ from configs.settings.train import TrainConfig
 from muster import orderly_stop
 from train.batches.plan import BatchPlan, StepPlan
 from train.batches.steps import Position, Steps
-from train.checkpoints.manager import CheckpointManager, StepRequests
+from train.checkpoints.manager import RESUME_OR_MOVE, CheckpointManager, StepRequests
 from train.distributed import agreement
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import feed
@@ -96,10 +96,12 @@ class Trainer:
         """Resume from the checkpoint of --resume, if any; otherwise start from the beginning.
 
         Raises:
-            UsageError: there is none, or it belongs to other settings, another model or data set.
+            UsageError: there is none, or it belongs to other settings, another model or data set;
+                or the folder has another run's, from which this one does not go on.
         """
         config = self.config
         if not config.resume:
+            self.manager.require_own_folder("", RESUME_OR_MOVE)
             return
         resumed = self.checkpoints.resume_from(
             config.resume,

@@ -11,20 +11,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from muster.arguments import methods, whole_number
 from muster.errors import UsageError, refuse
 from muster.orderly_stop import StoppedCleanly, request, stopping
 
 from ..batches.steps import Steps
-from ..checkpoints.exchange import gather, sees_first
+from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import AUTO, CheckpointManager, StepRequests
 from ..checkpoints.object_states import Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
+from ..distributed.agreement import gather
 from ..sync.ranks import Ranks, current_ranks
 from .exchange import of_program
 from .recorder import write_record
 
+RESUME_OR_CHOOSE = "call resume() before the first step to go on from them, or give another folder"
 UNITS = {"step": "step", "steps": "step", "min": "min"}
 _folders = set[Path]()  # of the checkpoints of this process
 
@@ -35,15 +38,20 @@ def checkpoints(
     every: str | None = None,
     keep_last: int = 2,
     name: str | None = None,
+    by_rank: Mapping[str, Stateful] | None = None,
     **objects: Stateful | Collected,
 ) -> "Checkpoints":
     """Save and resume `objects`; every rank must call this, and its methods, at the same places.
 
-    One rank of each file system writes. Parts that differ by rank are saved for each rank: random
-    generators, errors of compression, parts of an object's state. To find them, each rank reads
-    its states once per checkpoint, and the ranks exchange checksums. A step waits for these and
-    for a copy in CPU memory, not for the disk. On another number of ranks, parts of states are
-    those of rank 0.
+    One rank of each file system writes. What differs by rank is saved for each rank: random
+    generators, errors of compression, and the objects in `by_rank`. If another object differs, so
+    is it, with a warning. To find that out, each rank reads its states once per checkpoint, and the
+    ranks exchange checksums. A step waits for these and for a copy in CPU memory, not for the disk.
+    On another number of ranks, all get rank 0's state.
+
+    The checkpoints of a folder are one chain, whichever runs wrote them. A run that does not call
+    `resume` is refused in the folder of another one. If it resumes, later checkpoints in the folder
+    are moved to `set_aside/`.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -57,6 +65,7 @@ def checkpoints(
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
         name: of a folder in `folder`, for each of several trainings of one program.
+        by_rank: objects whose states differ by rank, such as {"loader": loader}.
         objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
             what `muster.sync` returned, or the model in it.
 
@@ -64,7 +73,8 @@ def checkpoints(
         UsageError: no folder is known, an argument is invalid, or an earlier call has taken the
             default folder.
     """
-    refuse(_problems(keep_last, name, objects), where="muster.checkpoints: ")
+    by_rank = by_rank or {}
+    refuse(_problems(keep_last, name, objects, by_rank), where="muster.checkpoints: ")
     if not (given := folder or os.environ.get("MUSTER_CHECKPOINTS")):
         raise UsageError(
             "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, call muster.init() "
@@ -79,22 +89,32 @@ def checkpoints(
             "give each training a name of its own: name='fold2'"
         )
     writes = sees_first(place, ranks, socket.gethostname())
+    run_dir = os.environ.get("MUSTER_RUN_DIR")
     manager = CheckpointManager(
-        place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last
-    )
+        place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last,
+        run_id=run_dir and Path(run_dir).name,
+    )  # fmt: skip
     _folders.add(place.absolute())
-    return Checkpoints(manager, ranks, objects, writes=writes, is_used=is_used)
+    return Checkpoints(manager, ranks, objects, writes=writes, by_rank=by_rank, is_used=is_used)
 
 
 def _problems(
-    keep_last: int, name: object, objects: Mapping[str, Stateful | Collected]
+    keep_last: int,
+    name: object,
+    objects: Mapping[str, Stateful | Collected],
+    by_rank: Any,
 ) -> Iterator[str]:
     yield from whole_number("keep_last", keep_last, 1)
     if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
         yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
-    if not objects:
+    if not isinstance(by_rank, Mapping):
+        yield f'by_rank is a {type(by_rank).__name__}; give a dict: by_rank={{"loader": loader}}'
+        by_rank = {}
+    if not objects and not by_rank:
         yield "there is nothing to save; give objects by names: model=model"
-    for name, instance in objects.items():
+    for name in objects.keys() & by_rank.keys():
+        yield f"{name} is given twice; give it in by_rank alone"
+    for name, instance in {**objects, **{str(key): item for key, item in by_rank.items()}}.items():
         if name in ("sync", "generators") or not name.isidentifier():  # names of files
             yield f"an object cannot be called {name!r}; give it another name: model=model"
         if not isinstance(instance, Collected):
@@ -117,12 +137,14 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         objects: Mapping[str, Stateful | Collected],
         *,
         writes: bool,
+        by_rank: Mapping[str, Stateful] | None = None,
         is_used: bool = False,
     ) -> None:
         """`is_used`: whether an earlier call of this program has its checkpoints there."""
         self._manager, self._ranks, self._is_used = manager, ranks, is_used
-        self._state = ObjectStates(objects, ranks, writes=writes)
+        self._state = ObjectStates(objects, ranks, writes=writes, by_rank=by_rank)
         self._steps = [instance for instance in objects.values() if isinstance(instance, Steps)]
+        self._is_begun = False  # whether the program has resumed, or made its first step
         self.folder = manager.folder
         self.step = 0  # the last step given to `after_step`, or resumed from
 
@@ -160,6 +182,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
+        self._is_begun = True
         point = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
         if point is None:
             return False
@@ -205,7 +228,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._manager.make(step, self._state, asked)
         if asked.stop:
             # the reason of whichever rank was asked; a launcher reads it
-            why = next(filter(None, gather(self._ranks, request.why)))
+            why = next(filter(None, gather(self._ranks.world_size, request.why)))
             raise StoppedCleanly(step, why, self.folder)
 
     def requests(self, step: int) -> StepRequests:
@@ -224,6 +247,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def _count(self, step: int) -> None:
         refuse(whole_number("step", step, 0), where="muster.checkpoints: ")
+        if not self._is_begun:
+            self._is_begun = True
+            self._manager.require_own_folder("muster.checkpoints: ", RESUME_OR_CHOOSE)
         if step < self.step:  # it would be pruned as the older one
             raise UsageError(
                 f"muster.checkpoints: step is {step}, after step {self.step}; steps must not begin "

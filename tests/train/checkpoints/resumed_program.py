@@ -54,7 +54,9 @@ def trained(run, name, folder, last, saves=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     saved = model.module if name == "the module in it" else model
     losses = []
-    with muster.checkpoints(FOLDER / folder, model=saved, optimizer=optimizer) as checkpoints:
+    own = {"model": saved} if name == "own buffers" else {}  # which differ by rank
+    alike = {"optimizer": optimizer} if own else {"model": saved, "optimizer": optimizer}
+    with muster.checkpoints(FOLDER / folder, by_rank=own, **alike) as checkpoints:
         for step in range(checkpoints.resume() + 1, last + 1):
             seeded = torch.Generator().manual_seed(100 * step + run.rank)
             data = torch.randn(8, 32, generator=seeded)
@@ -85,9 +87,14 @@ def own_states(run):
         "list": [1, rank],
     }
     objects = {name: Own(state) for name, state in states.items()}
-    muster.checkpoints(FOLDER / "own", **objects).save(1)
+
+    def split(objects):
+        declared = {"position": objects["position"], "alike": objects["alike"]}
+        return {"by_rank": declared, "keys": objects["keys"], "list": objects["list"]}
+
+    muster.checkpoints(FOLDER / "own", **split(objects)).save(1)
     again = {name: Own() for name in states}
-    muster.checkpoints(FOLDER / "own", **again).resume()
+    muster.checkpoints(FOLDER / "own", **split(again)).resume()
     return [repr({name: one.state for name, one in again.items()}), repr(states)]
 
 
@@ -101,7 +108,10 @@ def refused(**objects):
 
 def main():
     with muster.init(device="cpu") as run:
-        muster.checkpoints(FOLDER / "by rank", own=Own({"rank": run.rank})).save(1)
+        own = Own({"rank": run.rank})
+        muster.checkpoints(FOLDER / "by rank", by_rank={"own": own}).save(1)
+        own = Own({"both": 1, "rank": run.rank})
+        muster.checkpoints(FOLDER / "undeclared", own=own).save(1)
         sharded = fully_shard(nn.Linear(8, 8))
         optimizer = torch.optim.AdamW(sharded.parameters())
         sharded(torch.ones(1, 8)).sum().backward()

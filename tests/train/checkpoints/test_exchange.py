@@ -41,3 +41,29 @@ def test_tensors_that_differ_by_rank_are_sent_to_writing_ranks_only(tmp_path):
     assert none == {}
     assert retained == {"all/shared": [1.0] * 3, "0/errors": [0.0] * 5, "1/errors": [1.0] * 5}
     assert sent["gather to rank 1"] == 20
+
+
+def retained_of_odd_sizes(ranks):
+    """Tensors of several types, whose sizes differ by rank, and one larger than a group."""
+    count = 3 + 2 * ranks.rank
+    own = {
+        "bytes": torch.arange(count, dtype=torch.uint8),
+        "half": torch.full((count, 2), 0.5 + ranks.rank, dtype=torch.bfloat16),
+        "large": torch.full((exchange.GROUP_BYTES // 4 + 1,), float(ranks.rank)),
+        "none": torch.zeros(ranks.rank, 2),
+        "number": torch.tensor(ranks.rank),
+    }
+    retained = exchange.gather_by_rank(ranks, own, keeps=ranks.rank == 0)
+    return own, retained, dict(ranks.ledger.control)
+
+
+def test_tensors_of_other_sizes_on_each_rank_come_back_as_they_were(tmp_path):
+    (first, retained, sent), (second, nothing, _) = results_of(retained_of_odd_sizes, 2, tmp_path)
+    assert nothing == {} and len(retained) == len(first) + len(second)
+    for rank, own in enumerate((first, second)):
+        for name, tensor in own.items():
+            copy = retained[f"{rank}/{name}"]
+            assert copy.dtype == tensor.dtype and copy.shape == tensor.shape
+            assert torch.equal(copy, tensor)
+            assert copy.untyped_storage().nbytes() == tensor.nbytes  # nothing else is saved
+    assert [name for name in sent if name.startswith("gather")] == ["gather to rank 0"]

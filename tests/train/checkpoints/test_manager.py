@@ -82,7 +82,7 @@ def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     noted = []
     writer = Writer(tmp_path, keep_last=1, rank=0, note=noted.append)
     saved = SavedState(step=3, world_size=1)
-    writer.start({"model": {"w": lambda: None}}, saved, (0, 0), stall_s=0.0)
+    writer.start({"model": {"w": lambda: None}}, saved, stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
     folder = f"{tmp_path} on {socket.gethostname()}"
@@ -90,34 +90,66 @@ def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     assert f"warning: {noted[0].error}" == line
 
 
-def test_checkpoints_of_an_earlier_run_are_kept_and_not_resumed(tmp_path):
-    config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=2)
+def test_runs_that_resume_continue_the_chain_of_a_folder(tmp_path):
+    config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=2, checkpoint_every="99")
     begins = (f"no checkpoint in {tmp_path / 'here'} yet: starting", "going on from step 15 (")
     for last, begin in zip((15, 16), begins, strict=True):
-        going_on = replace(config, checkpoint_every="99", resume="auto", max_steps=last)
+        going_on = replace(config, resume="auto", max_steps=last, run_id=f"job-{last}")
         _, lines = run(going_on, tmp_path / f"to_{last}")
         assert lines[0].startswith(begin)
-    assert set(steps(tmp_path / "here")) == {16, 15}
-    run(replace(config, checkpoint_every="1", max_steps=4), tmp_path / "b")
-    assert steps(tmp_path / "here")[0] == 4
-    assert {16, 15} < set(steps(tmp_path / "here"))
-    again = replace(config, resume="auto", checkpoint_every="1", max_steps=6)
-    _, lines = run(again, tmp_path / "c")
-    assert lines[0] == f"going on from step 4 ({tmp_path / 'here'})"
-    found = steps(tmp_path / "here")
-    assert found[0] == 6 and len(found) == 4 and {16, 15} < set(found)  # two of each
+    assert steps(tmp_path / "here") == [16, 15]
+    assert storage.run_of(storage.list_checkpoints(tmp_path / "here")[0]) == "job-16"
 
 
-def test_run_resumed_from_an_older_checkpoint_is_the_newest(tmp_path):
-    config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=9)
+@pytest.mark.parametrize("resume", [None, "elsewhere"])
+def test_run_that_does_not_go_on_from_the_folder_of_another_is_refused(tmp_path, resume):
+    config = replace(CONFIG, checkpoint_every="4", max_steps=4, run_id="first")
+    run(config, tmp_path / "elsewhere")
+    here = replace(config, checkpoint_dir=tmp_path / "here")
+    run(here, tmp_path / "a")
+    stepped = []
+    asked = None if resume is None else str(tmp_path / resume)
+    for run_id in ("second", None):
+        with pytest.raises(UsageError) as error:
+            again = replace(here, resume=asked, run_id=run_id)
+            run(again, tmp_path / "b", stepped.append)
+        assert str(error.value) == (
+            f"{'' if asked is None else f'--resume {asked}: '}{tmp_path / 'here'} has checkpoints "
+            "of another run, such as that of step 4; give --resume auto to go on from them, or "
+            "another --checkpoint-dir"
+        )
+    assert not stepped and steps(tmp_path / "here") == [4]
+
+
+def test_restarted_run_sets_its_own_checkpoints_aside(tmp_path, monkeypatch, capsys):
+    """One that starts from the beginning again, or that torchrun has restarted."""
+    here = tmp_path / "here"
+    config = replace(CONFIG, checkpoint_dir=here, checkpoint_every="4", max_steps=4)
+    run(replace(config, run_id="run"), tmp_path / "a")
+    run(replace(config, run_id="run"), tmp_path / "b")
+    line = f"this run does not go on from the checkpoints of step 4 in {here}; they are in"
+    assert f"warning: {line} {here / storage.SET_ASIDE} now" in capsys.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    run(replace(config, run_id="other"), tmp_path / "c")
+    assert steps(here) == [4]
+    assert steps(here / storage.SET_ASIDE) == [4] and len([*(here / "set_aside").iterdir()]) == 2
+
+
+def test_checkpoints_later_than_the_one_resumed_from_are_set_aside(tmp_path):
+    here = tmp_path / "here"
+    config = replace(CONFIG, checkpoint_dir=here, keep_last=9)
     for stop in (4, 8, 12):
         run(replace(config, checkpoint_every="4", max_steps=stop, resume="auto"), tmp_path / "a")
-    assert steps(tmp_path / "here") == [12, 8, 4]
-    older = str(tmp_path / "here" / "step_00000004")
-    run(replace(config, resume=older, checkpoint_every="9", max_steps=6), tmp_path / "b")
-    assert steps(tmp_path / "here") == [6, 12, 8, 4]
-    _, lines = run(replace(config, resume="auto", max_steps=7), tmp_path / "c")
-    assert lines[0] == f"going on from step 6 ({tmp_path / 'here'})"
+    assert steps(here) == [12, 8, 4]
+    older = str(here / "step_00000004")
+    run(replace(config, resume=older, checkpoint_every="9", max_steps=9), tmp_path / "b")
+    assert steps(here) == [9, 4] and steps(here / storage.SET_ASIDE) == [12, 8]
+    _, lines = run(replace(config, resume="auto", max_steps=10), tmp_path / "c")
+    assert lines[0] == f"going on from step 9 ({here})"
+    aside, lines = run(
+        replace(CONFIG, resume=str(here / storage.SET_ASIDE), max_steps=13), tmp_path / "d"
+    )
+    assert aside.position.step == 13
 
 
 def test_best_checkpoint_by_metric_is_kept(tmp_path):
@@ -280,10 +312,10 @@ def full_at(monkeypatch, *steps):
     """The disk is full when the checkpoints of these steps are written; without steps, always."""
     write = storage._write
 
-    def fails(partial, files, state, runs):
+    def fails(partial, files, state):
         if not steps or state["step"] in steps:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(partial, files, state, runs)
+        write(partial, files, state)
 
     monkeypatch.setattr(storage, "_write", fails)
 

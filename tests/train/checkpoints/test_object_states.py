@@ -1,5 +1,6 @@
 """On several ranks each object comes back on each rank as it was there, or is refused."""
 
+import io
 import json
 from collections import OrderedDict
 from pathlib import Path
@@ -11,6 +12,10 @@ from torch import nn
 import muster
 from tests.train.checkpoints.resumed_program import TRAININGS, Own
 from tests.train.workers import run_program
+from train.checkpoints.object_states import ObjectStates
+from train.checkpoints.saved_state import SavedState
+from train.model import rng
+from train.sync.ranks import Ranks
 
 RANKS = 3
 
@@ -21,12 +26,19 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ended(folder):
-    """What each rank of the program has printed."""
+def of_program(folder):
+    """How each rank of the program has ended."""
     text = Path(__file__).with_name("resumed_program.py").read_text()
-    ended = run_program(folder, text, RANKS, SAVED=str(folder / "saved"), OMP_NUM_THREADS="1")
+    env = {"SAVED": str(folder / "saved"), "MUSTER_RUN_DIR": str(folder / "run")}
+    ended = run_program(folder, text, RANKS, OMP_NUM_THREADS="1", **env)
     assert [code for code, *_ in ended] == [0] * RANKS, [err[-3000:] for *_, err in ended]
-    return [json.loads(out) for _, out, _ in ended]
+    return ended
+
+
+@pytest.fixture(scope="module")
+def ended(of_program):
+    """What each rank of the program has printed."""
+    return [json.loads(out) for _, out, _ in of_program]
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -41,13 +53,71 @@ def test_state_that_differs_by_rank_comes_back_on_its_rank(ended):
 
 def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, capsys):
     own = Own()
-    assert muster.checkpoints(folder / "saved" / "by rank", own=own).resume() == 1
+    assert muster.checkpoints(folder / "saved" / "by rank", by_rank={"own": own}).resume() == 1
     assert own.state == {"rank": 0}
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         "warning: muster.checkpoints: own differed by rank on 3 ranks; on 1 every rank goes on "
         "with the same state"
     )
+
+
+DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
+
+
+def test_undeclared_object_that_differs_is_saved_with_a_warning(of_program):
+    lines = [
+        [line for line in err.splitlines() if "own differs by rank" in line]
+        for *_, err in of_program
+    ]
+    line = (
+        "warning: muster.checkpoints: own differs by rank: rank; each rank's state is saved. A new "
+        f"run resumes from it only if own is declared: {DECLARATION}"
+    )
+    assert line in lines[0] and lines[1:] == [[], []]
+
+
+def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
+    ended, folder, monkeypatch
+):
+    place = folder / "saved" / "undeclared"
+    with pytest.raises(muster.UsageError) as error:
+        muster.checkpoints(place, own=Own()).resume()
+    assert str(error.value) == (
+        "muster.checkpoints: own differed by rank in the checkpoint of step 1, and was not "
+        f"declared; to go on with each rank's state, give {DECLARATION}"
+    )
+    for env in ({"MUSTER_RUN_DIR": str(folder / "run")}, {"TORCHELASTIC_RESTART_COUNT": "1"}):
+        with monkeypatch.context() as patching:
+            for name, value in env.items():
+                patching.setenv(name, value)
+            assert muster.checkpoints(place, own=Own()).resume() == 1
+    assert muster.checkpoints(place, by_rank={"own": (own := Own())}).resume() == 1
+    assert own.state == {"both": 1, "rank": 0}
+
+
+def packed_as_in_version_3(keys, own):
+    torch.save({"keys": keys, "own": own}, data := io.BytesIO())
+    raw = data.getvalue()
+    padded = len(raw).to_bytes(8, "little") + raw + bytes(5)
+    return torch.frombuffer(bytearray(padded), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(("ranks", "seen", "listed"), [(2, [1], [5]), (3, [0], [4])])
+def test_states_by_rank_of_version_3_are_read(ranks, seen, listed):
+    sync = {}
+    for rank in range(2):
+        sync[f"{rank}/own/state"] = packed_as_in_version_3(["epoch", "seen"], {"seen": [rank]})
+        sync[f"{rank}/list/state"] = packed_as_in_version_3(None, {"": [4 + rank]})
+    saved = SavedState(
+        step=1, world_size=2, objects=["own", "list"], by_rank=["own", "list"],
+        values={"own": {"epoch": 2, "seen": [0]}, "list": [4]},
+    )  # fmt: skip
+    own, other = Own(), Own()
+    states = ObjectStates({"own": own, "list": other}, Ranks(1, ranks), writes=False)
+    assert list(states.problems(saved, {"sync": sync}, is_own=False)) == []
+    states.load({"sync": sync, "generators": [rng.capture()] * 2}, saved)
+    assert (own.state, other.state) == ({"epoch": 2, "seen": seen}, listed)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ On another number of ranks it is so to rounding.
 """
 
 import copy
+import io
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -213,61 +215,50 @@ def test_checkpoint_of_a_precision_without_a_loss_scale_is_continued(tmp_path, b
     assert min(results(trainer)) == 3
 
 
-def in_the_form_of_0_2_0(checkpoint):
-    """Rewrite a trainer's checkpoint as version 0.2.0 has written them."""
-    files, state = storage.read_verified(checkpoint)
-    values = state["values"]
-    sync = {}
-    for name, tensor in files.get("sync", {}).items():
-        whose, _, key = name.partition("/model/")
-        sync[f"{whose}/{key}"] = tensor.clone()
-    older = {name: state[name] for name in ("world_size", "best", "best_step", "run_id")}
-    older |= {"at": values["position"], "schedule": values["schedule"]}
-    older |= {"precision": values["precision"], "split": None, **values["history"]}
-    names = ("task", "seed", "batch_size", "train_samples", "lr", "schedule", "optimizer")
-    older["settings"] = {name: values["settings"]["settings"][name] for name in names}
-    older["samples"] = values["settings"]["samples"]
-    content = {name: files[name] for name in ("model", "optimizer", "generators")}
-    content = copy.deepcopy(content)  # its file is about to be replaced
-    if sync:
-        content["sync"] = sync
+def in_the_form_of_version_3(checkpoint):
+    """Rewrite a trainer's checkpoint as Muster wrote them between 0.2.0 and version 4."""
+    files, state = copy.deepcopy(storage.read_verified(checkpoint))
+    packed = [files["sync"].pop(f"{rank}/generators/state") for rank in range(2)]
+    files["generators"] = [torch.load(io.BytesIO(one.numpy().tobytes())) for one in packed]
+    del state["undeclared"]
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(storage, "VERSION", 2)
-        storage.write(checkpoint.path.parent, checkpoint.step, content, older, (1, 1))
+        patching.setattr(storage, "VERSION", 3)
+        storage.write(checkpoint.path.parent, checkpoint.step, files, state)
+    manifest = checkpoint.path / storage.MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "run": 2, "origin": 1}))
 
 
 def resumed_old_and_new(ranks, folder):
     """Whether a mode with a memory of its own goes on alike from both forms of a checkpoint."""
-    config = replace(CONFIG, sync="local_sgd", sync_every=4, outer_momentum=0.9, dropout=0.0)
+    config = replace(CONFIG, sync="local_sgd", sync_every=4, outer_momentum=0.9)
     place = Path(folder, "cut", "checkpoints")
     train(ranks, replace(config, max_steps=6, checkpoint_every="6"), Path(folder, "cut"))
     found = []
     for form in ("new", "old"):
         ranks.all_gather(torch.zeros(1))
         if form == "old" and ranks.rank == 0:
-            in_the_form_of_0_2_0(*storage.list_checkpoints(place))
+            in_the_form_of_version_3(*storage.list_checkpoints(place))
         ranks.all_gather(torch.zeros(1))
         found.append(bits(train(ranks, config, Path(folder, f"{form}{ranks.rank}"), place)))
     return found[0] == found[1]
 
 
-def test_checkpoint_of_version_0_2_0_is_continued_bit_for_bit(tmp_path):
+def test_checkpoint_of_version_3_is_continued_bit_for_bit(tmp_path):
     assert results_of(resumed_old_and_new, 2, tmp_path, str(tmp_path)) == [True, True]
 
 
-def test_checkpoint_of_version_0_2_0_without_a_part_is_skipped(tmp_path):
-    run(replace(CONFIG, max_steps=2, checkpoint_every="1"), tmp_path / "cut")
-    for checkpoint in storage.list_checkpoints(tmp_path / "cut" / "checkpoints"):
-        in_the_form_of_0_2_0(checkpoint)
-    newest = storage.list_checkpoints(tmp_path / "cut" / "checkpoints")[0]
-    files, state = storage.read_verified(newest)
-    files = copy.deepcopy(files)
-    state.pop("settings")
-    storage.write(newest.path.parent, newest.step, files, state, (1, 1))
-    again = replace(CONFIG, resume=str(tmp_path / "cut"), max_steps=3)
-    trainer, lines = run(again, tmp_path / "again")
-    assert lines[0].endswith("lacks a part; trying the one before it")
-    assert min(results(trainer)) == 2
+def test_checkpoint_of_version_0_2_0_is_refused_by_name(tmp_path):
+    run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
+    path = tmp_path / "cut" / "checkpoints" / "step_00000002"
+    manifest = path / storage.MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
+    _, (note,) = storage.newest_intact(tmp_path / "cut")
+    assert note == (
+        f"{path} was written by Muster 0.2.0, whose checkpoints this version does not read; resume "
+        "it with 0.2.0; trying the one before it"
+    )
+    with pytest.raises(UsageError, match="no whole checkpoint in"):
+        run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
 def test_resume_with_another_schedule_end_is_refused(tmp_path):

@@ -1,15 +1,25 @@
-"""A slow disk ends no run: ranks wait for it where they must, and are not late for a collective."""
+"""Ranks exchange values without a pickle: what a stranger sends in between runs nothing.
 
+And a slow disk ends no run: ranks wait for it where they must, and are not late for a collective.
+"""
+
+import json
+import math
+import pickle
 import signal
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import strategies as st
 
 from muster.checkout import CHECKOUT
+from tests.fuzzing import fuzzed
 from tests.launch.submit import wait_until
-from tests.train.workers import finish, free_port, read_json, start
+from tests.train.workers import finish, free_port, read_json, results_of, start
 from train.checkpoints import storage
-
-pytestmark = pytest.mark.matrix
+from train.distributed import agreement
+from train.distributed.agreement import encoded, gather
 
 # a slow disk is slower than the ranks of a busy machine, which are not late within the limit
 SLOW_S, TIMEOUT_S = 20.0, 15.0
@@ -48,6 +58,7 @@ def ended(tmp_path_factory):
     return (whole, finish(done)), (cut, finish(stopped))
 
 
+@pytest.mark.matrix
 def test_slow_disk_is_awaited_at_best_and_last_checkpoint(ended):
     run_dir, workers = ended[0]
     assert [code for code, *_ in workers] == [0, 0], workers
@@ -58,6 +69,7 @@ def test_slow_disk_is_awaited_at_best_and_last_checkpoint(ended):
     assert read_json(run_dir / "summary.json")["steps"] == 64
 
 
+@pytest.mark.matrix
 def test_slow_disk_is_waited_for_at_an_orderly_stop(ended):
     run_dir, workers = ended[1]
     assert [code for code, *_ in workers] == [75, 75], workers
@@ -67,3 +79,96 @@ def test_slow_disk_is_waited_for_at_an_orderly_stop(ended):
     storage.read_verified(newest)
     causes = [read_json(run_dir / "exits" / f"rank_{rank:05d}.json")["cause"] for rank in (0, 1)]
     assert causes == ["stopped", "stopped"]
+
+
+VALUES = [
+    None, True, 7, 2**70, -0.0, math.nan, math.inf, "é\ud800\n", [], {}, [1, [2, [3.5]]],
+    {"a": {"b": [None]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_plain_value_is_gathered_unchanged(value):
+    assert repr(gather(1, value)) == repr([value])
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ((1, (2,)), [1, [2]]),
+        ({1: "a"}, {"1": "a"}),
+        (torch.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
+        ([np.float64(0.5), np.int64(3), np.bool_(True)], [0.5, 3, True]),
+        ({"f1": np.array([0.1, 0.2])}, {"f1": [0.1, 0.2]}),
+    ],
+    ids=range(5),
+)
+def test_value_has_the_same_form_on_any_number_of_ranks(value, plain):
+    assert repr(gather(1, value)) == repr([plain])
+
+
+def test_value_without_a_plain_form_is_refused_before_sending():
+    with pytest.raises(TypeError, match="a ZeroDivisionError cannot be sent to other ranks"):
+        encoded({"why": [ZeroDivisionError()]})
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('code of a stranger ran')",))
+
+
+ODD = [
+    b"", b"{", b"\xff", b"[" * 5000 + b"]" * 5000, pickle.dumps(Evil()), b"1" * 5000,
+    bytes([255] * 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ODD, ids=range(len(ODD)))
+def test_bytes_of_no_value_are_refused(data):
+    with pytest.raises(agreement.PeerFailed, match="rank 1 has sent no value of ours"):
+        agreement._value_of(1, torch.tensor(list(data), dtype=torch.uint8))
+
+
+@fuzzed(st.binary(max_size=200), examples=50)
+def test_random_bytes_are_a_plain_value_or_refused(data):
+    try:
+        value = agreement._value_of(1, torch.tensor(list(data), dtype=torch.uint8))
+    except agreement.PeerFailed:
+        return
+    json.dumps(value)
+
+
+def exchange_with_a_stranger(ranks, how):
+    """Rank 1 sends a pickle that runs code, in the form of torch's object collectives."""
+    if ranks.rank:
+        evil = torch.frombuffer(bytearray(pickle.dumps(Evil())), dtype=torch.uint8)
+        agreement.encoded = lambda value: evil
+    act = {
+        "gather": lambda: agreement.gather(2, "well"),
+        "of_each": lambda: agreement.of_each(2, lambda: "well"),
+        "of_first": lambda: agreement.of_first(ranks.rank, 2, lambda: "well"),
+    }[how]
+    try:
+        return repr(act())
+    except agreement.PeerFailed as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("how", ["gather", "of_each", "of_first"])
+def test_pickle_of_a_stranger_is_not_run(tmp_path, how):
+    found = results_of(exchange_with_a_stranger, 2, tmp_path, how)
+    assert "rank 1 has sent no value of ours" in found[0], found
+
+
+def gather_and_collect(ranks):
+    tensor = torch.full((3, 2), ranks.rank, dtype=torch.bfloat16)
+    gathered = agreement.gather(2, {"rank": ranks.rank, "text": "x" * ranks.rank})
+    return gathered, agreement.collect(ranks.rank, 2, 1, tensor)
+
+
+def test_values_of_different_sizes_are_gathered_and_tensors_collected(tmp_path):
+    values = [{"rank": rank, "text": "x" * rank} for rank in (0, 1)]
+    (first, nothing), (second, tensors) = results_of(gather_and_collect, 2, tmp_path)
+    assert first == second == values and nothing == []
+    expected = [torch.full((3, 2), rank, dtype=torch.bfloat16) for rank in (0, 1)]
+    assert all(torch.equal(*pair) for pair in zip(tensors, expected, strict=True))

@@ -56,7 +56,9 @@ def by_one_process(metric, columns, arguments, cache):
         module = library.combine({label: load(name) for label, name in metric.items()})
     else:
         module = library.combine(list(map(load, metric)))
-    return module.compute(**columns, **arguments)
+    result = module.compute(**columns, **arguments)
+    # ranks exchange lists for arrays, and texts as keys
+    return json.loads(json.dumps(result, default=lambda array: array.tolist()))
 
 
 @pytest.fixture

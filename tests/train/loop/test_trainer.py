@@ -103,8 +103,8 @@ class Drawing(synthetic.Synthetic):
 def test_numbers_that_an_evaluation_draws_change_no_loss(keep_best, tmp_path):
     config = replace(CONFIG, dropout=0.5, epochs=2, evaluate="never")
     evaluated = replace(config, evaluate="epoch", keep_best=keep_best)
-    with_evaluation, _ = run(evaluated, tmp_path, Drawing(config))
-    without, _ = run(config, tmp_path, Drawing(config))
+    with_evaluation, _ = run(evaluated, tmp_path / "with", Drawing(config))
+    without, _ = run(config, tmp_path / "without", Drawing(config))
     assert losses(with_evaluation) == losses(without)
 
 

@@ -185,7 +185,12 @@ def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
     lines = [[line for line in err.splitlines() if "differs" in line] for *_, err in ended]
     assert [len(of_rank) for of_rank in lines] == [1, 0]
     assert (
-        "warning: muster.checkpoints: model differs by rank: [1].weight, [1].bias;" in lines[0][0]
+        "warning: muster.checkpoints: model differs by rank: [0].running_mean, [0].running_var, "
+        "[1].weight and 1 more; each rank's state is saved"
+    ) in lines[0][0]
+    assert lines[0][0].endswith(
+        'declared: muster.checkpoints(..., by_rank={"model": model}). DDP does not synchronise '
+        "parameters that are frozen when it wraps the model; set requires_grad before that"
     )
 
 
@@ -280,6 +285,10 @@ def test_checkpoint_with_other_names_is_refused_with_its_folder(tmp_path, saved_
         ({"sync": Own()}, "an object cannot be called 'sync'"),
         ({"generators": Own()}, "an object cannot be called 'generators'"),
         ({"a/b": Own()}, "an object cannot be called 'a/b'"),
+        ({"by_rank": [Own()]}, 'by_rank is a list; give a dict: by_rank={"loader": loader}'),
+        ({"by_rank": {"own": Own()}, "own": Own()}, "own is given twice; give it in by_rank alone"),
+        ({"by_rank": {"sync": Own()}}, "an object cannot be called 'sync'"),
+        ({"by_rank": {"own": 3}}, "own is a int, which has no state_dict"),
         *(({"own": Own(), "every": every}, f"every is {every!r}; write '100 steps' or '10 min'")
           for every in ("100", "1.5 steps", "3 epochs", "-1 min", "nan min", "inf steps", 100)),
     ],
@@ -362,6 +371,28 @@ def test_second_training_in_a_given_folder_is_warned(tmp_path, capsys):
             assert checkpoints.resume() == start
             assert words in capsys.readouterr().err
             checkpoints.save(5)
+
+
+@pytest.mark.parametrize("method", ["after_step", "save"])
+def test_program_that_does_not_resume_is_refused_in_the_folder_of_another_run(
+    tmp_path, monkeypatch, method
+):
+    for run_id in ("first", "first", "second", None):
+        monkeypatch.setenv("MUSTER_RUN_DIR", f"logs/{run_id}")
+        if run_id is None:
+            monkeypatch.delenv("MUSTER_RUN_DIR")
+        checkpoints = muster.checkpoints(tmp_path / "saved", own=Own({"a": 1}))
+        if run_id == "first":
+            checkpoints.save(2)
+            continue
+        with pytest.raises(muster.UsageError) as error:
+            getattr(checkpoints, method)(1)
+        assert str(error.value) == (
+            f"muster.checkpoints: {tmp_path / 'saved'} has checkpoints of another run, such as "
+            "that of step 2; call resume() before the first step to go on from them, or give "
+            "another folder"
+        )
+    assert checkpoints.resume() == 2
 
 
 def test_checkpoints_without_a_folder_are_refused(monkeypatch):
