@@ -19,7 +19,7 @@ from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
 
-NAME = "bench_collectives"
+PROGRAM_NAME = "bench_collectives"
 # As nccl-tests has them: heading, key of a result, width, form.
 COLUMNS = (
     ("operation", "name", 15, ""), ("size(B)", "bytes", 11, ""), ("count", "count", 10, ""),
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = cli.parsed(
         classes,
         argv,
-        prog=f"python -m train.{NAME}",
+        prog=f"python -m train.{PROGRAM_NAME}",
         description="Time and check collectives, as one of the workers of a run.",
     )
     (bench, config, by_hand), problems = parsed.instances(classes)
@@ -57,7 +57,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
     from train.loop import run
     from train.records.sinks import Console
 
-    with run.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
+    with run.joined(config, world, exit_guard, what=PROGRAM_NAME) as (peers, run_dir):
         world = peers.world
         network.require_all_ranks(config.timeout_s)
         results: dict[str, Any] = {"run_id": run_dir.name, **network.placement(peers)}

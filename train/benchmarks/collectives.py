@@ -121,11 +121,11 @@ def _build_case(name: str, count: int, peers: Peers) -> _Case:
     local = _pattern(count, rank, peers.device)
     received = torch.zeros_like(local)
 
-    def of(other: int) -> Callable[[], Tensor]:
+    def pattern_of(other: int) -> Callable[[], Tensor]:
         return lambda: _pattern(count, other, peers.device)
 
     def total() -> Tensor:
-        return torch.stack([of(other)() for other in range(size)]).sum(0)
+        return torch.stack([pattern_of(other)() for other in range(size)]).sum(0)
 
     match name:
         case "sendrecv":
@@ -140,20 +140,22 @@ def _build_case(name: str, count: int, peers: Peers) -> _Case:
                 for work in dist.batch_isend_irecv(both):
                     work.wait()
 
-            return _Case(run, [(received, of(before))])
+            return _Case(run, [(received, pattern_of(before))])
         case "broadcast":
-            return _Case(lambda: dist.broadcast(local, src=0), [(local, of(0))])
+            return _Case(lambda: dist.broadcast(local, src=0), [(local, pattern_of(0))])
         case "gather":
             parts = [torch.zeros_like(local) for _ in range(size)] if rank == 0 else []
-            expected = [(part, of(other)) for other, part in enumerate(parts)]
+            expected = [(part, pattern_of(other)) for other, part in enumerate(parts)]
             return _Case(lambda: dist.gather(local, parts or None, dst=0), expected)
         case "scatter":
-            sent = [of(other)() for other in range(size)] if rank == 0 else None
-            return _Case(lambda: dist.scatter(received, sent, src=0), [(received, of(rank))])
+            sent = [pattern_of(other)() for other in range(size)] if rank == 0 else None
+            return _Case(
+                lambda: dist.scatter(received, sent, src=0), [(received, pattern_of(rank))]
+            )
         case "all_gather":
             gathered = local.new_zeros(count * size)
             parts = list(gathered.split(count))
-            expected = [(part, of(other)) for other, part in enumerate(parts)]
+            expected = [(part, pattern_of(other)) for other, part in enumerate(parts)]
             return _Case(lambda: ALL_GATHER(gathered, local), expected)
         case "reduce_scatter":  # part i of every rank is that rank's pattern plus i
             unreduced = torch.cat([local + part for part in range(size)])

@@ -19,15 +19,15 @@ ALL = "all"  # stands for a rank: a value on which all ranks agree
 GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
-def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
+def sees_first(folder: Path, ranks: Ranks, host: str) -> bool:
     """Whether this rank is the first of those that see the same `folder`; see `first_on_disk`."""
-    return first_on_disk(folder, ranks, place)[ranks.rank] == ranks.rank
+    return first_on_disk(folder, ranks, host)[ranks.rank] == ranks.rank
 
 
-def first_on_disk(folder: Path, ranks: Ranks, place: str) -> list[int]:
+def first_on_disk(folder: Path, ranks: Ranks, host: str) -> list[int]:
     """For each rank the first one that sees the same `folder`, which rank 0 makes.
 
-    Ranks that do not see that of rank 0 see the same one if their `place`, a host's name, is the
+    Ranks that do not see that of rank 0 see the same one if their `host` is the
     same. Collective: small values alone are sent.
 
     Raises:
@@ -45,7 +45,7 @@ def first_on_disk(folder: Path, ranks: Ranks, place: str) -> list[int]:
 
     mark = Path(agreement.of_first(ranks.rank, ranks.world_size, make_mark))
     # the hosts of the ranks that do not see it
-    hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
+    hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else host)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
     return [hosts.index(host) if host else 0 for host in hosts]

@@ -5,7 +5,7 @@ writes. These methods are collective, so every rank must call them: `make` (unle
 skip it), `find`, `restore`, `require_own_folder`, `require`, and `_save` inside them. The others
 concern this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
-    after a step     requests()         what this rank wants: stop, save, busy
+    after a step     requests()         what this rank wants: stop, save, skip
                      StepRequests       what at least one rank wants, by the step's own collective
                      make()             skip it (a rank is still writing the last), or:
                        _save            all wait until no rank writes; collectives that gather
@@ -47,7 +47,7 @@ class StepRequests(NamedTuple):
 
     stop: bool = False  # stop the training
     save: bool = False  # save: a checkpoint is due
-    busy: bool = False  # this rank is still writing the last one
+    skip: bool = False  # unless asked to stop: this rank is still writing the last one
 
 
 class CheckpointManager:
@@ -147,14 +147,25 @@ class CheckpointManager:
             NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
         """
         writer = self._writer
-        if requests.busy and not requests.stop:
+        if requests.skip and not requests.stop:
             self._due_since = time.monotonic()
             if writer.is_busy and writer.busy_s >= SLOW_S and not self._is_reported:
                 self._is_reported = True
                 warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
             return
+        if requests.stop:
+            self.save(step, objects)
+        else:
+            self._save(step, objects)
+
+    def save(self, step: int, objects: ObjectStates) -> None:
+        """Make a checkpoint; return when it and the last one are on the disk.
+
+        Raises:
+            NotWritten: no disk has it; on every rank.
+        """
         self._save(step, objects)
-        if requests.stop and (problems := self._missing()):
+        if problems := self._missing():
             raise NotWritten("\n".join(problems))
 
     def _save(self, step: int, objects: ObjectStates) -> None:
@@ -208,14 +219,14 @@ class CheckpointManager:
 
     def find(
         self,
-        place: str,
+        source: str,
         objects: ObjectStates,
         tell: Callable[[str], None],
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
     ) -> "ResumePoint | None":
-        """The checkpoint of `place`, on every rank; None if it is auto and there is none.
+        """The checkpoint of `source`, on every rank; None if it is auto and there is none.
 
         The newest intact one on any file system is used. Damaged ones are named and skipped. Every
         rank reads the files itself. They are sent only to ranks that do not see them. Errors begin
@@ -224,7 +235,7 @@ class CheckpointManager:
         Raises:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
-        folder = self.folder if place == AUTO else Path(place).expanduser()
+        folder = self.folder if source == AUTO else Path(source).expanduser()
         local, notes = storage.newest_intact(folder, _flaw)
         step, sums, is_here = -1, dict[str, str](), False
         if local is not None:
@@ -237,7 +248,7 @@ class CheckpointManager:
             (tell_damaged or tell)(note)
         if max(steps) < 0:
             damaged = any(notes_of)
-            if place == AUTO and not damaged:
+            if source == AUTO and not damaged:
                 tell(f"no checkpoint in {folder} yet: starting from the beginning")
                 return None
             raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {folder}")

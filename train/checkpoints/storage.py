@@ -119,17 +119,17 @@ def set_aside(folder: Path, after: int) -> list[int]:
 
 
 def newest_intact(
-    place: Path, flaw: Callable[[Files, State], str] = lambda files, state: ""
+    path: Path, flaw: Callable[[Files, State], str] = lambda files, state: ""
 ) -> tuple[IntactCheckpoint | None, list[str]]:
-    """The newest intact checkpoint of `place`; and a line for each damaged one.
+    """The newest intact checkpoint of `path`; and a line for each damaged one.
 
     `flaw` says what else is wrong with a content, or "".
     """
     notes: list[str] = []
     try:
-        candidates = _candidates(place)
+        candidates = _candidates(path)
     except OSError as error:
-        return None, [f"{place}: {error.strerror}"]
+        return None, [f"{path}: {error.strerror}"]
     for checkpoint in candidates:
         try:
             sums = checksums(checkpoint)
@@ -143,16 +143,16 @@ def newest_intact(
     return None, notes
 
 
-def _candidates(place: Path) -> list[Checkpoint]:
-    """The checkpoints in `place`, the newest first.
+def _candidates(path: Path) -> list[Checkpoint]:
+    """The checkpoints in `path`, the newest first.
 
-    `place` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
+    `path` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
     folder.
     """
-    if not (place / MANIFEST).is_file():
-        return list_checkpoints(place) or list_checkpoints(CHECKPOINTS.path(place))
-    beside = dropwhile(lambda item: item.path.name != place.name, list_checkpoints(place.parent))
-    return list(beside) or [Checkpoint(0, place)]
+    if not (path / MANIFEST).is_file():
+        return list_checkpoints(path) or list_checkpoints(CHECKPOINTS.path(path))
+    beside = dropwhile(lambda item: item.path.name != path.name, list_checkpoints(path.parent))
+    return list(beside) or [Checkpoint(0, path)]
 
 
 def write(folder: Path, step: int, files: Files, state: State) -> Checkpoint:

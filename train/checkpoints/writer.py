@@ -134,8 +134,8 @@ class Writer:
             good = f"the last good one is that of step {earlier[0].step}"
         reason = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
         reason = reason or f"{type(error).__name__}: {error}"
-        place = f"{self.folder} on {socket.gethostname()}"
-        text = f"step {step}: no checkpoint in {place}: {reason}; {good}"
+        location = f"{self.folder} on {socket.gethostname()}"
+        text = f"step {step}: no checkpoint in {location}: {reason}; {good}"
         warn(text)
         return text
 

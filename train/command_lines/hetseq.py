@@ -39,7 +39,7 @@ from train.command_lines import translation
 from train.distributed.address import interfaces
 
 FLAGS = translation.read("hetseq")
-OF_OPTIMIZER = {"adam": "--optimizer=adamw", "adadelta": "--optimizer=adadelta"}
+OPTIMIZER_FLAGS = {"adam": "--optimizer=adamw", "adadelta": "--optimizer=adadelta"}
 PAIR = re.compile(r"\(?\s*([\d.e-]+)\s*,\s*([\d.e-]+)\s*\)?")
 NOT_FROM_OTHERS = ("127.", "::1", "fe80")  # addresses that other nodes cannot reach
 
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
     add = parser.add_argument
     add("--task", required=True, choices=FLAGS.tasks)
-    add("--optimizer", default="adam", choices=OF_OPTIMIZER, help="adam is AdamW")
+    add("--optimizer", default="adam", choices=OPTIMIZER_FLAGS, help="adam is AdamW")
     add("--max-sentences", "--batch-size", type=int, default=0, help="of each worker in a pass")
     add("--update-freq", type=int, default=1, help="passes per step (--accumulation)")
     add("--max-epoch", "--me", type=int, default=0, help="--epochs; 0: until --max-update")
@@ -100,7 +100,11 @@ def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
 
 
 def _argv(args: argparse.Namespace, ours: Sequence[str]) -> Iterator[str]:
-    yield from (f"--task={FLAGS.tasks[args.task]}", *FLAGS.defaults, OF_OPTIMIZER[args.optimizer])
+    yield from (
+        f"--task={FLAGS.tasks[args.task]}",
+        *FLAGS.defaults,
+        OPTIMIZER_FLAGS[args.optimizer],
+    )
     yield f"--epochs={args.max_epoch or args.max_update}"  # no set is too small for the steps
     yield f"--max-steps={args.max_update or 'null'}"
     yield f"--local-batch-size={args.max_sentences * args.update_freq}"
@@ -155,13 +159,13 @@ def meeting_point(
     Raises:
         MusterError: rank 0 finds the file there already, or others do not find it in time.
     """
-    kind, _, place = (method or "").partition("://")
+    kind, _, target = (method or "").partition("://")
     if kind == "tcp":
-        address, _, text = place.rpartition(":")
+        address, _, text = target.rpartition(":")
         yield address.strip("[]"), int(text)
         return
     if kind == "file" and 0 not in ranks:
-        yield _read(Path(place), timeout_s)
+        yield _read(Path(target), timeout_s)
         return
     others = (address for _, address in interfaces() if not address.startswith(NOT_FROM_OTHERS))
     address = "127.0.0.1" if len(ranks) == size else next(others, "127.0.0.1")
@@ -171,12 +175,12 @@ def meeting_point(
         reserved.bind(("", 0))
         port = reserved.getsockname()[1]
         if kind == "file":
-            _write(Path(place), f"{address} {port}\n")
+            _write(Path(target), f"{address} {port}\n")
         try:
             yield address, port
         finally:
             if kind == "file":
-                Path(place).unlink(missing_ok=True)
+                Path(target).unlink(missing_ok=True)
 
 
 def _write(path: Path, text: str) -> None:

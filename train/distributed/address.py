@@ -66,8 +66,12 @@ def _listener(port: int) -> str:
         import psutil
 
         sockets = psutil.net_connections("tcp")
-        listening = (one for one in sockets if one.status == "LISTEN" and port in one.laddr)
-        pid = next(one.pid for one in listening if one.pid is not None)
+        listening = (
+            connection
+            for connection in sockets
+            if connection.status == "LISTEN" and port in connection.laddr
+        )
+        pid = next(connection.pid for connection in listening if connection.pid is not None)
         words = " ".join(psutil.Process(pid).cmdline())
     except Exception:  # noqa: BLE001 (no psutil, another user's process, or one that has ended)
         return ""

@@ -123,27 +123,27 @@ class Meeting:
 
 
 @contextmanager
-def meet(world: World, how: Meeting) -> Iterator[Peers]:
+def meet(world: World, meeting: Meeting) -> Iterator[Peers]:
     """The process group of all workers, from their meeting to its end.
 
     Raises:
         MusterError: an address, port, worker or GPU is missing after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named if it is known.
     """
-    own_info = placement.worker_info(world, placement.visible_gpus(how.device))
+    own_info = placement.worker_info(world, placement.visible_gpus(meeting.device))
     if world.world_size == 1:
-        device = placement.choose_device(how.device, world, [own_info])
+        device = placement.choose_device(meeting.device, world, [own_info])
         yield Peers(world, dist.HashStore(), [own_info], device)
         return
-    store = _open_store(world, how.join_timeout_s)
+    store = _open_store(world, meeting.join_timeout_s)
     try:
-        workers = _gather_workers(world, own_info, store, how.join_timeout_s)
+        workers = _gather_workers(world, own_info, store, meeting.join_timeout_s)
     except MusterError as error:
         _give_up(world, store, str(error))
         raise
     choose_interface(world)
-    device = placement.choose_device(how.device, world, workers, how.backend)
-    backend = placement.choose_backend(how.backend, device)
+    device = placement.choose_device(meeting.device, world, workers, meeting.backend)
+    backend = placement.choose_backend(meeting.backend, device)
     others = _connections()
     dist.init_process_group(
         backend,
@@ -152,10 +152,10 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
-        timeout=timedelta(seconds=how.join_timeout_s),
+        timeout=timedelta(seconds=meeting.join_timeout_s),
     )
     connections = _connections().keys() - others.keys()
-    set_timeout(timedelta(seconds=how.timeout_s))
+    set_timeout(timedelta(seconds=meeting.timeout_s))
     is_closed = False
     try:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
@@ -172,7 +172,9 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     except BaseException as error:
         is_closed = True
         _close_at_once(connections)  # ranks that wait for this one get an error at once
-        reason = explained(error, world, [worker.host for worker in workers], store, how.timeout_s)
+        reason = explained(
+            error, world, [worker.host for worker in workers], store, meeting.timeout_s
+        )
         if reason is error:
             raise
         raise reason from error
@@ -184,7 +186,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
 
 def _connections() -> dict[int, int]:
     """The file descriptors of this process's TCP connections, by inode."""
-    found = dict[int, int]()
+    connections = dict[int, int]()
     for fd in (int(path.name) for path in Path("/dev/fd").iterdir()):
         with suppress(OSError):  # closed by now, or not connected
             status = os.fstat(fd)
@@ -192,8 +194,8 @@ def _connections() -> dict[int, int]:
                 with socket.socket(fileno=os.dup(fd)) as copy:
                     copy.getpeername()
                     if copy.family in (socket.AF_INET, socket.AF_INET6):
-                        found[status.st_ino] = fd
-    return found
+                        connections[status.st_ino] = fd
+    return connections
 
 
 def _shut_down(connections: Collection[int]) -> None:
@@ -225,8 +227,8 @@ def _close_at_once(connections: Collection[int]) -> None:
 
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:
-    place = (world.master_addr, world.master_port, world.attempt)
-    if place not in _STORES:
+    key = (world.master_addr, world.master_port, world.attempt)
+    if key not in _STORES:
         bound = None
         if not world.agent_store and world.is_main:
             bound = bind_own_address(world)
@@ -241,8 +243,8 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
             # torch itself would listen at all addresses of the machine
             master_listen_fd=None if bound is None else bound.detach(),
         )
-        _STORES[place] = store, count()
-    store, meetings = _STORES[place]
+        _STORES[key] = store, count()
+    store, meetings = _STORES[key]
     prefix = f"muster/{world.store_secret}/attempt_{world.attempt}/meeting_{next(meetings)}"
     return dist.PrefixStore(prefix, store)
 

@@ -60,7 +60,7 @@ def evaluate(
         MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
-    place = ranks.rank, ranks.world_size
+    own = ranks.rank, ranks.world_size
     columns = {"predictions": predictions, "references": references} | more
     with ExitStack() as restored:
         loaded = list[Any]()
@@ -73,15 +73,15 @@ def evaluate(
             columns_taken = [name for module in modules for name in module._feature_names()]
             return list(dict.fromkeys(columns_taken))
 
-        names = of_first(*place, load_metric)
+        names = of_first(*own, load_metric)
         local = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
 
         def given() -> Columns:
             return {name: _as_list(values) for name, values in local.items() if values is not None}
 
-        parts = gather_on_first(*place, given)
-        return dict(of_first(*place, lambda: _compute(loaded[0], parts, names, arguments)))
+        parts = gather_on_first(*own, given)
+        return dict(of_first(*own, lambda: _compute(loaded[0], parts, names, arguments)))
 
 
 def _compute(

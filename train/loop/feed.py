@@ -71,16 +71,16 @@ class Feed:
         batches: Iterator[Batch],
         counts: Iterator[int],
         device: torch.device,
-        place: Callable[[Batch], Batch],
+        copied: Callable[[Batch], Batch],
     ) -> None:
-        """`counts` are the micro-batches of each step; `place` copies one to the `device`.
+        """`counts` are the micro-batches of each step; `copied` copies one to the `device`.
 
         The copies for the first step begin.
         """
         self._batches = batches
         self._counts = counts
         self._device = device
-        self._place = place
+        self._copied = copied
         self._stream = torch.cuda.Stream(device)
         self._fetched = deque[Batch]()
         self.fetch()
@@ -100,7 +100,7 @@ class Feed:
         """Begin to copy the batches of the next step, if there is one."""
         with torch.cuda.stream(self._stream):
             for batch in itertools.islice(self._batches, next(self._counts, 0)):
-                self._fetched.append(self._place(batch))
+                self._fetched.append(self._copied(batch))
 
     def close(self) -> None:
         """End the processes that load."""

@@ -119,8 +119,8 @@ def prepared(
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         closing.callback(sinks.close)
-        place = "/".join(peers.workers[ranks.rank].place)
-        writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
+        host = "/".join(peers.workers[ranks.rank].place)
+        writes = sees_first(config.checkpoint_dir or run_dir, ranks, host)
         meter = _meter(peers, ranks, run_dir)
         if meter is not None:
             closing.callback(meter.close)
@@ -182,7 +182,7 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
 def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
     """A meter on the first rank of each host, if gradients go to other hosts through gloo."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    hosts = [one.host for one in peers.workers]
+    hosts = [worker.host for worker in peers.workers]
     if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
         return None
     if dist.get_backend() != "gloo":  # nccl may use other paths than one network interface

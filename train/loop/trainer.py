@@ -259,7 +259,7 @@ class Trainer:
         save = asked.save or is_best or self.manager.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
         stop = asked.stop and not self.steps.is_over
-        self.checkpoints.make(step, StepRequests(stop, save, asked.busy and not is_best))
+        self.checkpoints.make(step, StepRequests(stop, save, asked.skip and not is_best))
 
     def _requests(self, step: int) -> StepRequests:
         """What this rank requests after `step`."""
@@ -303,8 +303,8 @@ class Trainer:
         if not is_fetched:
             return loaded
         counts = (len(plan.micro_batches) for plan in counted)
-        place = functools.partial(to_device, model=self.model, device=device)
-        return Feed(loaded, counts, device, place)
+        copied = functools.partial(to_device, model=self.model, device=device)
+        return Feed(loaded, counts, device, copied)
 
     def _evaluate(self, when: str) -> dict[str, float]:
         """Evaluate if it is due now; return the metrics."""

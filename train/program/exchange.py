@@ -1,6 +1,6 @@
 """The exchange of the ranks after a step's passes: one small collective of constant shape.
 
-The row of a rank is [loss, norm, stop, save, busy], in float64. The trainer adds a mark for each
+The row of a rank is [loss, norm, stop, save, skip], in float64. The trainer adds a mark for each
 buffer and for each gradient that the rank has: as many in every step. A program adds the number of
 its step. The shape does not depend on whether a program has checkpoints. All ranks decide from the
 same rows, after the same step, whether to stop or save. So a signal that reaches one rank never

@@ -81,20 +81,20 @@ def checkpoints(
             "first, or start the program with one of Muster's launchers"
         )
     interval, ranks = _interval(every), current_ranks()
-    place = Path(given, name or "")
-    is_used = place.absolute() in _folders
+    path = Path(given, name or "")
+    is_used = path.absolute() in _folders
     if is_used and not folder:
         raise UsageError(
-            f"muster.checkpoints: an earlier call of this program has its checkpoints in {place}; "
+            f"muster.checkpoints: an earlier call of this program has its checkpoints in {path}; "
             "give each training a name of its own: name='fold2'"
         )
-    writes = sees_first(place, ranks, socket.gethostname())
+    writes = sees_first(path, ranks, socket.gethostname())
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     manager = CheckpointManager(
-        place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last,
+        path, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last,
         run_id=run_dir and Path(run_dir).name,
     )  # fmt: skip
-    _folders.add(place.absolute())
+    _folders.add(path.absolute())
     return Checkpoints(manager, ranks, objects, writes=writes, by_rank=by_rank, is_used=is_used)
 
 
@@ -167,23 +167,23 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def resume_from(
         self,
-        place: str,
+        source: str,
         tell: Callable[[str], None],
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
         without: Collection[str] = (),
     ) -> bool:
-        """Resume from the newest intact checkpoint in `place`; whether there is one. Collective.
+        """Resume from the newest intact checkpoint in `source`; whether there is one. Collective.
 
-        `place` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
+        `source` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
         stay as they are. `asked` is what a refusal begins with.
 
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
         self._is_begun = True
-        point = self._manager.find(place, self._state, tell, tell_damaged, asked=asked)
+        point = self._manager.find(source, self._state, tell, tell_damaged, asked=asked)
         if point is None:
             return False
         by_rank, saved_ranks = point.saved.by_rank, point.saved.world_size
@@ -195,7 +195,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         try:
             self._manager.restore(self._state, point, without=without)
         except UsageError as error:
-            folder = self.folder if place == AUTO else place
+            folder = self.folder if source == AUTO else source
             raise UsageError(f"{asked}: step {point.saved.step} in {folder}: {error}") from error
         self.step = point.saved.step
         return True
@@ -243,7 +243,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         """
         self._count(step)
         of_program.after(self._ranks, self.step, self)  # all ranks are at this step
-        self._manager.make(self.step, self._state, StepRequests(stop=True))
+        self._manager.save(self.step, self._state)
 
     def _count(self, step: int) -> None:
         refuse(whole_number("step", step, 0), where="muster.checkpoints: ")

@@ -13,8 +13,8 @@ from train.report.pages.page import markdown_table
 
 TOLERANCE = 1e-6
 # These differ between any two runs.
-OF_ONE_START = frozenset({"master_port"})
-OF_HOST = "commit dirty python cpu cores device platform threads_per_worker".split()
+START_SETTINGS = frozenset({"master_port"})
+HOST_FIELDS = "commit dirty python cpu cores device platform threads_per_worker".split()
 
 
 def main(folders: list[Path], wanted: float | None) -> int:
@@ -57,9 +57,9 @@ def _curve(run: Run) -> pd.Series:
 def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
     """A row for each key whose value is not the same in all."""
     found = []
-    for key in dict.fromkeys(key for one in facts for key in one):
-        values = [one.get(key) for one in facts]
-        if key not in OF_ONE_START and any(value != values[0] for value in values):
+    for key in dict.fromkeys(key for start in facts for key in start):
+        values = [start.get(key) for start in facts]
+        if key not in START_SETTINGS and any(value != values[0] for value in values):
             found.append({"what": key, **dict(zip(names, map(str, values), strict=True))})
     return frame(found)
 
@@ -67,7 +67,7 @@ def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
 def _environment(run: Run) -> Row:
     """The facts of the hosts: a common value, or each host's."""
     found: Row = {"hosts": ", ".join(sorted(run.environments)) or None}
-    for key in OF_HOST:
+    for key in HOST_FIELDS:
         values = [str(env[key]) for env in run.environments.values() if key in env]
         found[key] = ", ".join(dict.fromkeys(values)) or None
     for env in run.environments.values():

@@ -52,7 +52,7 @@ def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
 def test_a_run_is_not_compared_with_itself():
     row = {"base": "a", "doubt": None, "efficiency": None, "speedup": None}
     rows = [row | {"run": "a"}, row | {"run": "b", "speedup": 1.5}]
-    assert list(quantities.believed(frame(rows))["base"]) == [None, "a"]
+    assert list(quantities.without_doubted(frame(rows))["base"]) == [None, "a"]
 
 
 def test_a_base_whose_own_times_differ_widely_is_in_doubt():

@@ -32,7 +32,7 @@ def group_of_one(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 def test_gloo_buckets_and_rows_apply_in_any_process_group(group_of_one):
-    hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
+    hook_choice = HookChoice.for_mode(AllReduceHook, SyncOptions())
     words = nn.Embedding(3000, 96)
     for group in (None, dist.new_group([0]), dist.new_group([0], backend="gloo")):
         assert hook_choice.bucket_options(CPU, group) == {"bucket_cap_mb": 4.0}
@@ -49,7 +49,7 @@ def test_group_of_the_model_is_used_not_the_default_group():
         gloo = dist.new_group([0], backend="gloo")
         dist.distributed_c10d._world.pg_backend_config[default] = "cuda:nccl"
         assert backend_of(CPU) == "" and backend_of(torch.device("cuda")) == "nccl"
-        hook_choice = HookChoice.of(AllReduceHook, SyncOptions())
+        hook_choice = HookChoice.for_mode(AllReduceHook, SyncOptions())
         assert hook_choice.bucket_options(CPU) == {} and hook_choice.bucket_options(CPU, gloo) == {
             "bucket_cap_mb": 4.0
         }

@@ -36,12 +36,12 @@ from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from train.report.data.reader import Row, Run, numbers
 
-NAME = "name"
+NAME_COLUMN = "name"
 WORKERS = "workers"
 WIDTH = frozenset({WORKERS, "nodes", "nproc_per_node"})
 BATCH = frozenset({"batch_size", "batch_of_each"})  # these follow from local_batch_size
 # Settings of a study's testbed: the rate of its links, and how many nodes are busy.
-OF_TESTBED = frozenset({"rate", "busy"})
+TESTBED_SETTINGS = frozenset({"rate", "busy"})
 SAME_LOSSES = ("task", "model", "batch_size", "precision", "optimizer", "lr", "dropout", "seed")
 SAME_WORK = ("task", "model", "max_seq_length", "precision")  # and the batch
 IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
@@ -70,7 +70,7 @@ class Entry:
 
     def value(self, column: str) -> Any:
         """The value of this run in a column of settings."""
-        return self.title if column == NAME else self.settings.get(column)
+        return self.title if column == NAME_COLUMN else self.settings.get(column)
 
 
 @dataclass(frozen=True)
@@ -94,26 +94,26 @@ def tell_apart(entries: list[Entry], roles: Roles) -> None:
     """Give each entry its series, label and name, and bring them into the order of a report."""
     for entry in entries:
         _label(entry, entries, roles)
-    for alike in by_label(entries).values():  # that x and series do not tell apart
-        differing = varying_of(alike, roles)
-        for entry in alike:
+    for group in by_label(entries).values():  # that x and series do not tell apart
+        differing = varying_of(group, roles)
+        for entry in group:
             entry.label = _text(entry, differing, entry.label)
             entry.series = _text(entry, [key for key in differing if key != roles.x], entry.series)
     for entry in entries:
         plain = entry.run.name if entry.run.is_foreign else entry.sync
         entry.series = entry.series or plain
         entry.label = entry.label or plain
-    for label, alike in by_label(entries).items():
-        _number(label, alike)
+    for label, group in by_label(entries).items():
+        _number(label, group)
     _sort(entries, roles)
 
 
 def _label(entry: Entry, entries: list[Entry], roles: Roles) -> None:
     """Its series, and its label, which is the series and x, by the columns of the study."""
-    has_names = roles.series is None or NAME in roles.series
+    has_names = roles.series is None or NAME_COLUMN in roles.series
     title = entry.title if has_names else ""
-    alike = [one for one in entries if one.title == title] if title else entries
-    differing = varying_of(alike, roles)
+    group = [other for other in entries if other.title == title] if title else entries
+    differing = varying_of(group, roles)
     if roles.series is None:
         columns = [key for key in differing if key not in roles.along_x]
     else:
@@ -123,13 +123,13 @@ def _label(entry: Entry, entries: list[Entry], roles: Roles) -> None:
     entry.label = ", ".join(filter(None, [entry.series, _text(entry, along_x)]))
 
 
-def _number(label: str, alike: list[Entry]) -> None:
+def _number(label: str, group: list[Entry]) -> None:
     """Give the repeats of a label numbers, those of the study if it has any, and names."""
     taken = set[int]()
-    for entry in alike:
+    for entry in group:
         entry.repeat = next(n for n in count(entry.repeat) if n not in taken)
         taken.add(entry.repeat)
-        entry.name = f"{label} #{entry.repeat + 1}" if len(alike) > 1 else label
+        entry.name = f"{label} #{entry.repeat + 1}" if len(group) > 1 else label
 
 
 def _sort(entries: list[Entry], roles: Roles) -> None:
@@ -166,7 +166,7 @@ def varying_of(entries: Sequence[Entry], roles: Roles) -> list[str]:
 
 
 def _text(entry: Entry, columns: Iterable[str], before: str = "") -> str:
-    parts = [label_part(key, entry) for key in columns if key != NAME]
+    parts = [label_part(key, entry) for key in columns if key != NAME_COLUMN]
     return ", ".join(filter(None, [before, *parts]))
 
 
@@ -174,7 +174,7 @@ def label_part(key: str, entry: Entry) -> str:
     """A setting as a part of a label; empty for a switch at its default."""
     value = entry.settings.get(key)
     plain = key.replace("_size", "").replace("_", " ")
-    if value is None or (key in OF_TESTBED and not value):
+    if value is None or (key in TESTBED_SETTINGS and not value):
         return ""
     if isinstance(value, bool):
         usual = defaults().get(key, False)
@@ -192,8 +192,8 @@ def label_part(key: str, entry: Entry) -> str:
 
 def _order(entry: Entry, columns: list[str]) -> list[tuple[int, float, str]]:
     known: list[Any] = [entry.settings.get(key) for key in columns]
-    values = [IN_ORDER.index(one) if one in IN_ORDER else one for one in known]
-    return [(0, float(one), "") if numbers([one]) else (1, 0.0, str(one)) for one in values]
+    values = [IN_ORDER.index(value) if value in IN_ORDER else value for value in known]
+    return [(0, float(value), "") if numbers([value]) else (1, 0.0, str(value)) for value in values]
 
 
 def selected(entries: Iterable[Entry], roles: Roles) -> list[Entry]:
@@ -213,26 +213,32 @@ def is_same(value: Any, wanted: Any) -> bool:
 
 def loss_reference(entry: Entry, entries: list[Entry], roles: Roles) -> Entry | None:
     """The run whose losses `entry` should have; None if that is `entry` itself, or nobody's."""
-    with_steps = [one for one in entries if one.run.lead("step") is not None]
+    with_steps = [other for other in entries if other.run.lead("step") is not None]
     if chosen := selected(with_steps, roles):
-        chosen = [one for one in chosen if one.settings.get("seed") == entry.settings.get("seed")]
+        chosen = [
+            other for other in chosen if other.settings.get("seed") == entry.settings.get("seed")
+        ]
         chosen = chosen or selected(with_steps, roles)
-        same_x = [one for one in chosen if one.value(roles.x) == entry.value(roles.x)]
-        base = same_x[0] if same_x else min(chosen, key=lambda one: one.workers)
+        same_x = [other for other in chosen if other.value(roles.x) == entry.value(roles.x)]
+        base = same_x[0] if same_x else min(chosen, key=lambda other: other.workers)
     else:
-        alike = [one for one in with_steps if of(one, SAME_LOSSES) == of(entry, SAME_LOSSES)]
-        base = min(alike or [entry], key=lambda one: one.sync != "single")
+        group = [
+            other
+            for other in with_steps
+            if values_of(other, SAME_LOSSES) == values_of(entry, SAME_LOSSES)
+        ]
+        base = min(group or [entry], key=lambda other: other.sync != "single")
     return None if base is entry else base
 
 
-def of(entry: Entry, columns: Iterable[str]) -> tuple[str, ...]:
+def values_of(entry: Entry, columns: Iterable[str]) -> tuple[str, ...]:
     """The values of these columns, to compare."""
     return tuple(repr(entry.value(column)) for column in columns)
 
 
 def is_known(column: str, entries: Sequence[Entry]) -> bool:
     """Whether a run has such a column."""
-    return column == NAME or any(column in entry.settings for entry in entries)
+    return column == NAME_COLUMN or any(column in entry.settings for entry in entries)
 
 
 @cache

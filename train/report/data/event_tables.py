@@ -15,7 +15,7 @@ from train.report.data.subject import Subject
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
-OF_COLLECTIVE = ["operation", "shape", "dtype", "bytes", "parameter"]
+COLLECTIVE_FIELDS = ["operation", "shape", "dtype", "bytes", "parameter"]
 
 
 def traffic(subject: Subject) -> pd.DataFrame:
@@ -32,21 +32,21 @@ def traffic(subject: Subject) -> pd.DataFrame:
 
 def _one_way(table: pd.DataFrame, way: str) -> pd.DataFrame:
     """The bytes that were sent, or those that were received."""
-    one = table[["run", "host", "rank", "interface", "epoch", "steps"]].assign(direction=way)
-    one["payload_bytes"] = table[f"payload_{way}_bytes"]
-    one["control_bytes"] = table[f"control_{way}_bytes"]
-    one["expected_bytes"] = one["payload_bytes"] + one["control_bytes"]
-    one["wire_bytes"] = table[f"wire_bytes_{way}"]
-    one["observed_bytes"] = table[f"observed_{way}_bytes"]
+    rows = table[["run", "host", "rank", "interface", "epoch", "steps"]].assign(direction=way)
+    rows["payload_bytes"] = table[f"payload_{way}_bytes"]
+    rows["control_bytes"] = table[f"control_{way}_bytes"]
+    rows["expected_bytes"] = rows["payload_bytes"] + rows["control_bytes"]
+    rows["wire_bytes"] = table[f"wire_bytes_{way}"]
+    rows["observed_bytes"] = table[f"observed_{way}_bytes"]
     observed, expected, wire = (
-        one[f"{name}_bytes"].astype(float) for name in ("observed", "expected", "wire")
+        rows[f"{name}_bytes"].astype(float) for name in ("observed", "expected", "wire")
     )
-    one["ratio"] = observed / expected.where(expected >= RATIO_FROM_BYTES)
-    one["ratio_wire"] = observed / wire.where(wire >= RATIO_FROM_BYTES)
-    one["packet_bytes"], one["note"] = table["packet_bytes"], table["note"].replace("", None)
-    band = one["ratio"].between(*BAND).map({True: "inside", False: "outside"})
-    is_judged = one["ratio"].notna() & one["epoch"].astype(bool)
-    return one.assign(band=band.where(table["is_large"], "small").where(is_judged, None))
+    rows["ratio"] = observed / expected.where(expected >= RATIO_FROM_BYTES)
+    rows["ratio_wire"] = observed / wire.where(wire >= RATIO_FROM_BYTES)
+    rows["packet_bytes"], rows["note"] = table["packet_bytes"], table["note"].replace("", None)
+    band = rows["ratio"].between(*BAND).map({True: "inside", False: "outside"})
+    is_judged = rows["ratio"].notna() & rows["epoch"].astype(bool)
+    return rows.assign(band=band.where(table["is_large"], "small").where(is_judged, None))
 
 
 def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def collectives(subject: Subject) -> pd.DataFrame:
     # all ranks take part in the same ones
     of_steps = of_last_attempt(subject.entries, "collectives", of_lead=True)
     table = of_steps.explode("collectives").dropna(subset="collectives")
-    parts = pd.DataFrame(list(table["collectives"]), index=table.index, columns=OF_COLLECTIVE)
+    parts = pd.DataFrame(list(table["collectives"]), index=table.index, columns=COLLECTIVE_FIELDS)
     parts["shape"] = ["x".join(map(str, shape)) for shape in parts["shape"]]
     at = table[["run", "rank"]].assign(from_step=table["step"])
     at["number"] = table.groupby(level=0).cumcount() + 1
@@ -127,12 +127,12 @@ def failures(subject: Subject) -> pd.DataFrame:
 def _failures(subject: Subject) -> Iterator[Row]:
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
-            alike: dict[str, list[Row]] = {}
+            grouped: dict[str, list[Row]] = {}
             for who, of_end in _bad_ends(part):
                 message = without_advice(short(of_end.get("message")))
-                one = {"who": who, "host": of_end.get("host"), "cause": of_end["cause"]}
-                alike.setdefault(message or who, []).append(one | {"message": message})
-            for rows in alike.values():
+                cells = {"who": who, "host": of_end.get("host"), "cause": of_end["cause"]}
+                grouped.setdefault(message or who, []).append(cells | {"message": message})
+            for rows in grouped.values():
                 at = {"run": entry.name, "attempt": number}
                 at |= {name: _each_once(row[name] for row in rows) for name in rows[0]}
                 yield at
@@ -149,9 +149,16 @@ def _each_once(values: Iterable[Any], most: int = 4) -> str:
 
 def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
     """Causes first, then lost peers, which follow from another rank's end; the run's end last."""
-    bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
-    for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
-        yield f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")), one
+    bad = [end for end in [*part.exits, *part.agents] if end.get("cause") not in ("done", None)]
+    for exit_record in sorted(
+        bad, key=lambda end: end["cause"] in ("lost_peer", "peer", "command")
+    ):
+        yield (
+            f"rank {exit_record['rank']}"
+            if "rank" in exit_record
+            else str(exit_record.get("node", "?")),
+            exit_record,
+        )
     if part.end.get("code"):
         message = part.end.get("message")
         yield "run", {"cause": f"exit code {part.end['code']}", "message": message}

@@ -15,13 +15,13 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data.columns import BATCH, NAME, WORKERS, Entry, Roles, loss_reference
+from train.report.data.columns import BATCH, NAME_COLUMN, WORKERS, Entry, Roles, loss_reference
 from train.report.data.reader import FIELDS, Row, mean, numbers
 
-IDENTITY = ("run", "label", "series", "repeat", NAME)
+IDENTITY = ("run", "label", "series", "repeat", NAME_COLUMN)
 # Columns of `runs` that every table has, also one without rows.
-OF_RUNS = [*IDENTITY, "task", "sync", WORKERS, "precision", "local_batch_size", *BATCH, "state"]
-OF_RUNS += ["epoch_samples", "total_s", "peak_memory_bytes", "peak_gpu_memory_bytes"]
+RUN_COLUMNS = [*IDENTITY, "task", "sync", WORKERS, "precision", "local_batch_size", *BATCH, "state"]
+RUN_COLUMNS += ["epoch_samples", "total_s", "peak_memory_bytes", "peak_gpu_memory_bytes"]
 KEYS = ("step", "epoch", "rank", "kind")  # fields of a step that are no quantities
 
 
@@ -91,7 +91,7 @@ def steps(entries: Sequence[Entry]) -> pd.DataFrame:
     has each of its steps once.
     """
     table = of_kind(entries, "step").rename(columns={"lr": "scheduled_lr"})
-    quantities = [one for one in FIELDS["step"] if one not in KEYS and one in table]
+    quantities = [field for field in FIELDS["step"] if field not in KEYS and field in table]
     table = table.astype(dict.fromkeys([*quantities, "scheduled_lr"], float) | {"step": int})
     number = table.groupby(["run", "attempt", "rank"]).cumcount()
     table["is_timed"] = table["is_last"] & (number > 0) & table["step_s"].notna()
@@ -116,7 +116,9 @@ def evaluations(entries: Sequence[Entry]) -> pd.DataFrame:
 
 def scores(evaluated: pd.DataFrame) -> pd.DataFrame:
     """A column for each metric of these evaluations; NaN where one is no number."""
-    every = pd.DataFrame([one or {} for one in evaluated["metrics"]], evaluated.index, dtype=object)
+    every = pd.DataFrame(
+        [metrics or {} for metrics in evaluated["metrics"]], evaluated.index, dtype=object
+    )
     return every.where(every.map(lambda value: bool(numbers([value]))))
 
 
@@ -125,7 +127,7 @@ def runs(
 ) -> pd.DataFrame:
     """A row for each run: settings, how it ended, seconds, losses, the last metrics and bytes."""
     rows = [entry.settings | _identity(entry) | _of_files(entry) for entry in entries]
-    columns = dict.fromkeys(key for row in [*rows, dict.fromkeys(OF_RUNS)] for key in row)
+    columns = dict.fromkeys(key for row in [*rows, dict.fromkeys(RUN_COLUMNS)] for key in row)
     table = pd.DataFrame(rows, columns=list(columns), dtype=object)
     table.index = pd.Index(table["run"], name=None)
     kept, timed = steps[steps["is_kept"]], steps[steps["is_timed"] & steps["is_lead"]]
@@ -155,7 +157,7 @@ def curves(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
     NaN where one is no number.
     """
-    table = steps.loc[steps["is_kept"], ["run", "series", NAME, "step", "loss"]]
+    table = steps.loc[steps["is_kept"], ["run", "series", NAME_COLUMN, "step", "loss"]]
     table["reference"] = table["run"].map(runs["reference"])
     table["wanted"] = loss_of(table["reference"], table)
     return table.assign(difference=table["loss"] - table["wanted"])

@@ -30,7 +30,7 @@ CONFIDENCE = 0.95
 FEWEST_FOR_INTERVAL = 4
 MOST_EFFICIENCY = 1.05  # above it, it is more likely that the base was disturbed
 GAINS = ("speedup", "efficiency")
-OF_ESTIMATE = ("mean_s", "median_s", "spread_s", "low_s", "high_s")
+ESTIMATE_FIELDS = ("mean_s", "median_s", "spread_s", "low_s", "high_s")
 SECONDS = re.compile(r"(?<!per)_s$")
 MEMORY = re.compile(r"memory_bytes$")
 
@@ -63,7 +63,9 @@ def estimates(values: pd.Series) -> pd.DataFrame:
     """The estimate of the values at each place in the index, where there are numbers."""
     groups = values.groupby(level=list(range(values.index.nlevels)), sort=False)
     found = [estimate(of_group) for _, of_group in groups]
-    table = pd.DataFrame(found, index=groups.size().index, columns=list(OF_ESTIMATE), dtype=float)
+    table = pd.DataFrame(
+        found, index=groups.size().index, columns=list(ESTIMATE_FIELDS), dtype=float
+    )
     return table.dropna(subset="mean_s")
 
 
@@ -83,7 +85,7 @@ class Unit(NamedTuple):
     def in_full(self) -> str:
         return {"s": "seconds", "ms": "milliseconds"}.get(self.name, self.name)
 
-    def of(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """A number in this unit; anything else as it is."""
         return value / self.size if numbers([value]) else value
 
@@ -134,7 +136,7 @@ def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFram
     return table.assign(doubt=[doubts.get(base) for base in table["base"]])
 
 
-def believed(table: pd.DataFrame) -> pd.DataFrame:
+def without_doubted(table: pd.DataFrame) -> pd.DataFrame:
     """`table` of gains as it is shown: those over a base in doubt are unknown.
 
     A run that is its own base has none.

@@ -27,8 +27,10 @@ from train.records.schema import PHASES, Collective, Record
 Row = dict[str, Any]
 
 FIELDS: dict[str, tuple[str, ...]] = {
-    one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
-    for one in get_args(Record)
+    record_type.__dataclass_fields__["kind"].default: tuple(
+        item.name for item in fields(record_type)
+    )
+    for record_type in get_args(Record)
 }
 SIGNALS = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of runs that were told to stop
 SAME = 1e-6  # relative difference of a metric between ranks that is no difference
@@ -40,7 +42,7 @@ def _is_collective(value: Any) -> bool:
 
 
 # The form of each record. A number may be null, as one that is not finite is written.
-OF_VALUES: dict[Any, Any] = {
+VALUE_FORMS: dict[Any, Any] = {
     int: (None, records.is_whole),
     float: (None, records.is_number_or_nan),
     str: (None, str),
@@ -49,10 +51,10 @@ OF_VALUES: dict[Any, Any] = {
     Sequence[Collective]: [_is_collective],
 }
 KINDS: dict[str, dict[Any, Any]] = {
-    one.__dataclass_fields__["kind"].default: {
-        f"{item.name}?": OF_VALUES.get(item.type, str) for item in fields(one)
+    record_type.__dataclass_fields__["kind"].default: {
+        f"{item.name}?": VALUE_FORMS.get(item.type, str) for item in fields(record_type)
     }
-    for one in get_args(Record)
+    for record_type in get_args(Record)
 }
 # What is counted or timed, by the ends of its names: none of it is below zero.
 AMOUNT = re.compile(r"(_s|_bytes|_bytes_.*|samples|tokens|steps|epoch|drift|gain|seconds)$")
@@ -93,7 +95,7 @@ class Run:
             return "done" if code == 0 else "stopped" if is_stop else f"failed ({code})"
         if self.summary:
             return "done"
-        bad = [one for one in self.exits if one.get("cause") not in ("done", "stopped")]
+        bad = [end for end in self.exits if end.get("cause") not in ("done", "stopped")]
         return "failed" if bad else "no end on record"
 
     @property
@@ -107,7 +109,7 @@ class Run:
         stated: Any = self.summary.get("world_size")
         if records.is_rank(stated) and stated:
             return int(stated)
-        known = [rank for one in self.agents for rank in one.get("ranks") or []]
+        known = [rank for agent in self.agents for rank in agent.get("ranks") or []]
         return max([*known, *self.ranks], default=-1) + 1 or None
 
 
@@ -201,7 +203,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         for name in filter(AMOUNT.search, FIELDS[kind]):
             row[name] = 0.0 if any(value < 0 for value in numbers([row[name]])) else row[name]
         rows[kind].append(row | {"kind": kind, "rank": rank})
-        for name in (one for one in FIELDS[kind] if one not in raw):
+        for name in (column for column in FIELDS[kind] if column not in raw):
             problems[f"{kind} record(s) have no {name}"] += 1
     by_step = {row["step"]: row for row in rows["step"]}
     problems["step(s) were written twice; the later one counts"] = len(rows["step"]) - len(by_step)

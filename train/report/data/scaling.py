@@ -13,7 +13,7 @@ from train.report.data.frames import records
 from train.report.data.subject import Subject
 from train.report.data.tables import firsts, seconds
 
-OF_ONE_SIZE = [*SAME_WORK, "local_batch_size", "whole_batch"]
+SAME_SIZE = [*SAME_WORK, "local_batch_size", "whole_batch"]
 
 
 def speedup(subject: Subject) -> pd.DataFrame:
@@ -22,7 +22,7 @@ def speedup(subject: Subject) -> pd.DataFrame:
     `doubt` says why the base is in doubt, if it is.
     """
     known = seconds(subject)
-    table = quantities.with_gains(with_bases(rates(subject, known), subject, OF_ONE_SIZE))
+    table = quantities.with_gains(with_bases(rates(subject, known), subject, SAME_SIZE))
     of_works = table.groupby("work")
     table = table[of_works[WORKERS].transform("max") > table["base_workers"]]
     table = table.sort_values("work", kind="stable")[
@@ -50,7 +50,7 @@ def with_bases(table: pd.DataFrame, subject: Subject, same: list[str]) -> pd.Dat
     One work are the runs with the `same` values. In a study with a reference that is the only base;
     else it is the one on the fewest workers, of several that with `single`, or else the fastest.
     """
-    chosen = selected([one[0] for one in by_label(subject.entries).values()], subject.roles)
+    chosen = selected([group[0] for group in by_label(subject.entries).values()], subject.roles)
     of_study = table["run"].isin([entry.label for entry in chosen])
     of_values = table.reindex(columns=same).groupby(same, dropna=False, sort=False)
     table = table.assign(work=0 if of_study.any() else of_values.ngroup())

@@ -12,7 +12,7 @@ from muster.errors import UsageError
 from muster.printable import printable
 from train.report.data import frames
 from train.report.data.columns import (
-    NAME,
+    NAME_COLUMN,
     WORKERS,
     Entry,
     Roles,
@@ -130,7 +130,7 @@ def _add_study(subject: Subject, record: Path) -> None:
         subject.sources |= dict.fromkeys(same, str(source))
     subject.command = str(study.get("command") or "")
     subject.roles = _roles(study, subject.notes)
-    cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
+    cells = [cell for cell in study.get("cells") or [] if isinstance(cell, dict)]
     subject.cells += cells
     for cell in cells:
         path = folder / str(cell.get("run_dir") or "")
@@ -185,7 +185,7 @@ def _check_roles(subject: Subject) -> None:
     if unknown := [column for column in roles.named() if not is_known(column, entries)]:
         known = {key: None for entry in entries for key in entry.settings}
         subject.notes.append(
-            f"study.json: no run has a column {', '.join(unknown)}; known: {NAME}, "
+            f"study.json: no run has a column {', '.join(unknown)}; known: {NAME_COLUMN}, "
             f"{', '.join(sorted(known))}"
         )
         subject.roles = Roles()

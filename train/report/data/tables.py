@@ -9,13 +9,13 @@ import pandas as pd
 
 from train.records.schema import PHASES
 from train.report.data import quantities
-from train.report.data.columns import NAME, WORKERS
+from train.report.data.columns import NAME_COLUMN, WORKERS
 from train.report.data.frames import loss_of, mean_of_all, scores
 from train.report.data.reader import mean
 from train.report.data.subject import Subject
 
 FIRST = 5  # losses that are shown one by one, as in the courses
-OF_PHASES = [f"{phase}_s" for phase in PHASES]
+PHASE_COLUMNS = [f"{phase}_s" for phase in PHASES]
 OWN_WORK = ["data_s", "forward_s", "backward_s"]  # before a rank can wait for others
 
 
@@ -50,8 +50,8 @@ def _same_draw(runs: pd.DataFrame) -> pd.Series:
     draw = runs.reindex(columns=["run", "split", "seed", WORKERS])
     draw["base"] = runs["reference"].fillna(runs["run"])
     draw["split"] = draw["split"].astype(object).replace("", None).fillna("even")
-    alike = draw.groupby(["base", WORKERS, "split", "seed"], dropna=False, sort=False)
-    first = alike["run"].transform("first")
+    groups = draw.groupby(["base", WORKERS, "split", "seed"], dropna=False, sort=False)
+    first = groups["run"].transform("first")
     return first.where((first != runs["run"]) & (first != runs["reference"]))
 
 
@@ -65,7 +65,7 @@ def evaluated(subject: Subject) -> pd.DataFrame:
 
 def metrics(subject: Subject) -> pd.DataFrame:
     """A row for each metric of each evaluation."""
-    at = subject.evaluations[["run", "series", NAME, "epoch", "step"]]
+    at = subject.evaluations[["run", "series", NAME_COLUMN, "epoch", "step"]]
     values = scores(subject.evaluations).stack().dropna()
     values = values.rename("value").rename_axis([None, "metric"]).reset_index("metric")
     return at.join(values, how="right")
@@ -99,7 +99,7 @@ def seconds(subject: Subject) -> pd.DataFrame:
     Estimates are over the steps of one run, or over the means of several.
     """
     timed = subject.steps[subject.steps["is_timed"] & subject.steps["is_lead"]]
-    measured = ["step_s", *OF_PHASES, "overlapped_s", "samples"]
+    measured = ["step_s", *PHASE_COLUMNS, "overlapped_s", "samples"]
     of_runs = timed.groupby(["label", "run"], sort=False)[measured].agg(mean_of_all)
     by_label = of_runs.groupby("label", sort=False)
     means, repeats = by_label.agg(mean_of_all), by_label.size()
@@ -110,9 +110,9 @@ def seconds(subject: Subject) -> pd.DataFrame:
     table = firsts(subject).loc[means.index, ["sync", "precision", WORKERS]].rename_axis("run")
     table = table.assign(sync=table["sync"].fillna("?"), runs=repeats)
     table["steps"] = of_steps.groupby(level=0).size()
-    table = table.join(quantities.estimates(pd.concat(draws))).join(means[OF_PHASES])
+    table = table.join(quantities.estimates(pd.concat(draws))).join(means[PHASE_COLUMNS])
     mean_s, workers = means["step_s"], table[WORKERS].astype(int)
-    table["other_s"] = (mean_s - means[OF_PHASES].sum(axis=1, skipna=False)).clip(lower=0)
+    table["other_s"] = (mean_s - means[PHASE_COLUMNS].sum(axis=1, skipna=False)).clip(lower=0)
     hidden = table["overlapped_s"] = means["overlapped_s"].where(workers > 1)
     waited = table["exposed_s"] = means["sync_s"].where(hidden.notna())
     both = hidden.fillna(0) + waited.fillna(0)

@@ -35,14 +35,14 @@ STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for 
 
 
 @contextmanager
-def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
+def figure_of(height_in: float, **options: Any) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, in an array of two dimensions."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in))
-        yield figure, figure.subplots(squeeze=False, **how)
+        yield figure, figure.subplots(squeeze=False, **options)
 
 
 def as_svg(figure: Any) -> str:
@@ -71,14 +71,19 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
     """Names above the figure, which grows by their height; in as many columns as there is room."""
     from matplotlib.textpath import TextPath
 
-    names = [text(one.get_label(), LETTERS - 8) for one in handles]
+    names = [text(handle.get_label(), LETTERS - 8) for handle in handles]
     every = [line for name in names for line in name.splitlines()]
     sizes = (TextPath((0, 0), line, size=LEGEND_PT).get_extents().width for line in every)
     widest = max(sizes, default=0)
     columns = max(1, min(len(names), int(WIDTH_IN * 72 // (widest + BESIDE_NAME_PT))))
-    how = {"loc": "outside upper left", "ncols": columns, "frameon": False, "fontsize": LEGEND_PT}
-    how |= {"borderaxespad": 0.1, "columnspacing": 1, "handlelength": 1.6, "handletextpad": 0.5}
-    figure.legend(handles=list(handles), labels=names, **how)
+    options = {
+        "loc": "outside upper left",
+        "ncols": columns,
+        "frameon": False,
+        "fontsize": LEGEND_PT,
+    }
+    options |= {"borderaxespad": 0.1, "columnspacing": 1, "handlelength": 1.6, "handletextpad": 0.5}
+    figure.legend(handles=list(handles), labels=names, **options)
     lines = sum(1 + name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + LINE_IN * -(-lines // columns) + 0.1)
 
@@ -101,10 +106,10 @@ def duration(seconds: float) -> str:
 def with_interval(mean_s: float, low_s: float, high_s: float, unit: Unit) -> str:
     """The mean, with half of the interval if there is one, in the unit of its column."""
     if not low_s < high_s:  # there is none
-        return f"{unit.of(mean_s):.3g} {unit.name}"
-    half = unit.of((high_s - low_s) / 2)
+        return f"{unit.convert(mean_s):.3g} {unit.name}"
+    half = unit.convert((high_s - low_s) / 2)
     digits = max(0, 1 - math.floor(math.log10(half)))
-    return f"{unit.of(mean_s):.{digits}f} ± {half:.{digits}f} {unit.name}"
+    return f"{unit.convert(mean_s):.{digits}f} ± {half:.{digits}f} {unit.name}"
 
 
 def link_rate(text: str) -> str:

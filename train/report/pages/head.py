@@ -17,7 +17,9 @@ MINUTE_S, HOUR_S = 60, 3600
 def facts(subject: Subject) -> list[str]:
     """What ran and whether it is done, when, for how long, and at which commit and torch."""
     versions = {row["name"]: row["version"] for row in provenance.versions(subject)}
-    commit = ", ".join(one[:8] + one[12:] for one in versions.get("commit", "?").split(", "))
+    commit = ", ".join(
+        commit[:8] + commit[12:] for commit in versions.get("commit", "?").split(", ")
+    )
     every = [
         _what(subject),
         states(subject),
@@ -31,8 +33,8 @@ def facts(subject: Subject) -> list[str]:
 def _what(subject: Subject) -> str:
     """The tasks and their data; of a single run also its mode and workers."""
     entries = subject.entries
-    tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
-    paths = filter(None, (one.run.config.get("data_dir") for one in entries))
+    tasks = sorted({str(entry.settings.get("task")) for entry in entries} - {"None"})
+    paths = filter(None, (entry.run.config.get("data_dir") for entry in entries))
     data = sorted({Path(str(path)).name for path in paths})
     what = ", ".join(tasks) + (f" (--data-dir {', '.join(data)})" if data and tasks else "")
     if len(entries) != 1 or entries[0].run.is_foreign:
@@ -47,13 +49,13 @@ def states(subject: Subject) -> str:
     found = [*(entry.run.state for entry in subject.entries), *subject.without_run]
     if len(found) == 1:
         return found[0]
-    others = [f"{found.count(one)} {one}" for one in dict.fromkeys(found) if one != "done"]
+    others = [f"{found.count(state)} {state}" for state in dict.fromkeys(found) if state != "done"]
     return ", ".join([f"{found.count('done')} of {len(found)} runs done", *others]) if found else ""
 
 
 def _when(entries: Iterable[Entry]) -> str:
     """When the first run began and the last one ended, and how long all of them took together."""
-    spans = [found for one in entries if (found := span_of(one))]
+    spans = [found for entry in entries if (found := span_of(entry))]
     if not spans:
         return ""
     first = datetime.fromtimestamp(min(begin for begin, _ in spans), UTC)
@@ -67,7 +69,7 @@ def span_of(entry: Entry) -> tuple[float, float] | None:
     """When a run began and ended, in seconds since 1970; None where that is not on record."""
     run = entry.run
     begins = numbers([run.job.get("started_unix_s")])
-    ends = numbers([run.end.get("time_unix_s"), *(one.get("time_unix_s") for one in run.exits)])
+    ends = numbers([run.end.get("time_unix_s"), *(end.get("time_unix_s") for end in run.exits)])
     if not begins or not ends or max(ends) < begins[0] or not 0 <= begins[0] <= max(ends) < 1e11:
         return None
     return begins[0], max(ends)
@@ -75,7 +77,7 @@ def span_of(entry: Entry) -> tuple[float, float] | None:
 
 def ended_at(subject: Subject) -> str:
     """The day and time at which the last run ended, as a document states it; "": not known."""
-    ends = [found[1] for one in subject.entries if (found := span_of(one))]
+    ends = [found[1] for entry in subject.entries if (found := span_of(entry))]
     return datetime.fromtimestamp(max(ends), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if ends else ""
 
 
@@ -97,16 +99,18 @@ def measured(subject: Subject) -> str:
     kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
     is_one = all(map(provenance.is_simulated, entries))
     where = f"on {'one machine' if is_one else several(len(hosts), 'host')} ({kinds})"
-    nodes = [int(one.settings["nodes"]) for one in entries]
+    nodes = [int(entry.settings["nodes"]) for entry in entries]
     if is_one and max(nodes) > 1:
         where += f" that simulated {_up_to(nodes, 'node')}"
     sentences = [f"Measured {where}"]
-    workers = [one.workers for one in entries]
+    workers = [entry.workers for entry in entries]
     total = max(map(cores, entries), default=0)
     if max(workers) > 1 and total:
         share = "shared" if max(workers) > total else "had"
         sentences[0] += f"; {_up_to(workers, 'worker')} {share} {several(int(total), 'core')}"
-    rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
+    rates = [
+        link_rate(str(entry.settings["rate"])) for entry in entries if "rate" in entry.settings
+    ]
     if rates:
         sentences.append(f"Links had {' and '.join(dict.fromkeys(rates))}")
     return ". ".join(sentences) + "."

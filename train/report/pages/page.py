@@ -64,7 +64,7 @@ def shown(
         is_number = bool(numbers(cells))
         if unit := units.get(name):
             name = f"{name.rpartition('_')[0]}_{unit.name}"
-            cells = [unit.of(value) for value in cells]
+            cells = [unit.convert(value) for value in cells]
         found.append(Column(name, is_number, [as_text(value, name) for value in cells]))
     return found
 
@@ -148,8 +148,8 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for one in (as_anchor, as_heading, layout, shown, without_html):
-        environment.filters[one.__name__] = one
+    for convert in (as_anchor, as_heading, layout, shown, without_html):
+        environment.filters[convert.__name__] = convert
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
     what: dict[str, Any] = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
     what |= {"ended_at": head.ended_at(subject), "provenance": provenance, "repeat": repeat}
@@ -164,10 +164,10 @@ def markdown_table(
 ) -> str:
     """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
-    for one in shown(table, columns):
+    for column in shown(table, columns):
         name, *cells = (
             without_html(cell).replace("|", "\\|").replace("\n", " ")
-            for cell in (heading(one.name), *one.cells)
+            for cell in (heading(column.name), *column.cells)
         )
         width = max(map(len, [name, *cells]))
         padded.append([cell.ljust(width) for cell in (name, "-" * width, *cells)])
@@ -178,8 +178,8 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
     """Write the whole report into `folder`; return its sections, and why there is no PDF, or ""."""
     parts = sections.build(subject)
     data, figures = folder / "data", folder / "figures"
-    for one in (data, figures):
-        one.mkdir(parents=True, exist_ok=True)
+    for subfolder in (data, figures):
+        subfolder.mkdir(parents=True, exist_ok=True)
     (folder / "index.html").write_text(html(subject, parts), encoding="utf-8")
     (folder / "report.md").write_text(markdown(subject, parts), encoding="utf-8")
     for part in parts:

@@ -18,10 +18,12 @@ from train.report.data.quantities import drawn, unit_of_seconds
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, MARKERS, text
 
-OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
-PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
-OF_EVALUATION = ("#0072B2", "#E69F00", "#D55E00", "#999999")
-EVALUATION_COLOURS = dict(zip(("predict", "metric", "sync", "other"), OF_EVALUATION, strict=True))
+PHASE_PALETTE = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
+PHASE_COLOURS = dict(zip([*PHASES, "other"], PHASE_PALETTE, strict=True))
+EVALUATION_PALETTE = ("#0072B2", "#E69F00", "#D55E00", "#999999")
+EVALUATION_COLOURS = dict(
+    zip(("predict", "metric", "sync", "other"), EVALUATION_PALETTE, strict=True)
+)
 EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on dark
 NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters in a line, and its height
 PANEL_IN = 2.1
@@ -55,7 +57,7 @@ def lines(rows: Sequence[Sequence[Panel]], names: Sequence[Any] = ()) -> str:
     It also looks as in other figures that are given the same `names` of lines.
     """
     every = [panel for panels in rows for panel in panels]
-    own = (name for one in every for name in one.table[one.look or one.by])
+    own = (name for row in every for name in row.table[row.look or row.by])
     names = list(dict.fromkeys([*names, *own]))
     size = {"nrows": len(rows), "ncols": len(rows[0]), "sharex": "col"}
     with drawing.figure_of(PANEL_IN * len(rows), **size) as (figure, axes):
@@ -125,8 +127,8 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
         base = names[0] if len(names) == 1 else "its reference"
         note = "; no point: equal" if (gaps == 0).any() else ""
         title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
-        how: dict[str, Any] = {"look": look, "title": title, "is_log": True}
-        panel = Panel(apart, "step", "difference", "difference", **how)
+        options: dict[str, Any] = {"look": look, "title": title, "is_log": True}
+        panel = Panel(apart, "step", "difference", "difference", **options)
         found["loss_differences"] = lines([[panel]], table[look].unique())
     return found
 
@@ -164,14 +166,14 @@ def speedup(table: pd.DataFrame) -> dict[str, str]:
         most, (base, *others) = own["workers"].max(), own["base"].unique()
         several = f"{few} worker{'' if few == 1 else 's'} with the same batch"
         title = f"over {several if others else base}"
-        how: dict[str, Any] = {"by": "series", "title": title}
+        options: dict[str, Any] = {"by": "series", "title": title}
         ideal = ((few, 1), (most, most / few))
         name = f"speedup_{len(found) + 1}" if found else "speedup"
         if own["series"].nunique() > MOST_LINES:
             in_order = own.sort_values(["series", "workers"], kind="stable").set_index("run")
             found |= bars(name, in_order[["speedup"]].astype(float), f"speed-up {title}")
             continue
-        panel = Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **how)
+        panel = Panel(own, "workers", "speedup", "speed-up", ideal=ideal, **options)
         found[name] = lines([[panel]], table["series"].unique())
     return found
 
@@ -216,12 +218,12 @@ def bars(
     ends = pd.DataFrame(index=sizes.index, columns=["low_s", "high_s"]) if ends is None else ends
     longest = pd.concat([sizes if beside else whole, ends.astype(float)]).max(axis=None)
     found = {}
-    highest = max((1 + text(one, NAME_LETTERS).count("\n") for one in sizes.index), default=1)
+    highest = max((1 + text(size, NAME_LETTERS).count("\n") for size in sizes.index), default=1)
     most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
     most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # as many in each figure
     for number, at in enumerate(range(0, len(sizes), most or 1), start=1):
         rows = slice(at, at + most)
-        names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
+        names = [text(size, NAME_LETTERS) for size in sizes.index[rows]]
         parts = sizes[rows].set_axis(names)
         heights = [max(len(sizes.columns) * beside, 1 + one.count("\n")) for one in names]
         with drawing.figure_of(0.7 + NAME_IN * sum(heights) + 0.08 * len(names)) as (figure, axes):
@@ -276,19 +278,21 @@ def phases(
     "other", all where one is unknown.
     """
     table = table.set_index("run")
-    parts = table.reindex(columns=[f"{one}_s" for one in colours if one != "other"]).astype(float)
+    parts = table.reindex(
+        columns=[f"{colour}_s" for colour in colours if colour != "other"]
+    ).astype(float)
     parts = parts.where(~parts.isna().any(axis=1), 0.0)
     longest = table[whole].astype(float).max()
     # a legend names no part that cannot be seen: all such are "other"
-    seen = [one for one in parts if parts[one].max() > SEEN * longest]
+    seen = [part for part in parts if parts[part].max() > SEEN * longest]
     other = (table[whole].astype(float) - parts[seen].sum(axis=1)).clip(lower=0)
     sizes = parts[seen].assign(other_s=other) if other.max() > SEEN * longest else parts[seen]
     sizes = sizes if len(sizes.columns) else sizes.assign(other_s=other)
     sizes = sizes.rename(columns=lambda column: column.removesuffix("_s"))
     unit = unit_of_seconds([*table[whole], *table["high_s"]])
     return bars(
-        name, sizes / unit.size, f"{unit.in_full} per {of}", fills=[colours[one] for one in sizes],
-        labels=[f"{unit.of(value):.3g} {unit.name}" for value in table[whole]],
+        name, sizes / unit.size, f"{unit.in_full} per {of}", fills=[colours[row] for row in sizes],
+        labels=[f"{unit.convert(value):.3g} {unit.name}" for value in table[whole]],
         ends=table[["low_s", "high_s"]].astype(float) / unit.size,
     )  # fmt: skip
 
@@ -316,7 +320,7 @@ def throughput(table: pd.DataFrame) -> dict[str, str]:
 def by_kind(table: pd.DataFrame, column: str, kind: str) -> pd.DataFrame:
     """The values of `column`, in a column for each `kind`, so that its bars have a colour."""
     values, kinds = table[column].astype(float), table[kind].fillna("")
-    return pd.DataFrame({str(one): values.where(kinds == one, 0.0) for one in kinds.unique()})
+    return pd.DataFrame({str(value): values.where(kinds == value, 0.0) for value in kinds.unique()})
 
 
 def traffic(totals: pd.DataFrame) -> dict[str, str]:

@@ -8,7 +8,9 @@ from train.report.data.subject import Subject
 
 # Settings of where a run is and writes, and what it prints: they change no number. Hosts have a
 # table.
-OF_PLACE = frozenset("hosts logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split())
+PLACE_SETTINGS = frozenset(
+    "hosts logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split()
+)
 
 
 def is_simulated(entry: Entry) -> bool:
@@ -59,8 +61,8 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
     for name, value in configs[0].items():
         if (
             value not in (None, "", {}, [])
-            and name not in OF_PLACE
-            and all(one.get(name) == value for one in configs)
+            and name not in PLACE_SETTINGS
+            and all(config.get(name) == value for config in configs)
         ):
             is_usual = name in usual and usual[name] == value
             found[is_usual].append({"setting": name, "value": _without_folders(value)})

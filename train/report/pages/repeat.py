@@ -12,7 +12,7 @@ from train.report.data.subject import Subject
 # The command of each script that records one.
 COMMANDS = {"submit.py": "run", "study.py": "study", "sweep.py": "sweep"}
 # Flags of the old run, with a value, and without one.
-OF_RUN = frozenset(("--run-id", "--logs-dir", "--checkpoint-dir"))
+RUN_FLAGS = frozenset(("--run-id", "--logs-dir", "--checkpoint-dir"))
 SWITCHES = frozenset(("--overwrite", "--detach", "--json", "--quiet", "--dry-run", "--fresh"))
 # The flag that names the folder of a study or sweep: called again in the old one, it runs nothing.
 NAMED_BY = {"study": "--output", "sweep": "--name"}
@@ -75,7 +75,7 @@ def _without_old(words: Sequence[str], named_by: str) -> Iterator[str]:
         text = rest.pop(0)
         name, equals, value = text.partition("=")
         flag = name.replace("_", "-") if name.startswith("--") else name
-        if flag in OF_RUN or flag == named_by:
+        if flag in RUN_FLAGS or flag == named_by:
             if not equals and rest:
                 rest.pop(0)
         elif flag == "--resume" and (value or (rest or [""])[0]) == "auto":  # by the run's id

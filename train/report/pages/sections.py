@@ -42,7 +42,7 @@ class Section:
     @property
     def rows(self) -> pd.DataFrame:
         """The rows in the page: the first ones of each run, as many of each as fit."""
-        table = quantities.believed(self.table.reset_index(drop=True))
+        table = quantities.without_doubted(self.table.reset_index(drop=True))
         number_in_run = table.groupby(table.columns[0], dropna=False).cumcount()
         first = number_in_run.sort_values(kind="stable").index[: self.longest]
         return table.loc[first.sort_values()]
@@ -69,9 +69,14 @@ def _training(subject: Subject, charts: Charts) -> Content:
     table, x = over_workers.training(subject), subject.roles.x
     if not over_workers.has_points(table, x):
         return {"table": table[:0]}
-    alike = table.duplicated(["workers", "precision", "batch_of_each"]).any()
+    repeated = table.duplicated(["workers", "precision", "batch_of_each"]).any()
     # samples per second have their own section
-    hidden = ["series" if alike else "run", "series", "samples_per_s", "samples_per_s_per_worker"]
+    hidden = [
+        "series" if repeated else "run",
+        "series",
+        "samples_per_s",
+        "samples_per_s_per_worker",
+    ]
     hidden += ["doubt"]
     hidden += [name for name in ("precision", "steps", "base") if _is_same(table, name)]
     shown = [name for name in table if name not in hidden]
@@ -84,7 +89,9 @@ def _runs(subject: Subject, charts: Charts) -> Content:
     table = subject.runs.reindex(columns=list(dict.fromkeys(wanted)))
     # of several runs the settings in which they differ: losses and steps have their own tables
     differing = [name for name in ("state", "seed") if not _is_same(table, name)]
-    shown = [one for one in table if one in {"run", "workers", *differing, *subject.varying}]
+    shown = [
+        column for column in table if column in {"run", "workers", *differing, *subject.varying}
+    ]
     return {"table": table, "shown": shown if len(table) > 1 else None}
 
 
@@ -196,7 +203,7 @@ def _is_same(table: pd.DataFrame, name: str) -> bool:
 
 def _without_same(table: pd.DataFrame, name: str) -> list[str]:
     """The columns to show: not `name` if it says the same in every row."""
-    return [one for one in table if one != name or not _is_same(table, name)]
+    return [column for column in table if column != name or not _is_same(table, name)]
 
 
 def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:

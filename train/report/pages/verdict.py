@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from train.report.data import event_tables, over_workers, quantities, scaling, tables
-from train.report.data.columns import NAME
+from train.report.data.columns import NAME_COLUMN
 from train.report.data.frames import records
 from train.report.data.reader import mean
 from train.report.data.subject import Subject
@@ -43,8 +43,8 @@ def build(subject: Subject) -> Verdict:
     of_evaluations = over_workers.evaluation(subject)
     doubts = quantities.doubts_of(of_workers) | quantities.doubts_of(of_evaluations)
     only_evaluated = ~of_evaluations["run"].isin(seconds["run"])
-    made = quantities.believed(of_evaluations[only_evaluated])
-    gains = pd.concat([quantities.believed(of_workers), made])
+    made = quantities.without_doubted(of_evaluations[only_evaluated])
+    gains = pd.concat([quantities.without_doubted(of_workers), made])
     bases = gains.loc[gains["speedup"].notna(), "base"].unique()
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
     under = [f"Speed-up and efficiency are relative to {base}."] if len(bases) else []
@@ -167,7 +167,7 @@ def _equality(subject: Subject) -> pd.Series:
     """By label, the difference of losses from those of the references: the largest counts."""
     curve, runs = subject.curves, subject.runs[["label", "reference"]]
     broken = curve.loc[curve["loss"].isna() & curve["wanted"].notna(), "run"]
-    short = subject.runs[NAME].fillna(subject.runs["sync"]).fillna("?")
+    short = subject.runs[NAME_COLUMN].fillna(subject.runs["sync"]).fillna("?")
     base = short.reindex(runs["reference"]).set_axis(runs.index)
     runs = runs.assign(
         furthest=curve["difference"].abs().groupby(curve["run"]).max(),

@@ -103,7 +103,7 @@ def sync(
         model = batchnorm.convert(model, timeout_s, ranks)
     hook_choice = HookChoice(None, options)
     if ranks.world_size > 1:
-        hook_choice = HookChoice.of(plugins.load_plugin("modes", mode).hook_class, options)
+        hook_choice = HookChoice.for_mode(plugins.load_plugin("modes", mode).hook_class, options)
         hook_choice = hook_choice.for_device(device_of(model), group)
     ddp_options = hook_choice.bucket_options(device_of(model), group) | ddp_options
     if hook_choice.hook_class is None:
@@ -174,7 +174,7 @@ class HookChoice(NamedTuple):
     options: SyncOptions
 
     @classmethod
-    def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "HookChoice":
+    def for_mode(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "HookChoice":
         """Choose the hook of the compressor if one is asked for, else that of the mode."""
         if options.compress != "none":
             of_mode = plugins.load_plugin("compression", options.compress)

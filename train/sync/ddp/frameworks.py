@@ -72,7 +72,9 @@ def sync_ddp(
         compress_rank=compress_rank, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
-    hook_choice = HookChoice.of(plugins.load_plugin("modes", "all_reduce").hook_class, options)
+    hook_choice = HookChoice.for_mode(
+        plugins.load_plugin("modes", "all_reduce").hook_class, options
+    )
     accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
     if hasattr(accelerator, "ddp_handler"):
         _of_accelerate(accelerator, hook_choice)

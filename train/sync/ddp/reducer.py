@@ -104,8 +104,8 @@ def bucket_order(model: DistributedDataParallel) -> list[int]:
     if model.logger is None:
         return []
     model.logger.set_runtime_stats_and_log()
-    places = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
-    return [int(place) for place in str(places).replace(",", " ").split()]
+    indices = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    return [int(index) for index in str(indices).replace(",", " ").split()]
 
 
 def log_each_step(model: DistributedDataParallel) -> None:

@@ -34,7 +34,7 @@ class DdpSync(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self.hook_choice = HookChoice.of(self.hook_class, options)
+        self.hook_choice = HookChoice.for_mode(self.hook_class, options)
         self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
         self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
 
@@ -149,4 +149,4 @@ def restore_bucket_order(model: DistributedDataParallel, order: Sequence[int]) -
     is_foreign = hook is None and bool(reducer.hooks_of(model))  # it may count its calls
     can_be_cut = reducer.can_cut_buckets(model) and not is_foreign
     if can_be_cut and sorted(order) == list(range(len(params))):
-        fix_buckets(model, hook, [params[place] for place in order])
+        fix_buckets(model, hook, [params[index] for index in order])

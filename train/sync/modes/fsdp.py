@@ -46,10 +46,10 @@ class Gather:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(size, dtype=dtype, device=device)
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
         self._ledger.gradient("all_gather", input_tensor)
         gather: Callable[..., Any] = all_gather_single
-        return waits.during(gather, output_tensor, input_tensor, **how)
+        return waits.during(gather, output_tensor, input_tensor, **options)
 
 
 class ReduceScatter(Gather):
@@ -58,15 +58,15 @@ class ReduceScatter(Gather):
     On CPUs each rank sends every other rank its part.
     """
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
         if input_tensor.is_cuda:
             self._ledger.gradient("reduce_scatter", input_tensor)
-            reduce_scatter_single(output_tensor, input_tensor, **how)
+            reduce_scatter_single(output_tensor, input_tensor, **options)
             return
         self._ledger.gradient("all_to_all", input_tensor)
         received = torch.empty_like(input_tensor)
-        waits.during(dist.all_to_all_single, received, input_tensor, group=how["group"])
-        reduced = torch.mean if how["op"] == dist.ReduceOp.AVG else torch.sum
+        waits.during(dist.all_to_all_single, received, input_tensor, group=options["group"])
+        reduced = torch.mean if options["op"] == dist.ReduceOp.AVG else torch.sum
         reduced(received.view(-1, len(output_tensor)), dim=0, out=output_tensor)
 
 
@@ -98,16 +98,18 @@ class Fsdp(ShardedSync):
         mesh = DeviceMesh.from_group(group, self._device.type)
         try:
             # modules that are gathered one at a time; the model is the last
-            self._units = [self._split(unit, mesh) for unit in (*repeated_layers(model), model)]
+            self._split_modules = [
+                self._split(module, mesh) for module in (*repeated_layers(model), model)
+            ]
         except Exception as error:
             raise UsageError(
                 f"sync mode fsdp cannot take this model: {error}; use zero1"
             ) from error
-        for unit in self._units:
-            unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
-            unit.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
-            if hasattr(unit, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
-                unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
+        for module in self._split_modules:
+            module.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
+            if hasattr(module, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
+                module.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
         self._params = list(model.parameters())
         model.register_forward_hook(self._free_rest)
         return model
@@ -118,26 +120,26 @@ class Fsdp(ShardedSync):
             if not isinstance(param, DTensor):
                 param.data = param.data.contiguous()  # fully_shard requires it
         kind = type(module).__name__
-        unit: FSDPModule = fully_shard(module, mesh=mesh)
-        type(unit).__name__ = kind  # torch derives a class; some models save the name of theirs
+        split: FSDPModule = fully_shard(module, mesh=mesh)
+        type(split).__name__ = kind  # torch derives a class; some models save the name of theirs
         parts = list(module.parameters())
-        unit.unshard()
+        split.unshard()
         for part, in_passes in zip(parts, module.parameters(), strict=True):
             if in_passes is not part and part.requires_grad:
                 in_passes.register_post_accumulate_grad_hook(
                     lambda _, part=part: self._used.add(part)
                 )
-        unit.reshard()
-        return unit
+        split.reshard()
+        return split
 
     def _free_rest(self, *_: Any) -> None:
         """Free the parameters outside of layers; in training the backward pass does that."""
         if not torch.is_grad_enabled():
-            self._units[-1].reshard()
+            self._split_modules[-1].reshard()
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
-        root = self._units[-1]  # it holds all the others
+        root = self._split_modules[-1]  # it holds all the others
         root.set_requires_gradient_sync(False)
         try:
             yield

@@ -65,23 +65,23 @@ def load(name: str, lower_case: str) -> Any:
 
 def identity(tokenizer: Any) -> str:
     """A text that differs if two tokenizers would give different tokens, or other inputs."""
-    found: dict[str, Any] = {name: getattr(tokenizer, name, None) for name in SETTINGS}
-    found |= {name: version(name) for name in ("transformers", "tokenizers")}
+    parts: dict[str, Any] = {name: getattr(tokenizer, name, None) for name in SETTINGS}
+    parts |= {name: version(name) for name in ("transformers", "tokenizers")}
     if tokenizer.is_fast:
-        found["backend"] = json.loads(tokenizer.backend_tokenizer.to_str())
+        parts["backend"] = json.loads(tokenizer.backend_tokenizer.to_str())
         for use in ("truncation", "padding"):  # settings of the last call
-            found["backend"].pop(use)
+            parts["backend"].pop(use)
     else:
-        found |= {"type": type(tokenizer).__name__, "words": tokenizer.get_vocab()}
-        found |= {  # not where it was read from
+        parts |= {"type": type(tokenizer).__name__, "words": tokenizer.get_vocab()}
+        parts |= {  # not where it was read from
             f"init {name}": value
             for name, value in tokenizer.init_kwargs.items()
             if not name.endswith(("_file", "_path"))
         }
         with TemporaryDirectory() as folder:  # merges, or sentencepiece's model
             paths = map(Path, sorted(tokenizer.save_vocabulary(folder)))
-            found["files"] = [sha256(path.read_bytes()).hexdigest() for path in paths]
-    return json.dumps(found, sort_keys=True, default=str)
+            parts["files"] = [sha256(path.read_bytes()).hexdigest() for path in paths]
+    return json.dumps(parts, sort_keys=True, default=str)
 
 
 def encode(

@@ -73,12 +73,12 @@ class Masked(NamedTuple):
     targets: list[int]  # the original tokens
 
 
-def hide(tokens: list[int], how: Masking, rng: Random) -> Masked:
+def hide(tokens: list[int], masking: Masking, rng: Random) -> Masked:
     """Hide a share of the tokens, at least one."""
-    wanted = min(how.most, max(1, round(how.share * len(tokens))))
+    wanted = min(masking.most, max(1, round(masking.share * len(tokens))))
     seen = list(tokens)
     chosen: list[int] = []
-    for word in _words_in_random_order(tokens, how, rng):
+    for word in _words_in_random_order(tokens, masking, rng):
         if len(chosen) == wanted:
             break
         if len(chosen) + len(word) <= wanted:
@@ -86,9 +86,9 @@ def hide(tokens: list[int], how: Masking, rng: Random) -> Masked:
     for position in chosen:
         draw = rng.random()
         if draw < MASKED:
-            seen[position] = how.mask
+            seen[position] = masking.mask
         elif draw < MASKED + REPLACED:
-            seen[position] = rng.randrange(how.vocabulary)
+            seen[position] = rng.randrange(masking.vocabulary)
     chosen.sort()
     return Masked(seen, chosen, [tokens[position] for position in chosen])
 
@@ -98,13 +98,13 @@ def most_per_sample(share: float, max_seq_length: int) -> int:
     return math.ceil(share * max_seq_length)
 
 
-def _words_in_random_order(tokens: list[int], how: Masking, rng: Random) -> list[list[int]]:
+def _words_in_random_order(tokens: list[int], masking: Masking, rng: Random) -> list[list[int]]:
     """Groups of positions that are hidden together."""
     words: list[list[int]] = []
     for position, token in enumerate(tokens):
-        if token in how.special:
+        if token in masking.special:
             continue
-        goes_on = how.whole_word and token in how.continues
+        goes_on = masking.whole_word and token in masking.continues
         if goes_on and words and words[-1][-1] == position - 1:
             words[-1].append(position)
         else:
