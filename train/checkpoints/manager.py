@@ -219,23 +219,23 @@ class CheckpointManager:
 
     def find(
         self,
-        source: str,
+        resume: str,
         objects: ObjectStates,
         tell: Callable[[str], None],
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
     ) -> "ResumePoint | None":
-        """The checkpoint of `source`, on every rank; None if it is auto and there is none.
+        """The checkpoint that `resume`, a folder or auto, leads to; None if auto finds none.
 
-        The newest intact one on any file system is used. Damaged ones are named and skipped. Every
-        rank reads the files itself. They are sent only to ranks that do not see them. Errors begin
-        with `asked`, by which the user has asked for it. Collective.
+        It is the newest intact one on any file system, the same on every rank. Damaged ones are
+        named and skipped. Every rank reads the files itself. They are sent only to ranks that do
+        not see them. Errors begin with `asked`, by which the user has asked for it. Collective.
 
         Raises:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
-        folder = self.folder if source == AUTO else Path(source).expanduser()
+        folder = self.folder if resume == AUTO else Path(resume).expanduser()
         local, notes = storage.newest_intact(folder, _flaw)
         step, sums, is_here = -1, dict[str, str](), False
         if local is not None:
@@ -248,7 +248,7 @@ class CheckpointManager:
             (tell_damaged or tell)(note)
         if max(steps) < 0:
             damaged = any(notes_of)
-            if source == AUTO and not damaged:
+            if resume == AUTO and not damaged:
                 tell(f"no checkpoint in {folder} yet: starting from the beginning")
                 return None
             raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {folder}")

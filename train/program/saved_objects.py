@@ -167,23 +167,23 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def resume_from(
         self,
-        source: str,
+        resume: str,
         tell: Callable[[str], None],
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
         without: Collection[str] = (),
     ) -> bool:
-        """Resume from the newest intact checkpoint in `source`; whether there is one. Collective.
+        """Resume from the newest intact checkpoint in `resume`; whether there is one. Collective.
 
-        `source` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
+        `resume` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
         stay as they are. `asked` is what a refusal begins with.
 
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
         self._is_begun = True
-        point = self._manager.find(source, self._state, tell, tell_damaged, asked=asked)
+        point = self._manager.find(resume, self._state, tell, tell_damaged, asked=asked)
         if point is None:
             return False
         by_rank, saved_ranks = point.saved.by_rank, point.saved.world_size
@@ -195,7 +195,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         try:
             self._manager.restore(self._state, point, without=without)
         except UsageError as error:
-            folder = self.folder if source == AUTO else source
+            folder = self.folder if resume == AUTO else resume
             raise UsageError(f"{asked}: step {point.saved.step} in {folder}: {error}") from error
         self.step = point.saved.step
         return True
