@@ -41,8 +41,6 @@ from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))
 GENERATORS = "generators"  # the name of their states, beside those of objects
-ARCHIVE = b"PK\3\4"  # the first bytes of what torch.save writes
-LENGTH_BYTES = 8  # of a packed value of version 3, in front of it; zeros follow it
 MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
 WRAPPERS = re.compile(
     r"(^|\.)(?:(?:_orig_mod|module)\.)+"
@@ -239,7 +237,7 @@ class ObjectStates:
             UsageError: torch cannot load a state into its object.
         """
         is_same = saved.world_size == self._ranks.world_size
-        local = tensors_of_rank(files.get("sync", {}), self._ranks.rank if is_same else None)
+        local = tensors_of_rank(files["sync"], self._ranks.rank if is_same else None)
         for name in self._names:
             if name in without:
                 continue
@@ -255,20 +253,17 @@ class ObjectStates:
             else:
                 orders = saved.buckets.get(name, []) if is_same else []
                 _load(name, self._stateful[name], state, own_tensors, orders)
-        if is_same and GENERATORS in files:  # of version 3
-            rng.restore(files[GENERATORS][self._ranks.rank])
-        elif is_same:
-            rng.restore(_unpacked(local[f"{GENERATORS}/state"], None))
+        if is_same:
+            rng.restore(_unpacked(local[f"{GENERATORS}/state"]))
 
     def _state_of(self, name: str, saved: SavedState, files: Files) -> Any:
         """The saved state of an object, for this rank."""
-        common = saved.values[name] if name in saved.values else files.get(name)
         if name not in saved.by_rank:
-            return common
+            return saved.values[name] if name in saved.values else files[name]
         owner = self._ranks.rank if saved.world_size == self._ranks.world_size else 0
-        sync = files.get("sync", {})
-        packed = sync.get(f"{ALL}/{name}/state", sync.get(f"{owner}/{name}/state"))
-        return common if packed is None else _unpacked(packed, common)
+        sync = files["sync"]
+        common = f"{ALL}/{name}/state"
+        return _unpacked(sync[common if common in sync else f"{owner}/{name}/state"])
 
 
 def declaration(name: str) -> str:
@@ -364,17 +359,9 @@ def _packed(state: Any) -> Tensor:
     return torch.frombuffer(packed.getbuffer(), dtype=torch.uint8)
 
 
-def _unpacked(packed: Tensor, common: Any) -> Any:
-    """The state that `_packed` was given; in version 3 it had only what is not in `common`."""
-    data = packed.numpy().tobytes()
-    if data.startswith(ARCHIVE):
-        return torch.load(io.BytesIO(data), weights_only=True)
-    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
-    content = torch.load(io.BytesIO(data[LENGTH_BYTES:end]), weights_only=True)
-    keys, own = content["keys"], content["own"]
-    if keys is None:
-        return own[""]
-    return _like(common, [(key, own[key] if key in own else common[key]) for key in keys])
+def _unpacked(packed: Tensor) -> Any:
+    """The state that `_packed` was given."""
+    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
 
 
 def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:

@@ -1,6 +1,5 @@
 """What state.json of a checkpoint holds: written, read and checked in this one place."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -40,9 +39,6 @@ class SavedState:
             Damaged: no version has written these.
         """
         known = {part.name: raw[part.name] for part in fields(cls) if part.name in raw}
-        best = known.get("best")
-        if isinstance(best, float) and not math.isfinite(best):  # older ones may hold NaN
-            known |= {"best": None, "best_step": None}
         if not all(isinstance(known.get(name), kind) for name, kind in KINDS.items()):
             raise Damaged("was not written by Muster, or lacks a part")
         saved = cls(**{name: part for name, part in known.items() if part is not None})
@@ -89,13 +85,7 @@ def _fits(saved: SavedState, files: Files) -> bool:
             f"{rank}/{name}/state" in sync for rank in owners
         )
 
-    generators = files.get("generators")  # of version 3
-    has_generators = is_of_each_rank("generators") or (
-        isinstance(generators, list)
-        and len(generators) == saved.world_size
-        and all(isinstance(states, dict) for states in generators)
-    )
-    return has_generators and all(
+    return is_of_each_rank("generators") and all(
         name in saved.values or name in files or (name in saved.by_rank and is_of_each_rank(name))
         for name in saved.objects
     )

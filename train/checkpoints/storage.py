@@ -44,8 +44,7 @@ from muster.writing import as_json, force
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
-VERSION = 4  # of the files' format
-READABLE = (3, 4)
+VERSION = 4  # of the format of the files
 RELEASES = {2: "0.2.0"}  # of Muster, by the version of the format that they wrote
 SET_ASIDE = "set_aside"  # a folder beside the checkpoints
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
@@ -214,15 +213,15 @@ def checksums(checkpoint: Checkpoint) -> dict[str, str]:
     path = checkpoint.path / MANIFEST
     manifest = _read_json(path)
     version = manifest.get("version")
-    if version not in READABLE:
+    if version != VERSION:
         if release := RELEASES.get(version if isinstance(version, int) else 0):
             raise Damaged(
                 f"{checkpoint.path} was written by Muster {release}, whose checkpoints this "
                 f"version does not read; resume it with {release}"
             )
         raise Damaged(
-            f"{checkpoint.path} has version {version!a:.40} of the form, this is version "
-            f"{VERSION}; resume it with the checkout that wrote it"
+            f"{checkpoint.path} has checkpoint format {version!a:.40}, and this version reads only "
+            f"format {VERSION}; resume it with the checkout that wrote it"
         )
     sums = manifest.get("sha256")
     if not isinstance(sums, dict) or STATE not in sums:

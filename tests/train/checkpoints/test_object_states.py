@@ -1,6 +1,5 @@
 """On several ranks each object comes back on each rank as it was there, or is refused."""
 
-import io
 import json
 from collections import OrderedDict
 from pathlib import Path
@@ -12,10 +11,6 @@ from torch import nn
 import muster
 from tests.train.checkpoints.resumed_program import TRAININGS, Own
 from tests.train.workers import run_program
-from train.checkpoints.object_states import ObjectStates
-from train.checkpoints.saved_state import SavedState
-from train.model import rng
-from train.sync.ranks import Ranks
 
 RANKS = 3
 
@@ -94,30 +89,6 @@ def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
             assert muster.checkpoints(place, own=Own()).resume() == 1
     assert muster.checkpoints(place, by_rank={"own": (own := Own())}).resume() == 1
     assert own.state == {"both": 1, "rank": 0}
-
-
-def packed_as_in_version_3(keys, own):
-    torch.save({"keys": keys, "own": own}, data := io.BytesIO())
-    raw = data.getvalue()
-    padded = len(raw).to_bytes(8, "little") + raw + bytes(5)
-    return torch.frombuffer(bytearray(padded), dtype=torch.uint8)
-
-
-@pytest.mark.parametrize(("ranks", "seen", "listed"), [(2, [1], [5]), (3, [0], [4])])
-def test_states_by_rank_of_version_3_are_read(ranks, seen, listed):
-    sync = {}
-    for rank in range(2):
-        sync[f"{rank}/own/state"] = packed_as_in_version_3(["epoch", "seen"], {"seen": [rank]})
-        sync[f"{rank}/list/state"] = packed_as_in_version_3(None, {"": [4 + rank]})
-    saved = SavedState(
-        step=1, world_size=2, objects=["own", "list"], by_rank=["own", "list"],
-        values={"own": {"epoch": 2, "seen": [0]}, "list": [4]},
-    )  # fmt: skip
-    own, other = Own(), Own()
-    states = ObjectStates({"own": own, "list": other}, Ranks(1, ranks), writes=False)
-    assert list(states.problems(saved, {"sync": sync}, is_own=False)) == []
-    states.load({"sync": sync, "generators": [rng.capture()] * 2}, saved)
-    assert (own.state, other.state) == ({"epoch": 2, "seen": seen}, listed)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 On another number of ranks it is so to rounding.
 """
 
-import copy
-import io
 import json
 import os
 import shutil
@@ -213,38 +211,6 @@ def test_checkpoint_of_a_precision_without_a_loss_scale_is_continued(tmp_path, b
     again = replace(CONFIG, precision=after, max_steps=3, resume=str(tmp_path / "cut"))
     trainer, _ = run(again, tmp_path / "again")
     assert min(results(trainer)) == 3
-
-
-def in_the_form_of_version_3(checkpoint):
-    """Rewrite a trainer's checkpoint as Muster wrote them between 0.2.0 and version 4."""
-    files, state = copy.deepcopy(storage.read_verified(checkpoint))
-    packed = [files["sync"].pop(f"{rank}/generators/state") for rank in range(2)]
-    files["generators"] = [torch.load(io.BytesIO(one.numpy().tobytes())) for one in packed]
-    del state["undeclared"]
-    with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(storage, "VERSION", 3)
-        storage.write(checkpoint.path.parent, checkpoint.step, files, state)
-    manifest = checkpoint.path / storage.MANIFEST
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "run": 2, "origin": 1}))
-
-
-def resumed_old_and_new(ranks, folder):
-    """Whether a mode with a memory of its own goes on alike from both forms of a checkpoint."""
-    config = replace(CONFIG, sync="local_sgd", sync_every=4, outer_momentum=0.9)
-    place = Path(folder, "cut", "checkpoints")
-    train(ranks, replace(config, max_steps=6, checkpoint_every="6"), Path(folder, "cut"))
-    found = []
-    for form in ("new", "old"):
-        ranks.all_gather(torch.zeros(1))
-        if form == "old" and ranks.rank == 0:
-            in_the_form_of_version_3(*storage.list_checkpoints(place))
-        ranks.all_gather(torch.zeros(1))
-        found.append(bits(train(ranks, config, Path(folder, f"{form}{ranks.rank}"), place)))
-    return found[0] == found[1]
-
-
-def test_checkpoint_of_version_3_is_continued_bit_for_bit(tmp_path):
-    assert results_of(resumed_old_and_new, 2, tmp_path, str(tmp_path)) == [True, True]
 
 
 def test_checkpoint_of_version_0_2_0_is_refused_by_name(tmp_path):

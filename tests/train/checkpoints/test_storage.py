@@ -111,8 +111,9 @@ def test_damaged_file_is_detected(tmp_path, name, harm):
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (1, "has version 1 of the form"),  # which had safetensors
-        (99, "has version 99 of the form"),
+        (1, "has checkpoint format 1, and this version reads only format 4"),  # safetensors
+        (3, "resume it with the checkout that wrote it"),
+        (99, "has checkpoint format 99"),
         (2, "step_00000005 was written by Muster 0.2.0, whose checkpoints this version does not"),
     ],
 )

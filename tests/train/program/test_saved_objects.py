@@ -186,7 +186,7 @@ def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
     assert [len(of_rank) for of_rank in lines] == [1, 0]
     assert (
         "warning: muster.checkpoints: model differs by rank: [0].running_mean, [0].running_var, "
-        "[1].weight and 1 more; each rank's state is saved"
+        "[1].weight, [1].bias; each rank's state is saved"
     ) in lines[0][0]
     assert lines[0][0].endswith(
         'declared: muster.checkpoints(..., by_rank={"model": model}). DDP does not synchronise '
