@@ -67,7 +67,7 @@ def metrics(subject: Subject) -> pd.DataFrame:
     """A row for each metric of each evaluation."""
     at = subject.evaluations[["run", "series", NAME_COLUMN, "epoch", "step"]]
     values = scores(subject.evaluations).stack().dropna()
-    values = values.rename("value").rename_axis([None, "metric"]).reset_index("metric")
+    values = values.rename_axis([None, "metric"]).reset_index("metric", name="value")
     return at.join(values, how="right")
 
 

@@ -98,7 +98,7 @@ def test_what_powersgd_cannot_view_as_a_matrix_is_refused(weight, alone):
 
 
 def test_powersgd_is_refused_with_static_graph(alone):
-    choice = HookChoice.of(None, SyncOptions(compress="powersgd"))
+    choice = HookChoice.for_mode(None, SyncOptions(compress="powersgd"))
     model = sync(nn.Linear(8, 8), static_graph=True)
     hook = choice.hook_class(model, Ranks(), choice.options)
     hook.joins_of = lambda: model
@@ -116,8 +116,8 @@ def test_powersgd_is_refused_with_static_graph(alone):
 )
 def test_gpus_over_gloo_are_refused(hook_class, compress, text, alone):
     with pytest.raises(UsageError, match=text):
-        HookChoice.of(hook_class, SyncOptions(compress=compress)).for_device(GPU)
+        HookChoice.for_mode(hook_class, SyncOptions(compress=compress)).for_device(GPU)
 
 
 def test_all_reduce_of_gpus_over_gloo_is_plain_ddp(alone):
-    assert HookChoice.of(AllReduceHook, SyncOptions()).for_device(GPU).hook_class is None
+    assert HookChoice.for_mode(AllReduceHook, SyncOptions()).for_device(GPU).hook_class is None
