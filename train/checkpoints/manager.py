@@ -32,8 +32,7 @@ from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
 from .object_states import ObjectStates
-from .saved_state import SavedState
-from .storage import Damaged, Files, State
+from .storage import Files, SavedState
 from .transfer import send
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
@@ -236,11 +235,11 @@ class CheckpointManager:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
         folder = self.folder if resume == AUTO else Path(resume).expanduser()
-        local, notes = storage.newest_intact(folder, _flaw)
+        local, notes = storage.newest_intact(folder)
         step, sums, is_here = -1, dict[str, str](), False
         if local is not None:
-            step, sums = local.checkpoint.step, local.sums
-            is_here = local.checkpoint.path.parent.resolve() == self.folder.resolve()
+            step, sums = local.saved.step, local.sums
+            is_here = local.path.parent.resolve() == self.folder.resolve()
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # disks differ in speed
         views = agreement.gather(self._ranks.world_size, (step, sums, is_here, notes))
         steps, sums_of, are_here, notes_of = zip(*views, strict=True)
@@ -258,17 +257,17 @@ class CheckpointManager:
         lacking = [rank for rank, sums in enumerate(sums_of) if sums != sums_of[source]]
         point = None
         if local is not None and self._ranks.rank not in lacking:
-            saved = SavedState.parse(local.state, local.files)
-            point = ResumePoint(local.files, saved, is_here)
+            point = ResumePoint(local.files, local.saved, is_here)
         self._refuse_misfit(f"{asked}: ", objects, point)
         if not is_here:
             self.require_own_folder(f"{asked}: ", RESUME_OR_MOVE)
         if lacking:
-            seen = local.checkpoint if local is not None else None
-            files, state, self._received = send(
+            seen = local.path if local is not None else None
+            received, self._received = send(
                 self._ranks, seen, self.folder, source=source, lacking=lacking
             )
-            point = point or ResumePoint(files, SavedState.parse(state, files), is_here)
+            if received is not None:
+                point = ResumePoint(received.files, received.saved, is_here)
         assert point is not None  # all ranks see the same one
         tell(f"going on from step {point.saved.step} ({folder})")
         return point
@@ -315,8 +314,8 @@ class CheckpointManager:
         refuse(dict.fromkeys(line for lines in of_ranks for line in lines), where=where)
 
     def _other_best(self, saved: SavedState) -> Iterator[str]:
-        was = saved.best_by  # older checkpoints do not store it
-        if saved.best is not None and self._best_by and was and self._best_by != was:
+        was = saved.best_by
+        if saved.best is not None and self._best_by not in (None, was):
             yield (
                 f"--keep-best is {self._best_by}, but the best checkpoint so far, of step "
                 f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
@@ -352,12 +351,3 @@ class ResumePoint(NamedTuple):
     files: Files
     saved: SavedState
     is_here: bool  # in the folder into which this run writes
-
-
-def _flaw(files: Files, state: State) -> str:
-    """Why no version of Muster has written these; empty if one has."""
-    try:
-        SavedState.parse(state, files)
-    except Damaged as error:
-        return str(error)
-    return ""

@@ -35,8 +35,7 @@ from ..sync.ddp.reducer import bucket_order
 from ..sync.ddp.torch_ddp import restore_bucket_order
 from ..sync.ranks import Ranks
 from .exchange import ALL, gather_by_rank, tensors_of_rank
-from .saved_state import SavedState
-from .storage import Files
+from .storage import Files, SavedState
 from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))

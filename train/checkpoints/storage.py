@@ -29,9 +29,9 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count, dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,9 +51,7 @@ TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and t
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
 PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in a checkpoint
-# The content of each file: tensors, numbers, strings, and containers of them; and of state.json.
-Files = dict[str, Any]
-State = dict[str, Any]
+Files = dict[str, Any]  # the content of each: tensors, numbers, strings, and containers of them
 
 
 class Damaged(MusterError):
@@ -68,12 +66,31 @@ class Checkpoint:
     path: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """What state.json holds, the same for every rank that reads it."""
+
+    step: int
+    world_size: int  # of the ranks that saved it
+    objects: list[str] = field(default_factory=list)  # their names
+    # The states of objects that are small and plain JSON. Each other object has a file.
+    values: dict[str, Any] = field(default_factory=dict)
+    by_rank: list[str] = field(default_factory=list)  # objects with a state for each rank
+    undeclared: list[str] = field(default_factory=list)  # those of them that nobody has declared
+    # for each object, and each of its DDP replicas: its parameters in the order of the buckets
+    buckets: dict[str, list[Any]] = field(default_factory=dict)
+    best: float | None = None  # the best metric so far
+    best_step: int | None = None
+    best_by: str | None = None  # metric:min or metric:max
+    run_id: str | None = None  # a launcher that restarts a run looks for its own
+
+
 class IntactCheckpoint(NamedTuple):
     """An intact checkpoint and its content; `sums` are the checksums of all its files."""
 
-    checkpoint: Checkpoint
+    path: Path
     files: Files
-    state: State
+    saved: SavedState
     sums: dict[str, str]
 
 
@@ -117,45 +134,36 @@ def set_aside(folder: Path, after: int) -> list[int]:
     return [item.step for item in reversed(later)]
 
 
-def newest_intact(
-    path: Path, flaw: Callable[[Files, State], str] = lambda files, state: ""
-) -> tuple[IntactCheckpoint | None, list[str]]:
-    """The newest intact checkpoint of `path`; and a line for each damaged one.
-
-    `flaw` says what else is wrong with a content, or "".
-    """
+def newest_intact(path: Path) -> tuple[IntactCheckpoint | None, list[str]]:
+    """The newest intact checkpoint of `path`; and a line for each damaged one."""
     notes: list[str] = []
     try:
         candidates = _candidates(path)
     except OSError as error:
         return None, [f"{path}: {error.strerror}"]
-    for checkpoint in candidates:
+    for candidate in candidates:
         try:
-            sums = checksums(checkpoint)
-            files, state = read_verified(checkpoint)
-            if wrong := flaw(files, state):
-                raise Damaged(f"{checkpoint.path} {wrong}")
+            return read_verified(candidate), notes
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
-            continue
-        return IntactCheckpoint(checkpoint, files, state, sums), notes
     return None, notes
 
 
-def _candidates(path: Path) -> list[Checkpoint]:
+def _candidates(path: Path) -> list[Path]:
     """The checkpoints in `path`, the newest first.
 
     `path` is one checkpoint (then the older ones beside it follow), a folder of several, or a run
     folder.
     """
     if not (path / MANIFEST).is_file():
-        return list_checkpoints(path) or list_checkpoints(CHECKPOINTS.path(path))
-    beside = dropwhile(lambda item: item.path.name != path.name, list_checkpoints(path.parent))
-    return list(beside) or [Checkpoint(0, path)]
+        found = list_checkpoints(path) or list_checkpoints(CHECKPOINTS.path(path))
+        return [item.path for item in found]
+    beside = [item.path for item in list_checkpoints(path.parent)]
+    return list(dropwhile(lambda other: other.name != path.name, beside)) or [path]
 
 
-def write(folder: Path, step: int, files: Files, state: State) -> Checkpoint:
-    """Write `files` and `state` as the checkpoint of `step`.
+def write(folder: Path, files: Files, saved: SavedState) -> Path:
+    """Write `files` and `saved` as a checkpoint; return its folder.
 
     An earlier checkpoint of this step is replaced. A write that fails is tried again, but not on a
     full disk; earlier checkpoints stay.
@@ -163,13 +171,13 @@ def write(folder: Path, step: int, files: Files, state: State) -> Checkpoint:
     Raises:
         OSError: it could not be written in three tries, or the disk is full.
     """
-    path = folder / f"step_{step:08d}"
+    path = folder / f"step_{saved.step:08d}"
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
     for tries_left in range(TRIES - 1, -1, -1):
         try:
-            _write(partial, files, {**state, "step": step})
+            _write(partial, files, saved)
             _move(partial, path)
-            return Checkpoint(step, path)
+            return path
         except (OSError, RuntimeError) as raised:
             error = _os_error(raised)
             shutil.rmtree(partial, ignore_errors=True)
@@ -179,15 +187,15 @@ def write(folder: Path, step: int, files: Files, state: State) -> Checkpoint:
     raise AssertionError("the last try returns or raises")
 
 
-def read_verified(checkpoint: Checkpoint) -> tuple[Files, State]:
-    """The content of each file, and the state, of an intact checkpoint.
+def read_verified(checkpoint: Path) -> IntactCheckpoint:
+    """The content of an intact checkpoint.
 
     Raises:
         Damaged: a file is missing, its bytes have changed, or it holds more than plain values.
     """
     sums = checksums(checkpoint)
     for name, wanted in sums.items():
-        path = checkpoint.path / name
+        path = checkpoint / name
         try:
             if not path.is_file():  # a pipe would be read for ever
                 raise Damaged(f"{path}: there is no such file")
@@ -197,30 +205,31 @@ def read_verified(checkpoint: Checkpoint) -> tuple[Files, State]:
         if digest != wanted:
             raise Damaged(f"{path} is damaged: its sha256 is not the one noted")
     names = [name.removesuffix(SUFFIX) for name in sums if name.endswith(SUFFIX)]
-    files = {name: _loaded(checkpoint.path / f"{name}{SUFFIX}") for name in names}
-    state = _read_json(checkpoint.path / STATE)
-    if not isinstance(state.get("step"), int):
-        raise Damaged(f"{checkpoint.path / STATE} is damaged: it has no step")
-    return files, state
+    files = {name: _loaded(checkpoint / f"{name}{SUFFIX}") for name in names}
+    try:
+        saved = SavedState(**_read_json(checkpoint / STATE))
+    except TypeError:
+        raise Damaged(f"{checkpoint / STATE} is damaged: it has other parts") from None
+    return IntactCheckpoint(checkpoint, files, saved, sums)
 
 
-def checksums(checkpoint: Checkpoint) -> dict[str, str]:
+def checksums(checkpoint: Path) -> dict[str, str]:
     """The checksum of each file of a checkpoint, as its manifest has it.
 
     Raises:
         Damaged: the manifest cannot be read, or is of another version.
     """
-    path = checkpoint.path / MANIFEST
+    path = checkpoint / MANIFEST
     manifest = _read_json(path)
     version = manifest.get("version")
     if version != VERSION:
         if release := RELEASES.get(version if isinstance(version, int) else 0):
             raise Damaged(
-                f"{checkpoint.path} was written by Muster {release}, whose checkpoints this "
+                f"{checkpoint} was written by Muster {release}, whose checkpoints this "
                 f"version does not read; resume it with {release}"
             )
         raise Damaged(
-            f"{checkpoint.path} has checkpoint format {version!a:.40}, and this version reads only "
+            f"{checkpoint} has checkpoint format {version!a:.40}, and this version reads only "
             f"format {VERSION}; resume it with the checkout that wrote it"
         )
     sums = manifest.get("sha256")
@@ -267,13 +276,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _write(partial: Path, files: Files, state: State) -> None:
+def _write(partial: Path, files: Files, saved: SavedState) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, content in files.items():
         with (partial / f"{name}{SUFFIX}").open("wb") as file:  # its errors say what is wrong
             torch.save(content, file)
-    (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+    (partial / STATE).write_text(json.dumps(asdict(saved)) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
         force(path)

@@ -22,23 +22,23 @@ from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
 from ..sync.ranks import Ranks
 from .exchange import first_on_disk
-from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, State, checksums, read_verified
+from .storage import MANIFEST, UNFINISHED, IntactCheckpoint, checksums, read_verified
 
 PIECE_BYTES = 16 * 2**20
 
 
 def send(
     ranks: Ranks,
-    checkpoint: Checkpoint | None,
+    checkpoint: Path | None,
     folder: Path,
     *,
     source: int,
     lacking: Collection[int],
-) -> tuple[Files, State, Path | None]:
-    """The content of rank `source`'s checkpoint, on the ranks `lacking` it; collective.
+) -> tuple[IntactCheckpoint | None, Path | None]:
+    """Rank `source`'s checkpoint, on the ranks `lacking` it; collective.
 
-    On other ranks the content is empty. Its last part is the folder in `folder` to which this rank
-    has written it, if it did. Remove it when all ranks have copied what they need, since others may
+    On other ranks it is None. The second part is the folder in `folder` to which this rank has
+    written it, if it did. Remove it when all ranks have copied what they need, since others may
     read it, too.
 
     Raises:
@@ -50,11 +50,11 @@ def send(
         sizes = agreement.of_each(ranks.world_size, lambda: _sizes(own))[source]
         failed = ""
         for name, size in sizes.items():
-            path = None if own is None else own.path / name
+            path = None if own is None else own / name
             if writes and place is not None:
                 path = place / name
             failed = _stream(ranks, source, path, size) or failed
-        content: list[tuple[Files, State]] = []
+        received: list[IntactCheckpoint] = []
 
         def require_written() -> None:
             if failed:
@@ -62,7 +62,7 @@ def send(
 
         def load() -> None:
             if place is not None:
-                content.append(read_verified(Checkpoint(0, place)))
+                received.append(read_verified(place))
 
         agreement.of_each(ranks.world_size, require_written, DISK_PATIENCE_S)
         agreement.of_each(ranks.world_size, load, DISK_PATIENCE_S)
@@ -70,7 +70,7 @@ def send(
         if writes and place is not None:
             shutil.rmtree(place, ignore_errors=True)
         raise
-    return *(content[0] if content else ({}, {})), (place if writes else None)
+    return (received[0] if received else None), (place if writes else None)
 
 
 def _place(ranks: Ranks, folder: Path, lacking: Collection[int]) -> tuple[Path | None, bool]:
@@ -94,12 +94,12 @@ def _place(ranks: Ranks, folder: Path, lacking: Collection[int]) -> tuple[Path |
     return (Path(places[writer]) if writer >= 0 else None), writer == ranks.rank
 
 
-def _sizes(checkpoint: Checkpoint | None) -> dict[str, int]:
+def _sizes(checkpoint: Path | None) -> dict[str, int]:
     """The bytes of each file of a checkpoint."""
     if checkpoint is None:
         return {}
     names = [MANIFEST, *checksums(checkpoint)]
-    return {name: (checkpoint.path / name).stat().st_size for name in names}
+    return {name: (checkpoint / name).stat().st_size for name in names}
 
 
 def _stream(ranks: Ranks, source: int, path: Path | None, size: int) -> str:

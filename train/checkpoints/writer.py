@@ -14,8 +14,7 @@ from muster.errors import NO_RETRY, MusterError, is_full
 
 from ..records.schema import CheckpointRecord
 from . import storage
-from .saved_state import SavedState
-from .storage import Files
+from .storage import Files, SavedState
 
 FIRST_REPORT_S = 10.0  # after which a wait is reported
 LONGEST_REPORT_S = 300.0  # the longest interval between later reports
@@ -71,7 +70,7 @@ class Writer:
             error = ""
             try:
                 self._set_later_ones_aside()
-                storage.write(self.folder, step, files, saved.as_json())
+                storage.write(self.folder, files, saved)
                 self._failed.pop(step, None)  # after an earlier try
                 best = saved.best_step
                 if best not in self._failed:

@@ -21,7 +21,7 @@ from tests.train.workers import results_of
 from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.object_states import ObjectStates
-from train.checkpoints.saved_state import SavedState
+from train.checkpoints.storage import SavedState
 from train.checkpoints.writer import NotWritten, TrainedButNotSaved, Writer
 from train.tasks import synthetic
 
@@ -312,10 +312,10 @@ def full_at(monkeypatch, *steps):
     """The disk is full when the checkpoints of these steps are written; without steps, always."""
     write = storage._write
 
-    def fails(partial, files, state):
-        if not steps or state["step"] in steps:
+    def fails(partial, files, saved):
+        if not steps or saved.step in steps:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(partial, files, state)
+        write(partial, files, saved)
 
     monkeypatch.setattr(storage, "_write", fails)
 
@@ -410,4 +410,4 @@ def test_checkpoint_has_no_losses_of_later_steps(tmp_path, monkeypatch):
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
     oldest = storage.list_checkpoints(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    assert len(storage.read_verified(oldest)[1]["values"]["history"]["first_losses"]) == 1
+    assert len(storage.read_verified(oldest.path).saved.values["history"]["first_losses"]) == 1

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import DEFAULT, Mock
 
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 
 from tests.commands import begin, call, ended
 from tests.fuzzing import fuzzed
-from train.checkpoints import manager, storage
-from train.checkpoints.storage import Damaged
+from train.checkpoints import storage
+from train.checkpoints.storage import Damaged, SavedState
 
 TENSORS = {"model": {"weight": torch.arange(6.0)}, "optimizer": {"weight/step": torch.tensor(3.0)}}
 # Writes checkpoints without end; prints the step of each that is finished.
@@ -30,7 +31,8 @@ from pathlib import Path
 from train.checkpoints import storage
 for step in itertools.count(1):
     tensors = {"model": {"weight": torch.full((20_000,), float(step))}}
-    storage.write(Path(sys.argv[1]), step, tensors, {"number": step})
+    saved = storage.SavedState(step=step, world_size=1)
+    storage.write(Path(sys.argv[1]), tensors, saved)
     print(step, flush=True)
     storage.prune(Path(sys.argv[1]), 2, None)
 """
@@ -38,7 +40,7 @@ FULL = """
 import sys, torch
 from pathlib import Path
 from train.checkpoints import storage
-from train.checkpoints.saved_state import SavedState
+from train.checkpoints.storage import SavedState
 from train.checkpoints.writer import Writer
 notes = []
 writer = Writer(Path(sys.argv[1]), keep_last=9, rank=0, note=notes.append)
@@ -47,23 +49,24 @@ for step in range(1, 9):
     writer.start({"model": {"weight": torch.zeros(15_000)}}, saved, stall_s=0.0)
     writer.wait()
 checkpoints = storage.list_checkpoints(Path(sys.argv[1]))
-steps = [checkpoint.step for checkpoint in checkpoints if storage.read_verified(checkpoint)]
+steps = [storage.read_verified(checkpoint.path).saved.step for checkpoint in checkpoints]
 print(steps, [note.error for note in notes if note.error][0])
 """
 
 
 def write(folder: Path, *steps: int) -> None:
     for step in steps:
-        storage.write(folder, step, TENSORS, {"number": step})
+        storage.write(folder, TENSORS, SavedState(step=step, world_size=1))
 
 
 def test_last_write_of_a_step_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
-    storage.write(folder, 7, TENSORS, {"number": "new"})  # the one that is there gives way
+    new = SavedState(step=7, world_size=1, run_id="new")
+    storage.write(folder, TENSORS, new)  # the one that is there gives way
     (checkpoint,) = storage.list_checkpoints(folder)
-    tensors, state = storage.read_verified(checkpoint)
-    assert checkpoint.step == 7 and state == {"number": "new", "step": 7}
+    _, tensors, saved, _ = storage.read_verified(checkpoint.path)
+    assert checkpoint.step == 7 and saved == new
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
     assert list(folder.iterdir()) == [checkpoint.path]
@@ -87,7 +90,7 @@ def test_later_checkpoints_are_set_aside_and_can_be_resumed(tmp_path):
     assert storage.list_checkpoints(tmp_path) == []
     for place, step in ((aside, 12), (aside / "step_00000008.2", 8)):
         intact, notes = storage.newest_intact(place)
-        assert (intact.state["step"], notes) == (step, [])
+        assert (intact.saved.step, notes) == (step, [])
 
 
 def flip(path: Path) -> None:
@@ -103,7 +106,7 @@ def test_damaged_file_is_detected(tmp_path, name, harm):
     (checkpoint,) = storage.list_checkpoints(tmp_path)
     harm(checkpoint.path / name)
     with pytest.raises(Damaged, match=name):
-        storage.read_verified(checkpoint)
+        storage.read_verified(checkpoint.path)
     # without a manifest it is no checkpoint
     assert len(storage.list_checkpoints(tmp_path)) == (checkpoint.path / storage.MANIFEST).exists()
 
@@ -123,7 +126,7 @@ def test_checkpoint_of_another_format_version_is_refused(tmp_path, version, mess
     manifest = checkpoint.path / storage.MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": version}))
     with pytest.raises(Damaged, match=message):
-        storage.read_verified(checkpoint)
+        storage.read_verified(checkpoint.path)
 
 
 class Code:
@@ -133,7 +136,8 @@ class Code:
 
 def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checkpoint = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
+    files = {"model": {"weight": Code()}}
+    checkpoint = storage.write(tmp_path, files, SavedState(step=5, world_size=1))
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
         storage.read_verified(checkpoint)
     assert not (tmp_path / "made").exists()
@@ -151,7 +155,7 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
     """The step that a run goes on from, and what is said."""
     whole, notes = storage.newest_intact(folder)
     assert whole is not None
-    return whole.checkpoint.step, notes
+    return whole.saved.step, notes
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
         ("model.pt", pickle.dumps({"weight": [1.0]}), "torch cannot read it"),
         ("state.json", b"", "Expecting value"),
         ("state.json", b"[1]", "it holds no object of JSON"),
-        ("state.json", b"{}", "it has no step"),
+        ("state.json", b"{}", "it has other parts"),
         ("state.json", b"[" * 100_000, "recursion"),
     ],
 )
@@ -245,14 +249,13 @@ PARTS = {
         "all/generators/state": torch.zeros(4, dtype=torch.uint8),
     },
 }
-NUMBERS = {"world_size": 1, "best": None, "best_step": None, "best_by": None}
 
 
 @pytest.fixture(scope="module")
 def two_checkpoints(tmp_path_factory):
     place = tmp_path_factory.mktemp("two")
     for step in (1, 2):
-        storage.write(place, step, PARTS, NUMBERS)
+        storage.write(place, PARTS, SavedState(step=step, world_size=1))
     return place
 
 
@@ -277,12 +280,11 @@ def test_checkpoint_of_random_content_is_read_or_skipped(two_checkpoints, data):
         (newest / name).write_bytes(kinds[data.draw(st.sampled_from(sorted(kinds)))]())
         if name != storage.MANIFEST and data.draw(st.booleans()):
             sign(newest)
-        whole, notes = storage.newest_intact(place, manager._flaw)
+        whole, notes = storage.newest_intact(place)
         assert not made.exists()
         assert whole is not None
-        assert whole.checkpoint.step in (1, 2)
-        assert len(notes) == 2 - whole.checkpoint.step
-        json.dumps([notes, whole.state, whole.sums])
+        assert len(notes) == (whole.path != newest)
+        json.dumps([notes, asdict(whole.saved), whole.sums])
         print(*notes)
 
 
@@ -315,9 +317,9 @@ def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
     checkpoints = storage.list_checkpoints(tmp_path)
     assert checkpoints[0].step >= finished
     for checkpoint in checkpoints:
-        tensors, state = storage.read_verified(checkpoint)
-        assert set(tensors["model"]["weight"].tolist()) == {float(checkpoint.step)}
-        assert state["number"] == checkpoint.step
+        intact = storage.read_verified(checkpoint.path)
+        assert set(intact.files["model"]["weight"].tolist()) == {float(checkpoint.step)}
+        assert intact.saved.step == checkpoint.step
     write(tmp_path, finished + 10)
     storage.prune(tmp_path, 1, None)
     assert [path.name for path in tmp_path.iterdir()] == [f"step_{finished + 10:08d}"]

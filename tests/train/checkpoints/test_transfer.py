@@ -80,7 +80,7 @@ def _step_after_a_twin(ranks, folder):
 
 def _end_on_full_disk(ranks, folder):
     """How each rank ends if rank 1, which sees no checkpoint, has no space for it."""
-    checkpoint = storage.Checkpoint(STEP, Path(folder, "ddp", "checkpoints", f"step_{STEP:08d}"))
+    checkpoint = Path(folder, "ddp", "checkpoints", f"step_{STEP:08d}")
     disk = Path(folder, f"full{ranks.rank}")
 
     def full(**place):

@@ -76,7 +76,7 @@ def test_slow_disk_is_waited_for_at_an_orderly_stop(ended):
     stopped = read_json(run_dir / "stopped.json")
     newest = storage.list_checkpoints(run_dir / "checkpoints")[0]
     assert stopped["why"] == "SIGTERM" and newest.step == stopped["step"]
-    storage.read_verified(newest)
+    storage.read_verified(newest.path)
     causes = [read_json(run_dir / "exits" / f"rank_{rank:05d}.json")["cause"] for rank in (0, 1)]
     assert causes == ["stopped", "stopped"]
 
