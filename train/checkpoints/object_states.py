@@ -40,6 +40,7 @@ from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))
 GENERATORS = "generators"  # the name of their states, beside those of objects
+BUCKETS = "buckets"  # the name of their order, beside the tensors of a hook
 MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
 WRAPPERS = re.compile(
     r"(^|\.)(?:(?:_orig_mod|module)\.)+"
@@ -129,10 +130,10 @@ class ObjectStates:
             self._warn_once(name, states[name])
         for name, stateful in self._stateful.items():
             for index, replica in enumerate(_replicas(stateful)):
+                own_tensors = {BUCKETS: torch.tensor(bucket_order(replica), dtype=torch.long)}
                 if (hook := hook_of(replica)) is not None:
-                    local |= {
-                        f"{name}/{index}/{key}": tensor for key, tensor in hook.state().items()
-                    }
+                    own_tensors |= hook.state()
+                local |= {f"{name}/{index}/{key}": tensor for key, tensor in own_tensors.items()}
         by_rank = [name for name in states if name in self._declared or name in undeclared]
         own = {name: _copied(states.pop(name), (name,), copy=False) for name in by_rank}
         own[GENERATORS] = rng.capture()
@@ -149,14 +150,9 @@ class ObjectStates:
                 files[name] = tensors
         if self._writes:
             files["sync"] = sync
-        orders = {
-            name: [bucket_order(replica) for replica in _replicas(instance)]
-            for name, instance in self._stateful.items()
-        }
         saved = SavedState(
             step=step, world_size=self._ranks.world_size, objects=self._names, values=values,
             by_rank=by_rank, undeclared=undeclared,
-            buckets={name: order for name, order in orders.items() if order},
         )  # fmt: skip
         return files, saved
 
@@ -240,18 +236,12 @@ class ObjectStates:
         for name in self._names:
             if name in without:
                 continue
-            prefix = f"{name}/"
-            own_tensors = {
-                key.removeprefix(prefix): tensor
-                for key, tensor in local.items()
-                if key.startswith(prefix)
-            }
+            own_tensors = _below(name, local)
             state = self._state_of(name, saved, files)
             if name in self._collected:
                 self._collected[name].load_collected(state, own_tensors)
             else:
-                orders = saved.buckets.get(name, []) if is_same else []
-                _load(name, self._stateful[name], state, own_tensors, orders)
+                _load(name, self._stateful[name], state, own_tensors)
         if is_same:
             rng.restore(_unpacked(local[f"{GENERATORS}/state"]))
 
@@ -270,9 +260,7 @@ def declaration(name: str) -> str:
     return f'muster.checkpoints(..., by_rank={{"{name}": {name}}})'
 
 
-def _load(
-    name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, Tensor], orders: list[Any]
-) -> None:
+def _load(name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, Tensor]) -> None:
     """Load one object's state, and this rank's own tensors of it."""
     # its tensors lie in a mapped file; a module copies them, another object may keep them
     if not _copies_all(stateful, state):
@@ -286,12 +274,21 @@ def _load(
         raise UsageError(f"{name} does not fit: {text}{_wrapper_hint(stateful, state)}") from error
     del state  # before the next one is copied
     for index, replica in enumerate(_replicas(stateful)):
-        if index < len(orders):
-            restore_bucket_order(replica, orders[index])
+        of_replica = _below(str(index), own_tensors)
+        if BUCKETS in of_replica:
+            restore_bucket_order(replica, of_replica.pop(BUCKETS).tolist())
         if (hook := hook_of(replica)) is not None:
-            prefix = f"{index}/"
-            starting = [key for key in own_tensors if key.startswith(prefix)]
-            hook.restore({key.removeprefix(prefix): own_tensors[key] for key in starting})
+            hook.restore(of_replica)
+
+
+def _below(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of `tensors` whose names begin with `folder` and a slash, by the rest of their names."""
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _wrapper_hint(stateful: Stateful, state: Mapping[Any, Any]) -> str:

@@ -77,8 +77,6 @@ class SavedState:
     values: dict[str, Any] = field(default_factory=dict)
     by_rank: list[str] = field(default_factory=list)  # objects with a state for each rank
     undeclared: list[str] = field(default_factory=list)  # those of them that nobody has declared
-    # for each object, and each of its DDP replicas: its parameters in the order of the buckets
-    buckets: dict[str, list[Any]] = field(default_factory=dict)
     best: float | None = None  # the best metric so far
     best_step: int | None = None
     best_by: str | None = None  # metric:min or metric:max
