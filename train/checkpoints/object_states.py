@@ -41,7 +41,6 @@ from .writer import warn
 NUMBERS = (bool, int, float, str, type(None))
 GENERATORS = "generators"  # the name of their states, beside those of objects
 BUCKETS = "buckets"  # the name of their order, beside the tensors of a hook
-MOST_JSON = 2**20  # characters of an object's state in state.json; a larger one has a file
 WRAPPERS = re.compile(
     r"(^|\.)(?:(?:_orig_mod|module)\.)+"
 )  # what torch.compile and DDP add to names
@@ -115,7 +114,7 @@ class ObjectStates:
     def saved(self, step: int) -> tuple[Files, SavedState]:
         """The content of each file, and the state: copies in CPU memory, as of now. Collective.
 
-        Ranks that do not write return no files. Each rank reads all its states once.
+        Only on ranks that write are they all there. Each rank reads all its states once.
 
         Raises:
             UsageError: a state cannot be saved. If only another rank's cannot: PeerFailed.
@@ -139,22 +138,16 @@ class ObjectStates:
         own[GENERATORS] = rng.capture()
         local |= {f"{name}/state": _packed(state) for name, state in own.items()}
         sync = gather_by_rank(self._ranks, local, keeps=self._writes)
-        files = dict[str, Any]()
-        values = dict[str, Any]()
-        for name, state in states.items() if self._writes else ():
-            (values if _is_short_json(state) else files)[name] = state
         for name, instance in self._collected.items():
             # every rank goes through all tensors
-            tensors = {key: _copy(whole) for key, whole in instance.collected() if self._writes}
-            if self._writes:
-                files[name] = tensors
-        if self._writes:
-            files["sync"] = sync
+            states[name] = {
+                key: _copy(whole) for key, whole in instance.collected() if self._writes
+            }
         saved = SavedState(
-            step=step, world_size=self._ranks.world_size, objects=self._names, values=values,
-            by_rank=by_rank, undeclared=undeclared,
+            step=step, world_size=self._ranks.world_size, objects=self._names, by_rank=by_rank,
+            undeclared=undeclared,
         )  # fmt: skip
-        return files, saved
+        return {"objects": states, "sync": sync}, saved
 
     def _take(self, states: dict[str, Any]) -> dict[str, int]:
         """Fill `states`, with copies if this rank writes; return checksums of undeclared ones."""
@@ -248,7 +241,7 @@ class ObjectStates:
     def _state_of(self, name: str, saved: SavedState, files: Files) -> Any:
         """The saved state of an object, for this rank."""
         if name not in saved.by_rank:
-            return saved.values[name] if name in saved.values else files[name]
+            return files["objects"][name]
         owner = self._ranks.rank if saved.world_size == self._ranks.world_size else 0
         sync = files["sync"]
         common = f"{ALL}/{name}/state"
@@ -301,19 +294,6 @@ def _wrapper_hint(stateful: Stateful, state: Mapping[Any, Any]) -> str:
         f"; the saved {saved[0]} is {own[0]} here: torch.compile adds _orig_mod. to names, and DDP "
         "adds module.; give the model in the form in which it was saved"
     )
-
-
-def _is_short_json(value: Any) -> bool:
-    """Whether `value`, of `_copied`, comes back from JSON as it is, and is short."""
-    return _is_json(value) and len(json.dumps(value)) <= MOST_JSON
-
-
-def _is_json(value: Any) -> bool:
-    if type(value) is dict:
-        return all(type(key) is str and _is_json(inner) for key, inner in value.items())
-    if type(value) is list:
-        return all(map(_is_json, value))
-    return type(value) in NUMBERS
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """A checkpoint is one folder: complete and verified by checksums, or absent.
 
     checkpoints/step_00000040/
-        model.pt       an object's state; of our trainer: parameters and buffers by name
-        optimizer.pt   another one's; of our trainer PARAMETER/KEY, such as layer.weight/exp_avg
+        objects.pt     {OBJECT: STATE}; of our trainer's model: parameters and buffers by name; of
+                       its optimizer PARAMETER/KEY, such as layer.weight/exp_avg
         sync.pt        RANK/OBJECT/NAME or all/OBJECT/NAME: what differs by rank
-        state.json     `SavedState`: small objects such as position, schedule, settings, losses
+        state.json     `SavedState`: the step, and what is in the other files
         manifest.json  {"version": 4, "sha256": {FILE: SUM}}
     checkpoints/step_00000048.HOST.PID.partial/   being written, or left by a process that died
     checkpoints/set_aside/step_00000044/          of a run that another one did not go on from
@@ -73,8 +73,6 @@ class SavedState:
     step: int
     world_size: int  # of the ranks that saved it
     objects: list[str] = field(default_factory=list)  # their names
-    # The states of objects that are small and plain JSON. Each other object has a file.
-    values: dict[str, Any] = field(default_factory=dict)
     by_rank: list[str] = field(default_factory=list)  # objects with a state for each rank
     undeclared: list[str] = field(default_factory=list)  # those of them that nobody has declared
     best: float | None = None  # the best metric so far

@@ -20,7 +20,7 @@ from muster.orderly_stop import StoppedCleanly, request, stopping
 from ..batches.steps import Steps
 from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import AUTO, CheckpointManager, StepRequests
-from ..checkpoints.object_states import Collected, ObjectStates, Stateful
+from ..checkpoints.object_states import GENERATORS, Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
 from ..distributed.agreement import gather
 from ..sync.ranks import Ranks, current_ranks
@@ -115,7 +115,7 @@ def _problems(
     for name in objects.keys() & by_rank.keys():
         yield f"{name} is given twice; give it in by_rank alone"
     for name, instance in {**objects, **{str(key): item for key, item in by_rank.items()}}.items():
-        if name in ("sync", "generators") or not name.isidentifier():  # names of files
+        if name == GENERATORS or not name.isidentifier():
             yield f"an object cannot be called {name!r}; give it another name: model=model"
         if not isinstance(instance, Collected):
             yield from methods(name, instance, "state_dict", "load_state_dict")

@@ -410,4 +410,5 @@ def test_checkpoint_has_no_losses_of_later_steps(tmp_path, monkeypatch):
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
     oldest = storage.list_checkpoints(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    assert len(storage.read_verified(oldest.path).saved.values["history"]["first_losses"]) == 1
+    objects = storage.read_verified(oldest.path).files["objects"]
+    assert len(objects["history"]["first_losses"]) == 1

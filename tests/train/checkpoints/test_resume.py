@@ -107,7 +107,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, optimizer, kind):
 
 def test_damaged_checkpoint_is_skipped(tmp_path):
     run(replace(CONFIG, max_steps=6, checkpoint_every="3"), tmp_path / "cut")
-    path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "model.pt"
+    path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "objects.pt"
     os.truncate(path, 99)
     for place in (tmp_path / "cut", path.parent):
         again, lines = run(replace(CONFIG, resume=str(place)), tmp_path / place.name / "again")

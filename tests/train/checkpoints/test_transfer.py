@@ -85,7 +85,7 @@ def _end_on_full_disk(ranks, folder):
 
     def full(**place):
         disk.mkdir(exist_ok=True)
-        Path(disk, "optimizer.pt").symlink_to("/dev/full")
+        Path(disk, "objects.pt").symlink_to("/dev/full")
         return str(disk)
 
     with pytest.MonkeyPatch.context() as patching:
@@ -130,7 +130,7 @@ def test_same_checkpoint_on_another_disk_is_used(resumes):
 def test_full_disk_of_receiving_rank_is_named_on_all_ranks(resumes):
     ranks, folder = resumes
     of_rank_0, of_rank_1 = (end for *_, end in ranks)
-    assert of_rank_1.startswith(f"{folder / 'full1' / 'optimizer.pt'} on ")
+    assert of_rank_1.startswith(f"{folder / 'full1' / 'objects.pt'} on ")
     assert of_rank_1.endswith(": No space left on device")
     assert of_rank_0.endswith(of_rank_1)
     assert not (folder / "full1").exists()
