@@ -101,10 +101,7 @@ def run(
     sinks = Sinks(run_dir, ranks.rank)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     task = task or synthetic.build(config)
-    writes = ranks.rank == 0
-    trainer = trainer_with_records(
-        config, ranks, device, task, console, sinks, folder=folder, writes=writes
-    )
+    trainer = trainer_with_records(config, ranks, device, task, console, sinks, folder=folder)
     if at_step is not None:
         add = trainer.history.add
         trainer.history.add = lambda record: (add(record), at_step(record.step))

@@ -38,8 +38,7 @@ SHARED = [
     (StopRequest, "_begin"),
     (CheckpointManager, "requests"),
     (CheckpointManager, "make"),
-    (CheckpointManager, "find"),
-    (CheckpointManager, "restore"),
+    (CheckpointManager, "resume"),
     (ObjectStates, "saved"),
     (ObjectStates, "load"),
 ]

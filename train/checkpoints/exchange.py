@@ -19,11 +19,6 @@ ALL = "all"  # stands for a rank: a value on which all ranks agree
 GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
-def sees_first(folder: Path, ranks: Ranks, host: str) -> bool:
-    """Whether this rank is the first of those that see the same `folder`; see `first_on_disk`."""
-    return first_on_disk(folder, ranks, host)[ranks.rank] == ranks.rank
-
-
 def first_on_disk(folder: Path, ranks: Ranks, host: str) -> list[int]:
     """For each rank the first one that sees the same `folder`, which rank 0 makes.
 

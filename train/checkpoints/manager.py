@@ -2,7 +2,7 @@
 
 Every rank has a manager and calls the same methods in the same order. One rank of each file system
 writes. These methods are collective, so every rank must call them: `make` (unless all agreed to
-skip it), `find`, `restore`, `require_own_folder`, `require`, and `_save` inside them. The others
+skip it), `resume`, `require_own_folder`, `require`, and `_save` inside them. The others
 concern this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, skip
@@ -17,9 +17,9 @@ A rank decides nothing alone: rank 0 says what is due, and what one rank says, a
 
 import math
 import os
-import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +32,8 @@ from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
 from .object_states import ObjectStates
-from .storage import Files, SavedState
-from .transfer import send
+from .storage import IntactCheckpoint, SavedState
+from .transfer import transferred
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
@@ -57,7 +57,7 @@ class CheckpointManager:
         folder: Path,
         ranks: Ranks,
         *,
-        writes: bool,
+        firsts: Sequence[int],
         note: Callable[[CheckpointRecord], None],
         interval: tuple[float, str] | None = None,
         keep_last: int = 2,
@@ -65,14 +65,15 @@ class CheckpointManager:
         lowest_is_best: bool = False,
         run_id: str | None = None,
     ) -> None:
-        """`writes`: whether this rank writes, as one rank of each file system does.
+        """`firsts`: for each rank the first one with the same file system, which writes there.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         `run_id` is stored: a run is told from others by it, and by a launcher that restarts it.
         """
         self.folder = folder
         self._ranks = ranks
-        self._writes = writes
+        self._firsts = firsts
+        self.writes = firsts[ranks.rank] == ranks.rank
         self._keep_best = keep_best
         self._sign = -1 if lowest_is_best else 1
         self._every, self._unit = interval or (0.0, "never")
@@ -89,7 +90,6 @@ class CheckpointManager:
         self._run_id = run_id
         # torchrun gives a run that it restarts no name by which to tell it from others
         self._is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        self._received: Path | None = None  # a copy of another rank's checkpoint, while it is read
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
         """What this rank requests after `step`; `stop`: it was asked to stop."""
@@ -179,7 +179,7 @@ class CheckpointManager:
         files, saved = objects.saved(step)
         self._saved = step
         self._due_since = time.monotonic()
-        if not self._writes:
+        if not self.writes:
             return
         saved = replace(
             saved, best=self._best, best_step=self._best_step, best_by=self._best_by,
@@ -201,7 +201,7 @@ class CheckpointManager:
 
     def _missing(self, *steps: int | None) -> list[str]:
         """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
-        problems = self._writer.problems(*steps) if self._writes else None
+        problems = self._writer.problems(*steps) if self.writes else None
         agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
         of_ranks = agreement.gather(self._ranks.world_size, problems)
         of_disks = [lines for lines in of_ranks if lines is not None]
@@ -213,10 +213,9 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Wait for the running write, whether or not it succeeds."""
-        self._forget_received()
         self._writer.wait()
 
-    def find(
+    def resume(
         self,
         resume: str,
         objects: ObjectStates,
@@ -224,24 +223,28 @@ class CheckpointManager:
         tell_damaged: Callable[[str], None] | None = None,
         *,
         asked: str,
-    ) -> "ResumePoint | None":
-        """The checkpoint that `resume`, a folder or auto, leads to; None if auto finds none.
+        without: Collection[str] = (),
+    ) -> SavedState | None:
+        """Make `objects` continue from the checkpoint to which `resume`, a folder or auto, leads.
 
-        It is the newest intact one on any file system, the same on every rank. Damaged ones are
-        named and skipped. Every rank reads the files itself. They are sent only to ranks that do
-        not see them. Errors begin with `asked`, by which the user has asked for it. Collective.
+        It is the newest intact one on any file system, the same on every rank; None if auto finds
+        none. Damaged ones are named and skipped. Every rank reads the files itself. They are sent
+        only to ranks that do not see them. Objects named in `without` stay as they are. Later
+        checkpoints in this folder are set aside before the first one is written. Errors begin with
+        `asked`, by which the user has asked for it. Collective.
 
         Raises:
             UsageError: there is none, or `objects` cannot continue from it; with all reasons.
         """
+        world_size = self._ranks.world_size
         folder = self.folder if resume == AUTO else Path(resume).expanduser()
         local, notes = storage.newest_intact(folder)
         step, sums, is_here = -1, dict[str, str](), False
         if local is not None:
             step, sums = local.saved.step, local.sums
             is_here = local.path.parent.resolve() == self.folder.resolve()
-        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # disks differ in speed
-        views = agreement.gather(self._ranks.world_size, (step, sums, is_here, notes))
+        agreement.wait_for_all(world_size, DISK_PATIENCE_S)  # disks differ in speed
+        views = agreement.gather(world_size, (step, sums, is_here, notes))
         steps, sums_of, are_here, notes_of = zip(*views, strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             (tell_damaged or tell)(note)
@@ -255,22 +258,33 @@ class CheckpointManager:
         is_here = are_here[source]
         # a rank may see another checkpoint of that step
         lacking = [rank for rank, sums in enumerate(sums_of) if sums != sums_of[source]]
-        point = None
-        if local is not None and self._ranks.rank not in lacking:
-            point = ResumePoint(local.files, local.saved, is_here)
-        self._refuse_misfit(f"{asked}: ", objects, point)
+        if self._ranks.rank in lacking:
+            local = None
+        self._refuse_misfit(f"{asked}: ", objects, local)
         if not is_here:
             self.require_own_folder(f"{asked}: ", RESUME_OR_MOVE)
-        if lacking:
-            seen = local.path if local is not None else None
-            received, self._received = send(
-                self._ranks, seen, self.folder, source=source, lacking=lacking
-            )
-            if received is not None:
-                point = ResumePoint(received.files, received.saved, is_here)
-        assert point is not None  # all ranks see the same one
-        tell(f"going on from step {point.saved.step} ({folder})")
-        return point
+        with ExitStack() as until_all_have_read:
+            if lacking:
+                transfer = transferred(
+                    self._ranks, local and local.path, self.folder, firsts=self._firsts,
+                    source=source, lacking=lacking,
+                )  # fmt: skip
+                local = until_all_have_read.enter_context(transfer) or local
+            assert local is not None  # all ranks see the same one
+            saved = local.saved
+            tell(f"going on from step {saved.step} ({folder})")
+            try:
+                objects.load(local.files, saved, without)
+            except UsageError as error:
+                raise UsageError(f"{asked}: step {saved.step} in {folder}: {error}") from error
+            agreement.wait_for_all(world_size, DISK_PATIENCE_S)
+        self._writer.goes_on_from = saved.step if is_here else -1
+        if saved.best is not None:
+            self._best = saved.best
+            self._best_step = saved.best_step
+            self._best_by = self._best_by or saved.best_by
+        self._saved = saved.step
+        return saved
 
     def require_own_folder(self, where: str, remedies: str) -> None:
         """Refuse another run's checkpoints in the folder of a run that does not go on from them.
@@ -282,7 +296,7 @@ class CheckpointManager:
         """
 
         def check() -> None:
-            for checkpoint in storage.list_checkpoints(self.folder) if self._writes else ():
+            for checkpoint in storage.list_checkpoints(self.folder) if self.writes else ():
                 if not self._is_own(storage.run_of(checkpoint)):
                     raise UsageError(
                         f"{where}{self.folder} has checkpoints of another run, such as that of "
@@ -296,17 +310,17 @@ class CheckpointManager:
         return self._is_restart or (run_id is not None and run_id == self._run_id)
 
     def _refuse_misfit(
-        self, where: str, objects: ObjectStates, point: "ResumePoint | None"
+        self, where: str, objects: ObjectStates, intact: IntactCheckpoint | None
     ) -> None:
         """Refuse on every rank what does not fit on a rank that sees the checkpoint."""
 
         def problems() -> list[str]:
-            if point is None:
+            if intact is None:
                 return []
-            saved = point.saved
+            saved = intact.saved
             is_own = self._is_own(saved.run_id)
             return [
-                *objects.problems(saved, point.files, is_own=is_own),
+                *objects.problems(saved, intact.files, is_own=is_own),
                 *self._other_best(saved),
             ]
 
@@ -320,34 +334,3 @@ class CheckpointManager:
                 f"--keep-best is {self._best_by}, but the best checkpoint so far, of step "
                 f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
             )
-
-    def _forget_received(self) -> None:
-        if self._received is not None:
-            shutil.rmtree(self._received, ignore_errors=True)
-            self._received = None
-
-    def restore(
-        self, objects: ObjectStates, point: "ResumePoint", without: Collection[str] = ()
-    ) -> None:
-        """Make `objects`, all but those `without`, continue from a checkpoint. Collective.
-
-        Later checkpoints in this folder are set aside before the first one is written.
-        """
-        files, saved, is_here = point
-        objects.load(files, saved, without)
-        self._writer.goes_on_from = saved.step if is_here else -1
-        if saved.best is not None:
-            self._best = saved.best
-            self._best_step = saved.best_step
-            self._best_by = self._best_by or saved.best_by
-        self._saved = saved.step
-        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # others may still read
-        self._forget_received()
-
-
-class ResumePoint(NamedTuple):
-    """A checkpoint to continue from."""
-
-    files: Files
-    saved: SavedState
-    is_here: bool  # in the folder into which this run writes

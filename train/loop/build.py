@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
@@ -54,14 +55,15 @@ def trainer(
     sinks: Sinks,
     *,
     folder: Path = Path(),
-    writes: bool = False,
+    firsts: Sequence[int] | None = None,
     meter: Meter | None = None,
     metrics: TaskMetrics | None = None,
     weights: Path | None = None,
 ) -> Trainer:
     """A trainer before its first step. Every rank must call it: (collective) marks where they wait.
 
-    `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+    `folder` is that of the checkpoints. `firsts` has for each rank the first one with the same file
+    system, which writes there; by default all ranks share one.
     `weights` is a folder with weights that `export.save` wrote, to begin with.
     """
     grad_sync = plugins.build(config.sync, ranks, of_settings(SyncOptions, config))
@@ -93,9 +95,10 @@ def trainer(
     history = History()
     best = config.best()
     manager = CheckpointManager(
-        folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
-        keep_last=config.keep_last, keep_best=best and best.metric,
-        lowest_is_best=best is not None and best.lowest, run_id=config.run_id,
+        folder, ranks, firsts=firsts or [0] * ranks.world_size, note=sinks.write,
+        interval=config.checkpoint_interval(), keep_last=config.keep_last,
+        keep_best=best and best.metric, lowest_is_best=best is not None and best.lowest,
+        run_id=config.run_id,
     )  # fmt: skip
     objects = {
         **state.objects(forgets=config.reset_optimizer),
@@ -106,7 +109,7 @@ def trainer(
             config, len(sets.train), schedule_end(config, epoch_steps), console.line
         ),
     }
-    checkpoints = Checkpoints(manager, ranks, objects, writes=writes)
+    checkpoints = Checkpoints(manager, ranks, objects)
     trained = TrainedModel(task, state, wrapped, config.max_grad_norm)
     built = Trainer(
         config, trained, sets, steps, manager, checkpoints, history, console, sinks,

@@ -17,7 +17,7 @@ from muster import run_files
 from muster.errors import UsageError
 from muster.orderly_stop import StoppedCleanly
 from muster.writing import write_json, write_text
-from train.checkpoints.exchange import sees_first
+from train.checkpoints.exchange import first_on_disk
 from train.distributed import environment, rendezvous
 from train.distributed.agreement import of_first
 from train.distributed.exit_guard import ExitGuard
@@ -120,7 +120,7 @@ def prepared(
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         closing.callback(sinks.close)
         host = "/".join(peers.workers[ranks.rank].place)
-        writes = sees_first(config.checkpoint_dir or run_dir, ranks, host)
+        firsts = first_on_disk(config.checkpoint_dir or run_dir, ranks, host)
         meter = _meter(peers, ranks, run_dir)
         if meter is not None:
             closing.callback(meter.close)
@@ -133,7 +133,7 @@ def prepared(
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = build.trainer(
             replace(config, run_id=run_dir.name), ranks, device, task, console, sinks,
-            folder=folder, writes=writes, meter=meter, metrics=metrics, weights=weights,
+            folder=folder, firsts=firsts, meter=meter, metrics=metrics, weights=weights,
         )  # fmt: skip
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)

@@ -18,7 +18,7 @@ from muster.errors import UsageError, refuse
 from muster.orderly_stop import StoppedCleanly, request, stopping
 
 from ..batches.steps import Steps
-from ..checkpoints.exchange import sees_first
+from ..checkpoints.exchange import first_on_disk
 from ..checkpoints.manager import AUTO, CheckpointManager, StepRequests
 from ..checkpoints.object_states import GENERATORS, Collected, ObjectStates, Stateful
 from ..checkpoints.writer import NotWritten, warn
@@ -88,14 +88,14 @@ def checkpoints(
             f"muster.checkpoints: an earlier call of this program has its checkpoints in {path}; "
             "give each training a name of its own: name='fold2'"
         )
-    writes = sees_first(path, ranks, socket.gethostname())
+    firsts = first_on_disk(path, ranks, socket.gethostname())
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     manager = CheckpointManager(
-        path, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last,
+        path, ranks, firsts=firsts, note=write_record, interval=interval, keep_last=keep_last,
         run_id=run_dir and Path(run_dir).name,
     )  # fmt: skip
     _folders.add(path.absolute())
-    return Checkpoints(manager, ranks, objects, writes=writes, by_rank=by_rank, is_used=is_used)
+    return Checkpoints(manager, ranks, objects, by_rank=by_rank, is_used=is_used)
 
 
 def _problems(
@@ -136,13 +136,12 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         ranks: Ranks,
         objects: Mapping[str, Stateful | Collected],
         *,
-        writes: bool,
         by_rank: Mapping[str, Stateful] | None = None,
         is_used: bool = False,
     ) -> None:
         """`is_used`: whether an earlier call of this program has its checkpoints there."""
         self._manager, self._ranks, self._is_used = manager, ranks, is_used
-        self._state = ObjectStates(objects, ranks, writes=writes, by_rank=by_rank)
+        self._state = ObjectStates(objects, ranks, writes=manager.writes, by_rank=by_rank)
         self._steps = [instance for instance in objects.values() if isinstance(instance, Steps)]
         self._is_begun = False  # whether the program has resumed, or made its first step
         self.folder = manager.folder
@@ -183,21 +182,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             UsageError: it is a checkpoint of other objects, or the folder has none.
         """
         self._is_begun = True
-        point = self._manager.find(resume, self._state, tell, tell_damaged, asked=asked)
-        if point is None:
+        saved = self._manager.resume(
+            resume, self._state, tell, tell_damaged, asked=asked, without=without
+        )
+        if saved is None:
             return False
-        by_rank, saved_ranks = point.saved.by_rank, point.saved.world_size
-        if by_rank and saved_ranks != self._ranks.world_size:
+        if saved.by_rank and saved.world_size != self._ranks.world_size:
             self._warn(
-                f"{', '.join(by_rank)} differed by rank on {saved_ranks} ranks; on "
+                f"{', '.join(saved.by_rank)} differed by rank on {saved.world_size} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
-        try:
-            self._manager.restore(self._state, point, without=without)
-        except UsageError as error:
-            folder = self.folder if resume == AUTO else resume
-            raise UsageError(f"{asked}: step {point.saved.step} in {folder}: {error}") from error
-        self.step = point.saved.step
+        self.step = saved.step
         return True
 
     def _warn(self, text: str) -> None:

@@ -359,7 +359,7 @@ def ends_of_disks(ranks, folder):
     nothing = ObjectStates({}, ranks, writes=True)
     for full in ((), (1,), (0, 1)):
         disk = Path(folder, f"{len(full)}-rank{ranks.rank}")
-        checkpoints = CheckpointManager(disk, ranks, writes=True, note=lambda record: None)
+        checkpoints = CheckpointManager(disk, ranks, firsts=[0, 1], note=lambda record: None)
         with pytest.MonkeyPatch.context() as patching:
             if ranks.rank in full:
                 full_at(patching)

@@ -12,6 +12,7 @@ from tests.train.memory import peak
 from tests.train.retained import CONFIG, bits, run
 from tests.train.workers import results_of
 from train.checkpoints import storage, transfer
+from train.checkpoints.transfer import transferred
 from train.distributed import agreement
 from train.distributed.exit_guard import PeerFailed
 from train.loop.trainer import Trainer
@@ -73,7 +74,7 @@ def _step_after_a_twin(ranks, folder):
     shutil.copytree(Path(folder, "fsdp", "checkpoints"), place)
     again = replace(CONFIG, sync="fsdp", max_steps=3, evaluate="never", resume=str(place))
     with pytest.MonkeyPatch.context() as patching:
-        patching.delattr("train.checkpoints.manager.send")  # nothing is sent
+        patching.delattr("train.checkpoints.manager.transferred")  # nothing is sent
         trainer, _ = run(again, Path(folder, f"twin-again{ranks.rank}"), ranks=ranks)
     return trainer.position.step
 
@@ -92,7 +93,8 @@ def _end_on_full_disk(ranks, folder):
         patching.setattr(transfer, "mkdtemp", full)
         try:
             seen = checkpoint if ranks.rank == 0 else None
-            transfer.send(ranks, seen, disk, source=0, lacking=[1])
+            with transferred(ranks, seen, disk, firsts=[0, 1], source=0, lacking=[1]):
+                pass
         except (MusterError, PeerFailed) as error:
             return str(error)
     return ""
