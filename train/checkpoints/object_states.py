@@ -255,9 +255,8 @@ def declaration(name: str) -> str:
 
 def _load(name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, Tensor]) -> None:
     """Load one object's state, and this rank's own tensors of it."""
-    # its tensors lie in a mapped file; a module copies them, another object may keep them
-    if not _copies_all(stateful, state):
-        state = _copied(state, (name,), copy=True)
+    # its tensors lie in a mapped file, and the object may keep them
+    state = _copied(state, (name,), copy=True)
     try:
         stateful.load_state_dict(state)
     except (RuntimeError, ValueError) as error:
@@ -298,12 +297,6 @@ def _wrapper_hint(stateful: Stateful, state: Mapping[Any, Any]) -> str:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-def _copies_all(stateful: Stateful, state: Mapping[Any, Any]) -> bool:
-    """Whether it is torch's code that copies all of `state`, tensor by tensor, into `stateful`."""
-    is_torch = getattr(type(stateful), "load_state_dict", None) is nn.Module.load_state_dict
-    return is_torch and not any(str(key).endswith("_extra_state") for key in state)
 
 
 def _replicas(stateful: Stateful) -> list[DistributedDataParallel]:
