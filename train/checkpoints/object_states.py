@@ -7,10 +7,10 @@ tensors lie in parts on all ranks, and no rank ever holds all of them.
 
 Objects that differ by rank, such as each rank's own data loader, are declared by their user. Their
 states are stored for each rank, as are random generators and the tensors that the hook of a model
-from `muster.sync` keeps between steps. Ranks compare one checksum of each other object. If it
-differs, its states are stored for each rank, too, with a warning. So is the order of the parameters
-in DDP's buckets: the order in which ranks add numbers depends on it, and a new DDP would begin with
-another order.
+from `muster.sync` keeps between steps. Ranks compare checksums of each other object. If one
+differs, its states are stored for each rank, too, with a warning. The order of the parameters in
+DDP's buckets is stored beside the hook's tensors: the order in which ranks add numbers depends on
+it, and a new DDP would begin with another order.
 """
 
 import io
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from muster.errors import UsageError
 
-from ..distributed.agreement import gather, of_each
+from ..distributed.agreement import of_each
 from ..model import rng
 from ..sync.ddp.data_parallel import hook_of, replicas_of
 from ..sync.ddp.reducer import bucket_order
@@ -124,9 +124,11 @@ class ObjectStates:
             local |= {f"{name}/{key}": tensor for key, tensor in instance.own_tensors().items()}
         states = dict[str, Any]()
         sums_of = of_each(self._ranks.world_size, lambda: self._take(states))
-        undeclared = [name for name in sums_of[0] if len({sums[name] for sums in sums_of}) > 1]
+        undeclared = [
+            name for name, own in sums_of[0].items() if any(sums[name] != own for sums in sums_of)
+        ]
         for name in undeclared:
-            self._warn_once(name, states[name])
+            self._warn_once(name, [sums[name] for sums in sums_of])
         for name, stateful in self._stateful.items():
             for index, replica in enumerate(_replicas(stateful)):
                 own_tensors = {BUCKETS: torch.tensor(bucket_order(replica), dtype=torch.long)}
@@ -144,43 +146,40 @@ class ObjectStates:
                 key: _copy(whole) for key, whole in instance.collected() if self._writes
             }
         saved = SavedState(
-            step=step, world_size=self._ranks.world_size, objects=self._names, by_rank=by_rank,
-            undeclared=undeclared,
-        )  # fmt: skip
+            step=step, world_size=self._ranks.world_size, by_rank=by_rank, undeclared=undeclared
+        )
         return {"objects": states, "sync": sync}, saved
 
-    def _take(self, states: dict[str, Any]) -> dict[str, int]:
-        """Fill `states`, with copies if this rank writes; return checksums of undeclared ones."""
-        sums = dict[str, int]()
+    def _take(self, states: dict[str, Any]) -> dict[str, dict[str, int]]:
+        """Fill `states`, with copies if this rank writes; return checksums of undeclared ones.
+
+        There is one for each key of a state.
+        """
+        sums = dict[str, dict[str, int]]()
         for name, stateful in self._stateful.items():
             state = stateful.state_dict()
             copied = _copied(state, (name,), copy=self._writes)
             states[name] = copied if self._writes else state
             if name not in self._declared:
-                sums[name] = _checksum(_compared(stateful, copied))
+                compared = _compared(stateful, copied)
+                sums[name] = {str(key): _checksum(value) for key, value in compared.items()}
         return sums
 
-    def _warn_once(self, name: str, state: Any) -> None:
+    def _warn_once(self, name: str, sums_of: list[dict[str, int]]) -> None:
         """Say which keys of an undeclared object's state differ by rank, and what to declare."""
-        if name in self._warned:
+        if name in self._warned or self._ranks.rank != 0:
             return
         self._warned.add(name)
-        stateful = self._stateful[name]
-        parts = _compared(stateful, _copied(state, (name,), copy=False))
-        own = {str(key): _checksum(value) for key, value in parts.items()}
-        of_ranks = gather(self._ranks.world_size, own)
-        keys = {key: None for parts in of_ranks for key in parts}
+        keys = dict.fromkeys(key for sums in sums_of for key in sums)
         differing = [
             re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
             for key in keys
-            if key and len({parts.get(key) for parts in of_ranks}) > 1
+            if key and len({sums.get(key) for sums in sums_of}) > 1
         ]
-        if self._ranks.rank != 0:
-            return
         more = f" and {len(differing) - MOST_NAMED} more" * (len(differing) > MOST_NAMED)
         named = f": {', '.join(differing[:MOST_NAMED])}{more}" * bool(differing)
         hint = ""
-        if _replicas(stateful):
+        if _replicas(self._stateful[name]):
             hint = (
                 ". DDP does not synchronise parameters that are frozen when it wraps the model; "
                 "set requires_grad before that"
@@ -195,7 +194,7 @@ class ObjectStates:
 
         `is_own`: an earlier attempt of this run has written it.
         """
-        saved_names = set(saved.objects)
+        saved_names = {*files["objects"], *saved.by_rank}
         own_names = set(self._names)
         if saved_names != own_names:
             yield (

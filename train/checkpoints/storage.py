@@ -72,7 +72,6 @@ class SavedState:
 
     step: int
     world_size: int  # of the ranks that saved it
-    objects: list[str] = field(default_factory=list)  # their names
     by_rank: list[str] = field(default_factory=list)  # objects with a state for each rank
     undeclared: list[str] = field(default_factory=list)  # those of them that nobody has declared
     best: float | None = None  # the best metric so far
