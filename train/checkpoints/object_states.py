@@ -41,9 +41,6 @@ from .writer import warn
 NUMBERS = (bool, int, float, str, type(None))
 GENERATORS = "generators"  # the name of their states, beside those of objects
 BUCKETS = "buckets"  # the name of their order, beside the tensors of a hook
-WRAPPERS = re.compile(
-    r"(^|\.)(?:(?:_orig_mod|module)\.)+"
-)  # what torch.compile and DDP add to names
 MOST_NAMED = 5  # keys in a warning
 MOST_TEXT = 500  # characters of torch's own error
 
@@ -171,11 +168,7 @@ class ObjectStates:
             return
         self._warned.add(name)
         keys = dict.fromkeys(key for sums in sums_of for key in sums)
-        differing = [
-            re.sub(r"\b(\d+)\b", r"[\1]", WRAPPERS.sub(r"\1", key)).replace(".[", "[")
-            for key in keys
-            if key and len({sums.get(key) for sums in sums_of}) > 1
-        ]
+        differing = [key for key in keys if key and len({sums.get(key) for sums in sums_of}) > 1]
         more = f" and {len(differing) - MOST_NAMED} more" * (len(differing) > MOST_NAMED)
         named = f": {', '.join(differing[:MOST_NAMED])}{more}" * bool(differing)
         hint = ""
@@ -262,7 +255,7 @@ def _load(name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, T
         if not re.search(r"state[_ ]dict", str(error)):  # not torch's words for a misfit
             raise
         text = textwrap.shorten(str(error), MOST_TEXT)
-        raise UsageError(f"{name} does not fit: {text}{_wrapper_hint(stateful, state)}") from error
+        raise UsageError(f"{name} does not fit: {text}") from error
     del state  # before the next one is copied
     for index, replica in enumerate(_replicas(stateful)):
         of_replica = _below(str(index), own_tensors)
@@ -280,18 +273,6 @@ def _below(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _wrapper_hint(stateful: Stateful, state: Mapping[Any, Any]) -> str:
-    """What to do if names differ by what torch.compile and DDP add to them alone; else ""."""
-    saved, own = ([*map(str, keys)] for keys in (state, stateful.state_dict()))
-    plain_names = [{WRAPPERS.sub(r"\1", key) for key in keys} for keys in (saved, own)]
-    if set(saved) == set(own) or plain_names[0] != plain_names[1]:
-        return ""
-    return (
-        f"; the saved {saved[0]} is {own[0]} here: torch.compile adds _orig_mod. to names, and DDP "
-        "adds module.; give the model in the form in which it was saved"
-    )
 
 
 def _copy(tensor: Tensor) -> Tensor:
