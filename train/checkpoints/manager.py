@@ -266,7 +266,7 @@ class CheckpointManager:
         with ExitStack() as until_all_have_read:
             if lacking:
                 transfer = transferred(
-                    self._ranks, local and local.path, self.folder, firsts=self._firsts,
+                    self._ranks, local, self.folder, firsts=self._firsts,
                     source=source, lacking=lacking,
                 )  # fmt: skip
                 local = until_all_have_read.enter_context(transfer) or local

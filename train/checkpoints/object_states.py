@@ -140,7 +140,9 @@ class ObjectStates:
         for name, instance in self._collected.items():
             # every rank goes through all tensors
             states[name] = {
-                key: _copy(whole) for key, whole in instance.collected() if self._writes
+                key: whole.detach().to("cpu", copy=True).contiguous()
+                for key, whole in instance.collected()
+                if self._writes
             }
         saved = SavedState(
             step=step, world_size=self._ranks.world_size, by_rank=by_rank, undeclared=undeclared
@@ -273,10 +275,6 @@ def _below(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _replicas(stateful: Stateful) -> list[DistributedDataParallel]:

@@ -188,7 +188,7 @@ def read_verified(checkpoint: Path) -> IntactCheckpoint:
     Raises:
         Damaged: a file is missing, its bytes have changed, or it holds more than plain values.
     """
-    sums = checksums(checkpoint)
+    sums = _checksums(checkpoint)
     for name, wanted in sums.items():
         path = checkpoint / name
         try:
@@ -208,7 +208,7 @@ def read_verified(checkpoint: Path) -> IntactCheckpoint:
     return IntactCheckpoint(checkpoint, files, saved, sums)
 
 
-def checksums(checkpoint: Path) -> dict[str, str]:
+def _checksums(checkpoint: Path) -> dict[str, str]:
     """The checksum of each file of a checkpoint, as its manifest has it.
 
     Raises:

@@ -79,11 +79,7 @@ class SyncedOptimizer:
                     yield f"{names[param]}/{key}", torch.as_tensor(value)
 
     def load_collected(self, tensors: Tensors, own_tensors: Tensors) -> None:
-        for param, state in self._states(tensors):
-            self._sync.set_optimizer_state(self._optimizer, param, state)
-
-    def _states(self, tensors: Tensors) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
-        """New copies of each parameter's state, one parameter at a time, where they are needed."""
+        """Each parameter's state is copied where it is needed, one parameter at a time."""
         group = self._optimizer.param_groups[0]
         # only fused and capturable optimizers count their steps on the device
         counts_there = group.get("fused") or group.get("capturable")
@@ -98,7 +94,7 @@ class SyncedOptimizer:
                 for key, tensor in states[name].items():
                     target = "cpu" if key == "step" and not counts_there else device
                     copies[key] = tensor.to(target, copy=True)
-                yield param, copies
+                self._sync.set_optimizer_state(self._optimizer, param, copies)
 
 
 def _form(tensor: Tensor | None) -> str:

@@ -22,7 +22,7 @@ from muster.errors import MusterError
 from ..distributed import agreement
 from ..distributed.agreement import DISK_PATIENCE_S
 from ..sync.ranks import Ranks
-from .storage import MANIFEST, UNFINISHED, IntactCheckpoint, checksums, read_verified
+from .storage import MANIFEST, UNFINISHED, IntactCheckpoint, read_verified
 
 PIECE_BYTES = 16 * 2**20
 
@@ -30,14 +30,14 @@ PIECE_BYTES = 16 * 2**20
 @contextmanager
 def transferred(
     ranks: Ranks,
-    checkpoint: Path | None,
+    intact: IntactCheckpoint | None,
     folder: Path,
     *,
     firsts: Sequence[int],
     source: int,
     lacking: Sequence[int],
 ) -> Iterator[IntactCheckpoint | None]:
-    """The `checkpoint` of rank `source` on the ranks `lacking` it, None on others; collective.
+    """The `intact` one of rank `source` on the ranks `lacking` it, None on others; collective.
 
     `firsts` has for each rank the first one with the same disk. What was written to `folder` is
     removed at the end of the context: by then all ranks must have copied what they need.
@@ -57,12 +57,12 @@ def transferred(
         if place is not None:
             received.append(read_verified(place))
 
-    own = checkpoint if is_source else None
+    own = intact if is_source else None
     target = place if is_writer else None
     try:
         sizes = agreement.of_each(ranks.world_size, lambda: _sizes(own))[source]
         for name, size in sizes.items():
-            _send(ranks, source, own and own / name, target and target / name, size)
+            _send(ranks, source, own and own.path / name, target and target / name, size)
         agreement.of_each(ranks.world_size, read, DISK_PATIENCE_S)
         yield received[0] if received else None
     finally:
@@ -77,12 +77,11 @@ def _new_folder(folder: Path) -> str:
         return mkdtemp(prefix="step_", suffix=suffix, dir=folder.absolute())
 
 
-def _sizes(checkpoint: Path | None) -> dict[str, int]:
+def _sizes(intact: IntactCheckpoint | None) -> dict[str, int]:
     """The bytes of each file of a checkpoint."""
-    if checkpoint is None:
+    if intact is None:
         return {}
-    names = [MANIFEST, *checksums(checkpoint)]
-    return {name: (checkpoint / name).stat().st_size for name in names}
+    return {name: (intact.path / name).stat().st_size for name in (MANIFEST, *intact.sums)}
 
 
 def _send(ranks: Ranks, source: int, own: Path | None, target: Path | None, size: int) -> None:

@@ -92,7 +92,7 @@ def _end_on_full_disk(ranks, folder):
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(transfer, "mkdtemp", full)
         try:
-            seen = checkpoint if ranks.rank == 0 else None
+            seen = storage.read_verified(checkpoint) if ranks.rank == 0 else None
             with transferred(ranks, seen, disk, firsts=[0, 1], source=0, lacking=[1]):
                 pass
         except (MusterError, PeerFailed) as error:
