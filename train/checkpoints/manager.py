@@ -57,25 +57,25 @@ class CheckpointManager:
         folder: Path,
         ranks: Ranks,
         *,
-        firsts: Sequence[int],
+        firsts: Sequence[int] | None = None,
         note: Callable[[CheckpointRecord], None],
         interval: tuple[float, str] | None = None,
         keep_last: int = 2,
         keep_best: str | None = None,
-        lowest_is_best: bool = False,
         run_id: str | None = None,
     ) -> None:
         """`firsts`: for each rank the first one with the same file system, which writes there.
 
-        `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
-        `run_id` is stored: a run is told from others by it, and by a launcher that restarts it.
+        By default all share one. `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only
+        when asked to stop. `keep_best` is "METRIC:min" or "METRIC:max". `run_id` is stored: a run
+        is told from others by it, and by a launcher that restarts it.
         """
         self.folder = folder
         self._ranks = ranks
-        self._firsts = firsts
-        self.writes = firsts[ranks.rank] == ranks.rank
-        self._keep_best = keep_best
-        self._sign = -1 if lowest_is_best else 1
+        self._firsts = firsts or [0] * ranks.world_size
+        self.writes = self._firsts[ranks.rank] == ranks.rank
+        self._metric, _, direction = (keep_best or "").rpartition(":")
+        self._sign = -1 if direction == "min" else 1
         self._every, self._unit = interval or (0.0, "never")
         self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
         self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
@@ -84,9 +84,7 @@ class CheckpointManager:
         self._is_reported = False  # whether a slow disk was
         self._best: float | None = None
         self._best_step: int | None = None
-        self._best_by = (
-            None if keep_best is None else f"{keep_best}:{'min' if lowest_is_best else 'max'}"
-        )
+        self._best_by = keep_best
         self._run_id = run_id
         # torchrun gives a run that it restarts no name by which to tell it from others
         self._is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
@@ -110,8 +108,8 @@ class CheckpointManager:
         Raises:
             UsageError: --keep-best names none of the metrics.
         """
-        name = self._keep_best
-        if name is None or not metrics:
+        name = self._metric
+        if not name or not metrics:
             return False
         if name not in metrics:
             raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
@@ -130,12 +128,12 @@ class CheckpointManager:
 
     def tell_if_none_is_best(self) -> None:
         """Say at the end of a training that --keep-best has kept nothing."""
-        if self._keep_best is not None and self._best_step is None:
+        if self._metric and self._best_step is None:
             self._tell("nothing is kept, since no evaluation after an epoch had a finite value")
 
     def _tell(self, text: str) -> None:
         if self._ranks.rank == 0:
-            warn(f"--keep-best {self._keep_best}: {text}")
+            warn(f"--keep-best {self._metric}: {text}")
 
     def make(self, step: int, objects: ObjectStates, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.

@@ -35,7 +35,7 @@ from ..sync.ddp.reducer import bucket_order
 from ..sync.ddp.torch_ddp import restore_bucket_order
 from ..sync.ranks import Ranks
 from .exchange import ALL, gather_by_rank, tensors_of_rank
-from .storage import Files, SavedState
+from .storage import OBJECTS, SYNC, Files, SavedState
 from .writer import warn
 
 NUMBERS = (bool, int, float, str, type(None))
@@ -147,7 +147,7 @@ class ObjectStates:
         saved = SavedState(
             step=step, world_size=self._ranks.world_size, by_rank=by_rank, undeclared=undeclared
         )
-        return {"objects": states, "sync": sync}, saved
+        return {OBJECTS: states, SYNC: sync}, saved
 
     def _take(self, states: dict[str, Any]) -> dict[str, dict[str, int]]:
         """Fill `states`, with copies if this rank writes; return checksums of undeclared ones.
@@ -189,7 +189,7 @@ class ObjectStates:
 
         `is_own`: an earlier attempt of this run has written it.
         """
-        saved_names = {*files["objects"], *saved.by_rank}
+        saved_names = {*files[OBJECTS], *saved.by_rank}
         own_names = set(self._names)
         if saved_names != own_names:
             yield (
@@ -219,7 +219,7 @@ class ObjectStates:
             UsageError: torch cannot load a state into its object.
         """
         is_same = saved.world_size == self._ranks.world_size
-        local = tensors_of_rank(files["sync"], self._ranks.rank if is_same else None)
+        local = tensors_of_rank(files[SYNC], self._ranks.rank if is_same else None)
         for name in self._names:
             if name in without:
                 continue
@@ -235,9 +235,9 @@ class ObjectStates:
     def _state_of(self, name: str, saved: SavedState, files: Files) -> Any:
         """The saved state of an object, for this rank."""
         if name not in saved.by_rank:
-            return files["objects"][name]
+            return files[OBJECTS][name]
         owner = self._ranks.rank if saved.world_size == self._ranks.world_size else 0
-        sync = files["sync"]
+        sync = files[SYNC]
         common = f"{ALL}/{name}/state"
         return _unpacked(sync[common if common in sync else f"{owner}/{name}/state"])
 

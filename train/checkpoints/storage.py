@@ -45,12 +45,11 @@ from muster.writing import as_json, force
 MANIFEST = "manifest.json"
 STATE = "state.json"
 VERSION = 4  # of the format of the files
-RELEASES = {2: "0.2.0"}  # of Muster, by the version of the format that they wrote
+VERSION_OF_0_2_0 = 2
 SET_ASIDE = "set_aside"  # a folder beside the checkpoints
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
-SUFFIX = ".pt"
-PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in a checkpoint
+OBJECTS, SYNC = "objects.pt", "sync.pt"  # see above
 Files = dict[str, Any]  # the content of each: tensors, numbers, strings, and containers of them
 
 
@@ -199,8 +198,7 @@ def read_verified(checkpoint: Path) -> IntactCheckpoint:
             raise Damaged(f"{path}: {error.strerror}") from None
         if digest != wanted:
             raise Damaged(f"{path} is damaged: its sha256 is not the one noted")
-    names = [name.removesuffix(SUFFIX) for name in sums if name.endswith(SUFFIX)]
-    files = {name: _loaded(checkpoint / f"{name}{SUFFIX}") for name in names}
+    files = {name: _loaded(checkpoint / name) for name in (OBJECTS, SYNC)}
     try:
         saved = SavedState(**_read_json(checkpoint / STATE))
     except TypeError:
@@ -218,21 +216,18 @@ def _checksums(checkpoint: Path) -> dict[str, str]:
     manifest = _read_json(path)
     version = manifest.get("version")
     if version != VERSION:
-        if release := RELEASES.get(version if isinstance(version, int) else 0):
+        if version == VERSION_OF_0_2_0:
             raise Damaged(
-                f"{checkpoint} was written by Muster {release}, whose checkpoints this "
-                f"version does not read; resume it with {release}"
+                f"{checkpoint} was written by Muster 0.2.0, whose checkpoints this version does "
+                "not read; resume it with 0.2.0"
             )
         raise Damaged(
             f"{checkpoint} has checkpoint format {version!a:.40}, and this version reads only "
             f"format {VERSION}; resume it with the checkout that wrote it"
         )
     sums = manifest.get("sha256")
-    if not isinstance(sums, dict) or STATE not in sums:
-        raise Damaged(f"{path} is damaged: it has no checksum of {STATE}")
-    for name, digest in sums.items():
-        if not PLAIN_NAME.fullmatch(name) or not isinstance(digest, str):
-            raise Damaged(f"{path} is damaged: {name!a:.60} is no file of a checkpoint")
+    if not isinstance(sums, dict) or set(sums) != {STATE, OBJECTS, SYNC}:
+        raise Damaged(f"{path} is damaged: it has no checksums of the files of a checkpoint")
     return sums
 
 
@@ -275,7 +270,7 @@ def _write(partial: Path, files: Files, saved: SavedState) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, content in files.items():
-        with (partial / f"{name}{SUFFIX}").open("wb") as file:  # its errors say what is wrong
+        with (partial / name).open("wb") as file:  # its errors say what is wrong
             torch.save(content, file)
     (partial / STATE).write_text(json.dumps(asdict(saved)) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}

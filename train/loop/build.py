@@ -95,10 +95,8 @@ def trainer(
     history = History()
     best = config.best()
     manager = CheckpointManager(
-        folder, ranks, firsts=firsts or [0] * ranks.world_size, note=sinks.write,
-        interval=config.checkpoint_interval(), keep_last=config.keep_last,
-        keep_best=best and best.metric, lowest_is_best=best is not None and best.lowest,
-        run_id=config.run_id,
+        folder, ranks, firsts=firsts, note=sinks.write, interval=config.checkpoint_interval(),
+        keep_last=config.keep_last, keep_best=best and str(best), run_id=config.run_id,
     )  # fmt: skip
     objects = {
         **state.objects(forgets=config.reset_optimizer),

@@ -82,7 +82,7 @@ def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     noted = []
     writer = Writer(tmp_path, keep_last=1, rank=0, note=noted.append)
     saved = SavedState(step=3, world_size=1)
-    writer.start({"model": {"w": lambda: None}}, saved, stall_s=0.0)
+    writer.start({"objects.pt": {"w": lambda: None}}, saved, stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
     folder = f"{tmp_path} on {socket.gethostname()}"
@@ -410,5 +410,5 @@ def test_checkpoint_has_no_losses_of_later_steps(tmp_path, monkeypatch):
     run(config, tmp_path, lambda step: later.set() if step == 3 else None)
     oldest = storage.list_checkpoints(tmp_path / "checkpoints")[-1]
     assert oldest.step == 1
-    objects = storage.read_verified(oldest.path).files["objects"]
+    objects = storage.read_verified(oldest.path).files["objects.pt"]
     assert len(objects["history"]["first_losses"]) == 1

@@ -23,14 +23,14 @@ from tests.fuzzing import fuzzed
 from train.checkpoints import storage
 from train.checkpoints.storage import Damaged, SavedState
 
-TENSORS = {"model": {"weight": torch.arange(6.0)}, "optimizer": {"weight/step": torch.tensor(3.0)}}
+TENSORS = {"objects.pt": {"weight": torch.arange(6.0)}, "sync.pt": {"step": torch.tensor(3.0)}}
 # Writes checkpoints without end; prints the step of each that is finished.
 ENDLESS = """
 import itertools, sys, torch
 from pathlib import Path
 from train.checkpoints import storage
 for step in itertools.count(1):
-    tensors = {"model": {"weight": torch.full((20_000,), float(step))}}
+    tensors = {"objects.pt": {"weight": torch.full((20_000,), float(step))}, "sync.pt": {}}
     saved = storage.SavedState(step=step, world_size=1)
     storage.write(Path(sys.argv[1]), tensors, saved)
     print(step, flush=True)
@@ -46,7 +46,7 @@ notes = []
 writer = Writer(Path(sys.argv[1]), keep_last=9, rank=0, note=notes.append)
 for step in range(1, 9):
     saved = SavedState(step=step, world_size=1)
-    writer.start({"model": {"weight": torch.zeros(15_000)}}, saved, stall_s=0.0)
+    writer.start({"objects.pt": {"w": torch.zeros(15_000)}, "sync.pt": {}}, saved, stall_s=0.0)
     writer.wait()
 checkpoints = storage.list_checkpoints(Path(sys.argv[1]))
 steps = [storage.read_verified(checkpoint.path).saved.step for checkpoint in checkpoints]
@@ -67,8 +67,8 @@ def test_last_write_of_a_step_is_read(tmp_path):
     (checkpoint,) = storage.list_checkpoints(folder)
     _, tensors, saved, _ = storage.read_verified(checkpoint.path)
     assert checkpoint.step == 7 and saved == new
-    assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
-    assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
+    assert torch.equal(tensors["objects.pt"]["weight"], TENSORS["objects.pt"]["weight"])
+    assert torch.equal(tensors["sync.pt"]["step"], torch.tensor(3.0))
     assert list(folder.iterdir()) == [checkpoint.path]
 
 
@@ -99,7 +99,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "state.json", storage.MANIFEST])
+@pytest.mark.parametrize("name", ["objects.pt", "sync.pt", "state.json", storage.MANIFEST])
 @pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 9), Path.unlink])
 def test_damaged_file_is_detected(tmp_path, name, harm):
     write(tmp_path, 5)
@@ -136,9 +136,9 @@ class Code:
 
 def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    files = {"model": {"weight": Code()}}
+    files = {**TENSORS, "objects.pt": {"weight": Code()}}
     checkpoint = storage.write(tmp_path, files, SavedState(step=5, world_size=1))
-    with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
+    with pytest.raises(Damaged, match=r"objects\.pt holds more than values"):
         storage.read_verified(checkpoint)
     assert not (tmp_path / "made").exists()
 
@@ -161,9 +161,9 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("model.pt", b"", "is damaged: torch cannot read it"),
-        ("model.pt", b"no archive at all", "torch cannot read it"),
-        ("model.pt", pickle.dumps({"weight": [1.0]}), "torch cannot read it"),
+        ("objects.pt", b"", "is damaged: torch cannot read it"),
+        ("objects.pt", b"no archive at all", "torch cannot read it"),
+        ("objects.pt", pickle.dumps({"weight": [1.0]}), "torch cannot read it"),
         ("state.json", b"", "Expecting value"),
         ("state.json", b"[1]", "it holds no object of JSON"),
         ("state.json", b"{}", "it has other parts"),
@@ -186,7 +186,7 @@ def test_unreadable_file_with_right_checksum_is_skipped(tmp_path, name, content,
         {"sha256": []},
         {"sha256": {}},
         {"sha256": {"state.json": 3}},
-        {"sha256": {"state.json": "", "../../model.pt": ""}},
+        {"sha256": {"state.json": "", "../../objects.pt": ""}},
         {"version": None},
         {"version": [[]]},
     ],
@@ -200,7 +200,7 @@ def test_odd_manifest_is_skipped(tmp_path, changed):
 
 def test_pipe_in_place_of_a_file_is_skipped(tmp_path):
     write(tmp_path, 1, 2)
-    model = tmp_path / "step_00000002" / "model.pt"
+    model = tmp_path / "step_00000002" / "objects.pt"
     model.unlink()
     os.mkfifo(model)
     assert fallback(tmp_path) == (1, [f"{model}: there is no such file; trying the one before it"])
@@ -212,7 +212,7 @@ def test_file_system_without_mmap_is_read(tmp_path, monkeypatch):
 
     def unmapped(*given, mmap=False, **options):
         if mmap:
-            raise RuntimeError("unable to mmap 96 bytes from file <model.pt>: No such device (19)")
+            raise RuntimeError("unable to mmap 96 bytes from file <objects.pt>: No such device (19)")
         return load(*given, **options)
 
     monkeypatch.setattr(torch, "load", unmapped)
@@ -242,9 +242,8 @@ def saved_by_torch(value: object, folder: Path) -> bytes:
 
 
 PARTS = {
-    "model": {"weight": torch.arange(6.0)},
-    "optimizer": {"weight/step": torch.tensor(3.0)},
-    "sync": {
+    "objects.pt": {"weight": torch.arange(6.0)},
+    "sync.pt": {
         "0/error": torch.tensor([3.0]),
         "all/generators/state": torch.zeros(4, dtype=torch.uint8),
     },
@@ -318,7 +317,7 @@ def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path, seed):
     assert checkpoints[0].step >= finished
     for checkpoint in checkpoints:
         intact = storage.read_verified(checkpoint.path)
-        assert set(intact.files["model"]["weight"].tolist()) == {float(checkpoint.step)}
+        assert set(intact.files["objects.pt"]["weight"].tolist()) == {float(checkpoint.step)}
         assert intact.saved.step == checkpoint.step
     write(tmp_path, finished + 10)
     storage.prune(tmp_path, 1, None)
