@@ -268,7 +268,7 @@ def _load(name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, T
 
 
 def _below(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of `tensors` whose names begin with `folder` and a slash, by the rest of their names."""
+    """The `tensors` whose names begin with `folder` and a slash, by the rest of their names."""
     prefix = f"{folder}/"
     return {
         name.removeprefix(prefix): tensor

@@ -1,4 +1,4 @@
-"""Send a checkpoint to the ranks that do not see it: in pieces, to one folder on each of their disks.
+"""Send a checkpoint to the ranks that do not see it: in pieces, to one folder on each disk.
 
 On each disk the first of the ranks that lack it makes a folder beside its checkpoints, and writes
 there what the source sends. All of them read it. So a rank holds one piece in memory, however large

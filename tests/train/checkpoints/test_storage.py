@@ -212,7 +212,9 @@ def test_file_system_without_mmap_is_read(tmp_path, monkeypatch):
 
     def unmapped(*given, mmap=False, **options):
         if mmap:
-            raise RuntimeError("unable to mmap 96 bytes from file <objects.pt>: No such device (19)")
+            raise RuntimeError(
+                "unable to mmap 96 bytes from file <objects.pt>: No such device (19)"
+            )
         return load(*given, **options)
 
     monkeypatch.setattr(torch, "load", unmapped)
