@@ -16,6 +16,7 @@ from ..distributed import agreement
 from ..sync.ranks import Ranks
 
 ALL = "all"  # stands for a rank: a value on which all ranks agree
+GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
 def first_on_disk(folder: Path, ranks: Ranks, host: str) -> list[int]:
@@ -51,8 +52,9 @@ def gather_by_rank(
     """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if equal. Collective.
 
     `tensors` have the same names and types on every rank. A rank with `keeps` false returns none,
-    and none are sent to it. Small checksums are gathered first. Then each tensor that differs is
-    sent to each rank that keeps. The host waits for the device once for each tensor.
+    and none are sent to it. Small checksums are gathered first. Then tensors that differ are sent
+    to each rank that keeps, small ones together: one gather for each of both. The host waits for
+    the device once for each tensor.
     """
     on_host = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     forms = {name: (_digest(tensor), tuple(tensor.shape)) for name, tensor in on_host.items()}
@@ -64,18 +66,39 @@ def gather_by_rank(
         for name, tensor in on_host.items()
         if keeps and name not in differing
     }
-    for name in differing:
-        tensor = on_host[name].view(-1)
-        shapes = [forms[name][1] for forms in forms_of]
-        padded = tensor.new_zeros(max(map(prod, shapes)))
-        padded[: len(tensor)] = tensor
+    sizes_of = [
+        {name: prod(forms[name][1]) * on_host[name].itemsize for name in differing}
+        for forms in forms_of
+    ]
+    largest = {name: max(sizes[name] for sizes in sizes_of) for name in differing}
+    for names in _groups(largest):
+        # on each rank the bytes of its tensors, one after the other
+        parts_of = [[sizes[name] for name in names] for sizes in sizes_of]
+        data = torch.cat([_bytes(on_host[name]) for name in names])
+        sent = data.new_zeros(max(map(sum, parts_of)))
+        sent[: len(data)] = data
         for keeper in (rank for rank, (is_keeper, _) in enumerate(views) if is_keeper):
-            ranks.ledger.control[f"gather to rank {keeper}"] += padded.nbytes
-            rows = agreement.collect(ranks.rank, ranks.world_size, keeper, padded)
-            for rank, row in enumerate(rows):  # none but on the keeper
-                shape = shapes[rank]
-                copies[f"{rank}/{name}"] = row[: prod(shape)].clone().view(shape)
+            ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
+            rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
+            for rank, row in enumerate(rows):
+                parts = row[: sum(parts_of[rank])].split(parts_of[rank])
+                for name, part in zip(names, parts, strict=True):
+                    copy = part.clone().view(on_host[name].dtype)
+                    copies[f"{rank}/{name}"] = copy.view(forms_of[rank][name][1])
     return copies
+
+
+def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Names of tensors of these sizes, in groups of a few MB or of one larger tensor."""
+    groups: list[list[str]] = []
+    used = 0
+    for name, size in sizes.items():
+        if not groups or used + size > GROUP_BYTES:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += size
+    return groups
 
 
 def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
@@ -84,5 +107,9 @@ def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str,
     return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
 def _digest(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy().data).hexdigest()
+    return hashlib.sha256(_bytes(tensor).numpy().data).hexdigest()

@@ -44,11 +44,12 @@ def test_tensors_that_differ_by_rank_are_sent_to_writing_ranks_only(tmp_path):
 
 
 def retained_of_odd_sizes(ranks):
-    """Tensors of several types, whose sizes differ by rank."""
+    """Tensors of several types, whose sizes differ by rank, and one larger than a group."""
     count = 3 + 2 * ranks.rank
     own = {
         "bytes": torch.arange(count, dtype=torch.uint8),
         "half": torch.full((count, 2), 0.5 + ranks.rank, dtype=torch.bfloat16),
+        "large": torch.full((exchange.GROUP_BYTES // 4 + 1,), float(ranks.rank)),
         "none": torch.zeros(ranks.rank, 2),
         "number": torch.tensor(ranks.rank),
     }
