@@ -164,7 +164,7 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
         "import os\n"
         "if os.environ.get('RANK') == '1':\n"
         "    import train.batches.plan\n"
-        "    def broken(self, epoch, rank): raise ZeroDivisionError('rank 1 is ill')\n"
+        "    def broken(self, *_): raise ZeroDivisionError('rank 1 is ill')\n"
         "    train.batches.plan.BatchPlan.epoch = broken\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CHECKOUT}")

@@ -62,7 +62,7 @@ def test_console_summary_and_report_have_the_same_seconds(traced):
     for name in ("samples_per_s", "steps"):
         wanted = summary["timed_steps" if name == "steps" else name]
         assert reported[name] == pytest.approx(wanted)
-    (row,) = tables.records(verdict.build(read_subject([run_dir])).table)
+    (row,) = frames.records(verdict.build(read_subject([run_dir])).table)
     scores = summary["evaluations"][-1]
     for name in scores.keys() & row.keys() - {"step", "epoch"}:
         assert row[name] == pytest.approx(scores[name]) and f"{name} {scores[name]:.4f}" in printed
