@@ -27,7 +27,8 @@ from train.worker import end_process
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
     cpu, console = torch.device("cpu"), Console(speaks=False)
-    return trainer_with_records(config, ranks, cpu, task, console, Mock())
+    nobody = [-1] * 4  # no rank writes
+    return trainer_with_records(config, ranks, cpu, task, console, Mock(), firsts=nobody)
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
