@@ -73,7 +73,7 @@ class CheckpointManager:
         self.folder = folder
         self._ranks = ranks
         self._firsts = firsts or [0] * ranks.world_size
-        self.writes = self._firsts[ranks.rank] == ranks.rank
+        self.writes = ranks.rank in self._firsts
         self._metric, _, direction = (keep_best or "").rpartition(":")
         self._sign = -1 if direction == "min" else 1
         self._every, self._unit = interval or (0.0, "never")

@@ -16,6 +16,7 @@ from tests.train.memory import peak
 from tests.train.retained import CONFIG, run
 from tests.train.workers import results_of
 from train.checkpoints.manager import CheckpointManager
+from train.checkpoints.object_states import ObjectStates
 from train.checkpoints.synced_objects import SyncedModel
 from train.loop.trainer import Trainer
 from train.sync.base import SyncOptions
@@ -33,7 +34,7 @@ PARTS_OF_A_RUN = (
     (Fsdp, "wrap"),
     (Trainer, "_evaluate"),
     (CheckpointManager, "make"),
-    (CheckpointManager, "restore"),
+    (ObjectStates, "load"),
 )
 M_MMAP_THRESHOLD = -3  # of the C library's mallopt
 
@@ -131,7 +132,7 @@ def test_non_writing_rank_gathers_one_parameter_at_a_time(of_modes, mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
 def test_resume_reads_one_parameter_at_a_time(of_modes, mode):
-    assert max(rank["restore"] for rank in of_modes[mode]) < STATE_BYTES + FEW_LAYERS
+    assert max(rank["load"] for rank in of_modes[mode]) < STATE_BYTES + FEW_LAYERS
 
 
 @pytest.mark.slow
