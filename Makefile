@@ -7,8 +7,10 @@ SHELL := bash
 
 PYTHON ?= python3
 ARGS ?=
-# Which tests, by their marks (setup.cfg).
-WHICH ?= not matrix
+# Which tests, by their marks (setup.cfg); all, where there are none.
+WHICH ?=
+# A folder for files of JUnit's form, with each test's seconds.
+JUNIT ?=
 # Tests at a time. Many of them wait, so three keep two cores busy; one that starts workers starts
 # several, so more of them need more cores.
 JOBS ?= 3
@@ -39,7 +41,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [trainer,report,test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run install packages figures test test-quick test-slow test-all test-matrix test-bare test-here test-cluster soak bench gpu-check versions check format setup clean
+.PHONY: help run install packages figures test test-quick test-slow test-all test-bare test-here test-cluster soak bench gpu-check versions check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -55,13 +57,11 @@ START := $(if $(filter Linux,$(shell uname)),--workers preload)
 run: $(RUN) ## install what is needed, then train with four workers on this machine
 	@$(BIN)/python launch/submit.py --launcher local --nodes 4 --sync ddp $(START) $(ARGS)
 
-test: export WHICH := not slow and not matrix
-test-slow: export WHICH := slow and not matrix
-test-matrix: export WHICH := matrix
+test: export WHICH := not slow
+test-slow: export WHICH := slow
 test: ## install what is needed, then test what README and docs promise: both halves, whatever the first one finds
 test-slow: ## the tests that make test leaves out, likewise
-test-matrix: ## all combinations of what the others choose from, and real deadlines (hours)
-test test-slow test-matrix:
+test test-slow:
 	@export TESTS_NOT_TRIED; TESTS_NOT_TRIED=$$(mktemp); trap 'rm -f "$$TESTS_NOT_TRIED"' EXIT; \
 	failed=0; for half in test-here test-cluster; do \
 		$(MAKE) --no-print-directory $$half || failed=1; \
@@ -69,16 +69,17 @@ test test-slow test-matrix:
 
 # More of them only wait than of the others.
 test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode
-	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m 'not slow and not matrix' --quick \
+	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m 'not slow' --quick \
 		--ignore=tests/cluster -q $(ARGS)
 
 test-all: ## make test, then make test-slow, whatever the first one finds
 	@failed=0; for part in test test-slow; do $(MAKE) --no-print-directory $$part || failed=1; done; \
 	exit $$failed
 
+REPORT = $(if $(JUNIT),--junitxml=$(JUNIT)/$@.xml)
 test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
-		--ignore=tests/cluster $(ARGS)
+		--ignore=tests/cluster $(REPORT) $(ARGS)
 
 # There is one testbed per box, so each of the processes that test gets a box of its own; where none
 # can be made, tests are skipped and say what they need. These tests wait more than they compute.
@@ -87,7 +88,7 @@ BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/bo
 test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
 		set -- --dist worksteal --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
-	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(ARGS)
+	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(REPORT) $(ARGS)
 
 test-bare: $(TEST) ## make test with the programs of make packages hidden: the last lines list what is skipped (as root)
 	@layers=$$(mktemp -d); trap 'rm -rf "$$layers"' EXIT; \
@@ -96,9 +97,10 @@ test-bare: $(TEST) ## make test with the programs of make packages hidden: the l
 
 soak: $(TEST) ## what others may write, 5,000 forms of each; kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (2 h)
 	@SOAK_EXAMPLES=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m fuzz --ignore=tests/cluster $(ARGS)
-	@$(BIN)/python -m pytest -n $(JOBS) -m '' tests/launch/runs/test_kill_and_continue.py \
+	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py \
 		tests/train/program/test_killed_program.py $(ARGS)
-	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 -m '' tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
+	@SOAK_MOMENTS=20 $(MAKE) --no-print-directory test-cluster ARGS='-k test_random_kills $(ARGS)'
+	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.check

@@ -144,16 +144,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # The longest files: begun last, one of them would keep all but one process waiting.
-LONGEST_FIRST = (
-    "test_modes_agree.py", "test_own_programs.py", "test_equality.py", "test_no_false_alarm.py",
-    "test_preloaded_programs.py", "test_submit.py", "test_torch_ddp.py", "test_agreement.py",
-    "test_suspended_runs.py", "test_study.py", "test_check.py", "test_kill_and_continue.py",
-    "test_documents.py", "test_hung_runs.py", "test_public_docstrings.py", "test_python_page.py",
-    "test_report.py",
-)  # fmt: skip
+LONGEST_FIRST = """
+test_modes_agree.py launch/programs/test_own_programs.py train/test_equality.py
+launch/agent/inspection/test_no_false_alarm.py launch/programs/test_preloaded_programs.py
+launch/test_submit.py train/sync/test_torch_ddp.py train/distributed/test_agreement.py
+launch/leading/test_suspended_runs.py launch/studies/test_study.py gpu/test_check.py
+launch/runs/test_kill_and_continue.py launch/test_documents.py
+launch/agent/inspection/test_hung_runs.py test_public_docstrings.py test_python_page.py
+train/report/test_report.py
+""".split()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # of xdist, whose processes take file after file
-        rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
-        items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+        folder = Path(__file__).parent
+        rank = {folder / name: number for number, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: rank.get(item.path, len(rank)))

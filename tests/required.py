@@ -1,6 +1,7 @@
 """What some tests need beside Python: without it they are skipped, and the last lines say so.
 
 A test says what it needs by `@pytest.mark.needs("root", "rsync")`, a fixture by `need("rsync")`.
+The last lines also have every other reason for which a test was skipped.
 """
 
 import os
@@ -28,9 +29,13 @@ PACKAGES = {
     "g++": "g++",
     "Python.h": "python3-dev",
 }
+# What nobody can install: a machine has it, or the test is skipped and listed.
+OF_MACHINE = frozenset(("GPU", "memory cgroup"))
+# The folder in which a cgroup with a limit of memory can be made, by the version of cgroups.
+MEMORY_CGROUPS = {1: Path("/sys/fs/cgroup/memory"), 2: Path("/sys/fs/cgroup")}
 TESTBED = ("root", "namespaces", *sum(commands.PACKAGES.values(), ()))
 NEEDS = "it needs "
-# A file in which the first half of `make test` leaves what it has not tried, for the last lines.
+# A file in which the first half of `make test` leaves why it has skipped tests, for the last lines.
 NOT_TRIED = "TESTS_NOT_TRIED"
 # In front of a command. Root reads all files, unless it gives up the right to.
 AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -38,15 +43,17 @@ AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 
 def need(*things: str) -> None:
-    """Skip this test where one of `things` is not there; with REQUIRE_ALL set, have it fail.
+    """Skip this test where one of `things` is not there.
 
     Raises:
         pytest.skip.Exception: something is not there, or
-        pytest.fail.Exception: the same, where nothing may be skipped, as in `.ci/run`.
+        pytest.fail.Exception: something that can be installed is not there, and REQUIRE_ALL is set,
+            as in `.ci/run`.
     """
     __tracebackhide__ = True
-    if lacking := [one for one in things if not is_there(one)]:
-        (pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip)(NEEDS + ", ".join(lacking))
+    if lacking := [thing for thing in things if not is_there(thing)]:
+        is_fatal = os.environ.get("REQUIRE_ALL") and not OF_MACHINE.issuperset(lacking)
+        (pytest.fail if is_fatal else pytest.skip)(NEEDS + ", ".join(lacking))
 
 
 @cache
@@ -58,6 +65,12 @@ def is_there(thing: str) -> bool:
         case "namespaces":  # which root does not have in a container; another user needs root first
             new = ["unshare", "--mount", "--net", "--pid", "--uts", "--fork", "true"]
             return os.geteuid() != 0 or _succeeds(*new)
+        case "GPU":
+            import torch  # imported here: most tests need no GPU
+
+            return torch.cuda.is_available()
+        case "memory cgroup":
+            return memory_cgroup_version() is not None
         case "Pango":
             try:
                 import weasyprint  # noqa: F401  # it takes long, and prints if it fails
@@ -67,6 +80,16 @@ def is_there(thing: str) -> bool:
         case "Python.h":  # for what torch.compile generates
             return Path(sysconfig.get_path("include"), "Python.h").exists()
     return shutil.which(thing) is not None
+
+
+def memory_cgroup_version() -> int | None:
+    """The version of cgroups, if this process can make one with a limit of memory."""
+    if os.access(MEMORY_CGROUPS[1] / "cgroup.procs", os.W_OK):
+        return 1
+    controllers = MEMORY_CGROUPS[2] / "cgroup.subtree_control"  # those that a new cgroup has
+    if os.access(controllers, os.W_OK) and "memory" in controllers.read_text().split():
+        return 2
+    return None
 
 
 def program_folders() -> list[Path]:
@@ -96,28 +119,33 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say what was not tried, below all that pytest prints itself."""
+    """Print why tests were skipped, below all that pytest prints itself."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
-    reasons = [str(one.longrepr[2]) for one in reporter.stats.get("skipped", ())]
-    found = [one.partition(NEEDS)[2] for one in reasons if one.startswith(f"Skipped: {NEEDS}")]
+    texts = [str(report.longrepr[2]) for report in reporter.stats.get("skipped", ())]
+    reasons = [text.removeprefix("Skipped: ").partition("\n")[0] for text in texts]
     if shared := os.environ.get(NOT_TRIED):
         with Path(shared).open("a+", encoding="utf-8") as file:
-            file.writelines(f"{one}\n" for one in found)
+            file.writelines(f"{reason}\n" for reason in reasons)
             file.seek(0)
-            found = file.read().splitlines()
-    for line in last_lines(Counter(found)):
+            reasons = file.read().splitlines()
+    for line in last_lines(Counter(reasons)):
         reporter.write_line(line, yellow=True)
 
 
 def last_lines(counts: Counter[str]) -> list[str]:
-    """How many tests were not tried for want of what, and how to have that."""
-    lines = [
-        f"not tried: {count} {'test that needs' if count == 1 else 'tests that need'} {what}"
-        for what, count in counts.items()
-    ]
-    lacking = {one for what in counts for one in what.split(", ")}
+    """How many tests were skipped for each reason, and how to have what they need."""
+    lines = []
+    lacking: set[str] = set()
+    for reason, count in counts.items():
+        if reason.startswith(NEEDS):
+            things = reason.removeprefix(NEEDS)
+            lacking.update(things.split(", "))
+            tests = "test that needs" if count == 1 else "tests that need"
+            lines.append(f"not tried: {count} {tests} {things}")
+        else:
+            lines.append(f"not tried: {count} {'test' if count == 1 else 'tests'}: {reason}")
     remedies = []
     if lacking & PACKAGES.keys():
         remedies.append("install what they need: sudo make packages (Debian, Ubuntu)")

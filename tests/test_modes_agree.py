@@ -41,7 +41,7 @@ def single(logs):
     return outcome("single", 1, logs)
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     """As `make run` starts it; the test of the generator holds that a bag of words stays low."""
     run = ["--nodes", "4", "--sync", "ddp", "--run-id", "main", "--logs-dir", str(tmp_path)]

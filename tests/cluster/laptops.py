@@ -97,7 +97,7 @@ class Laptop:
 
     def _begin(self) -> None:
         pid = self._holder.pid
-        assert wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
         node0 = ["ip", "-netns", "muster-node0"]
         HOME.mkdir(exist_ok=True)
         hidden = (HOME, self._folder, STATE)

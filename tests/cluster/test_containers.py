@@ -22,7 +22,7 @@ def test_workers_inside_meet_and_save_at_a_warning_of_slurm(cluster, project, mo
     process = start(cluster, argv, project)
     try:
         outputs = "logs/*/workers/*.out"
-        assert wait_until(
+        wait_until(
             lambda: [path.read_text() for path in project.glob(outputs)] == ["attempt 0 2.0\n"] * 2
         )
         cluster.run("scancel", "--signal=USR2", ways.running_job(cluster))
@@ -31,7 +31,7 @@ def test_workers_inside_meet_and_save_at_a_warning_of_slurm(cluster, project, mo
         ways.cancel_all(cluster)
     assert code == 75, err
     assert len([*project.glob("logs/*/snapshot/saved-*")]) == 2
-    assert wait_until(lambda: alive(image) == [])
+    wait_until(lambda: alive(image) == [])
 
 
 @pytest.mark.needs("/usr/bin/python3")

@@ -12,8 +12,8 @@ from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
 from tests.cluster.ways import MANUAL, SYNTHETIC, WAYS, Run, finish, start
 from tests.commands import ended
-from tests.launch.submit import only_run, wait_until
-from tests.train.workers import losses, losses_by_step, read_json
+from tests.launch.submit import only_run
+from tests.train.workers import losses, read_json
 
 
 @pytest.mark.usefixtures("paced")
@@ -54,7 +54,7 @@ def test_scancel_stops_with_a_checkpoint(cluster, job):
     assert (job.run_dir / "stopped.json").exists()
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     """With it the leader: all that it led ends, and Slurm starts the job again."""
     number = ways.running_job(cluster)
@@ -64,22 +64,12 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     ways.wait_for_requeue(cluster, number)
 
 
-@pytest.mark.matrix
-def test_lost_slurmd_ends_the_run_when_slurm_gives_the_node_up(job):
-    """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
-    (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")
-    slurmd.kill()
-    steps = len(losses_by_step(job.run_dir))
-    assert wait_until(lambda: len(losses_by_step(job.run_dir)) > steps + 20)
-    job.ends()
-
-
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
     started = {}
-    for name, way in {"a": "ssh", "b": "ssh", "c": "sbatch", "d": "sbatch"}.items():
+    for name, way in {"a": "ssh", "b": "sbatch"}.items():
         (tmp_path / name).mkdir()
         more = ["--max-steps", "30", "--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
         started[name] = start(cluster, WAYS[way](cluster, 4, *SYNTHETIC, *more))
@@ -88,7 +78,7 @@ def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
         assert code == 0, name + out + err
     found = [tuple(losses(only_run(tmp_path / name))) for name in started]
     assert all(len(one) == 30 for one in found)
-    assert len(set(found)) == 4
+    assert len(set(found)) == 2
 
 
 HOLD = """import socket, time

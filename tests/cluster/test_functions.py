@@ -62,7 +62,7 @@ def test_results_and_the_exception_of_four_ranks(cluster, run):
     run(cluster, "slurm", 2)
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):
     run(apart, "ssh", 2)
     modes = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]

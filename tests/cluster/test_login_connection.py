@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 from threading import Thread
 
@@ -47,23 +46,22 @@ def cut(laptop) -> None:
     next(one for one in follower.parents() if one.name().startswith("sshd")).kill()
 
 
-@pytest.mark.parametrize("down_s", [0, pytest.param(60, marks=pytest.mark.matrix)])
-def test_lost_connections_change_nothing(laptop, down_s):
+def test_lost_connections_change_nothing(laptop):
     """One is cut, then the link is down, as the run ends; its output comes once, and all of it."""
     run, end = waiting_run(laptop)
     errors: list[str] = []
     Thread(target=lambda: errors.extend(run.stderr), daemon=True).start()
     cut(laptop)
-    assert wait_until(lambda: any(GOES_ON in line for line in errors))
+    wait_until(lambda: any(GOES_ON in line for line in errors))
     errors.clear()
     laptop.link("down")
     end.touch()
-    time.sleep(down_s)
-    assert wait_until(lambda: any(GOES_ON in line for line in errors))
+    wait_until(lambda: any(GOES_ON in line for line in errors))
     laptop.link("up")
     out = run.stdout.read()
     assert out.endswith("over\n") and out.count("over") == 1
-    assert run.wait(300) == 0 and wait_until(lambda: "a warning\n" in errors), errors
+    assert run.wait(300) == 0, errors
+    wait_until(lambda: "a warning\n" in errors, about=lambda: errors)
 
 
 def test_a_laptop_that_is_killed_goes_on_where_it_was(laptop):

@@ -71,7 +71,7 @@ def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [2, 0])
 def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_path, node):
     """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
@@ -97,7 +97,7 @@ def lose_node_0(run: ways.Run) -> None:
             process.kill()
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
     """They connect to the one that is node 0 after it."""
     cluster = other_cluster("--nodes", "4")
@@ -134,7 +134,7 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     assert len(by_hand(cluster, 2, tmp_path, address="fd00:10:10:1::1")) == 4
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "16")
     assert workers_that_meet(cluster, "node[0-15]", tmp_path, 4) == 64

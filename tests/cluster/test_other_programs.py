@@ -13,7 +13,7 @@ from tests.launch.submit import only_run
 from tests.preload import interpreter
 from tests.train.workers import read_json
 
-SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+SLOW = pytest.mark.slow
 FAILS = "ValueError: sample 17 is empty"
 
 
@@ -26,10 +26,9 @@ class Program(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-ONE_IMPORT = "ddp, one import"
 PROGRAM = {
     "ddp": Program("train.py", "slurm", "World: 8"),
-    ONE_IMPORT: Program("train.py", "ssh", "World: 8", ("--workers", "preload")),
+    "ddp, one import": Program("train.py", "ssh", "World: 8", ("--workers", "preload")),
     "fsdp2": Program("fsdp2.py", "sbatch", "rank 0 of 8: step 2"),
     "trainer": Program(
         "text_classification.py",
@@ -42,38 +41,22 @@ PROGRAM = {
     ),
     "accelerate": Program("accelerate_test.py", "sbatch", "test_script on 8 processes"),
 }
-ONCE = ("lightning", PROGRAM["lightning"].way)
-RUNS = [
-    ("ddp", "slurm"),
-    pytest.param(*ONCE, marks=SLOW),
-    *(
-        pytest.param(name, way, marks=MATRIX)
-        for name in PROGRAM
-        for way in WAYS
-        if (name, way) not in (("ddp", "slurm"), ONCE)
-    ),
-]
-FAILURES = [pytest.param(name, way, marks=MATRIX) for name in ("ddp", ONE_IMPORT) for way in WAYS]
+NAMES = [name if name == "ddp" else pytest.param(name, marks=SLOW) for name in PROGRAM]
 
 
-@pytest.fixture(autouse=True)
-def _warm_but_in_matrices(request) -> None:
-    """There each begins with a Python that nothing was imported into."""
-    if not request.node.get_closest_marker("matrix"):
-        request.getfixturevalue("warm_workers")
-
-
-def run(cluster, project: Path, name: str, way: str, *more: str) -> tuple[int, str]:
+def run(cluster, project: Path, name: str, *more: str) -> tuple[int, str]:
     """The exit code, and all that was printed, by whom and wherever."""
+    way = PROGRAM[name].way
     words = ["--nproc-per-node", "2", *PROGRAM[name].flags, "--", PROGRAM[name].file, *more]
     code, out, err = ways.call(cluster, WAYS[way](cluster, 4, *words), project)
     job = project / "job.out"
     return code, out + err + (job.read_text() if job.exists() else "")
 
 
-@pytest.mark.parametrize(("name", "way"), RUNS)
-def test_all_processes_of_another_program_meet(cluster, project, name, way):
-    code, printed = run(cluster, project, name, way)
+@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.parametrize("name", NAMES)
+def test_all_processes_of_another_program_meet(cluster, project, name):
+    code, printed = run(cluster, project, name)
     assert code == 0, printed
     run_dir = only_run(project / "logs")
     ranks = sorted(read_json(path)["rank"] for path in run_dir.glob("exits/*.json"))
@@ -83,9 +66,10 @@ def test_all_processes_of_another_program_meet(cluster, project, name, way):
     assert met in printed
 
 
-@pytest.mark.parametrize(("name", "way"), FAILURES)
-def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
-    code, printed = run(cluster, project, name, way, "--fail", "5")
+@SLOW
+@pytest.mark.usefixtures("warm_workers")
+def test_the_failure_of_another_program_is_its_own(cluster, project):
+    code, printed = run(cluster, project, "ddp", "--fail", "5")
     assert code != 0
     message = read_json(only_run(project / "logs") / "exit.json")["message"]
     assert FAILS in message.splitlines()[-1], printed
@@ -114,6 +98,7 @@ if "MASTER_ADDR" in os.environ:
 
 
 @SLOW
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
 def test_each_worker_is_a_task_to_a_program_for_srun(cluster, tmp_path, monkeypatch, workers):
     if workers == "preload":  # which has a pipe to its agent

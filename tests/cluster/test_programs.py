@@ -31,7 +31,7 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     process = start(cluster, ways.slurm(cluster, 2, *flags), where)
     try:
         pending = ("squeue", "--noheader", "--states=pending", "--format=%A")
-        assert wait_until(lambda: len(cluster.run(*pending).stdout.split()) == 1)
+        wait_until(lambda: len(cluster.run(*pending).stdout.split()) == 1)
         (where / "text").write_text("edited since")
         job = cluster.run(*pending).stdout.strip()
         cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
@@ -57,7 +57,7 @@ def test_requeued_script_goes_on_in_its_snapshot_as_next_attempt(cluster, where)
     process = start(cluster, argv, where)
     try:
         first = "logs/*/workers/rank_00001.out"
-        assert wait_until(lambda: any(path.stat().st_size for path in where.glob(first)))
+        wait_until(lambda: any(path.stat().st_size for path in where.glob(first)))
         (where / "text").write_text("edited since")
         cluster.run("scontrol", "requeue", ways.running_job(cluster))
         code, _, err = ways.finish(process)

@@ -1,10 +1,7 @@
 """Nodes without a shared disk get the data of a run through sshd, and a job's nodes copy them."""
 
-import os
 import shlex
 import shutil
-import sys
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -85,25 +82,6 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
     assert on_node(apart, "node0", f"ls -d {place} || true") == ""
 
 
-@pytest.mark.matrix
-def test_without_a_place_the_path_is_the_same_on_every_node(apart, project, data):
-    """The data are below /tmp, which each of these nodes has for itself."""
-    code, _, err = send(apart, project, str(data))
-    assert code == 0, err
-    assert outputs(project).count(f"{data} ['a.txt', 'deep/b.txt']\n") == 2
-    on_node(apart, "node1", f"rm {data}/.muster-data; echo other > {data}/a.txt")
-    code, _, err = send(apart, project, str(data))
-    line = (
-        f"node1: {data} exists there, differs from {data} and was not sent; choose another place: "
-    )
-    assert code == 1 and f"{line}--send {data}:{data}-sent" in err, err
-    assert on_node(apart, "node1", f"cat {data}/a.txt") == "other\n"
-    command = err.partition("--send ")[2].splitlines()[0]
-    code, _, err = send(apart, project, command)
-    assert code == 0, err
-    assert outputs(project).count(f"{data}-sent ['a.txt', 'deep/b.txt']\n") == 2
-
-
 @pytest.mark.slow
 def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
@@ -118,40 +96,6 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
         on_node(apart, "node1", "umount ~/full")
         for node in ("node0", "node1"):
             on_node(apart, node, "rm -rf ~/full")
-
-
-@pytest.mark.matrix
-def test_interrupted_send_names_node_and_is_continued_by_next_run(
-    other_cluster, project, tmp_path, monkeypatch
-):
-    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # that of ~/muster/.venv
-    cluster = other_cluster(
-        *("--nodes", "2", "--private-home", "--rate", "20mbit"), MUSTER_BED_VENV=sys.prefix
-    )
-    large = write(tmp_path / "large", {"a.txt": "x", "b": os.urandom(40_000_000)})
-    folder = f"{home()}/.set.muster-sending"
-    own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual", "--send", f"{large}:~/set"]
-    process = ways.start(cluster, ways.ssh(cluster, 2, *own, "--", "reads.py"), cwd=project)
-
-    # rsync's temporary file while it is sent, then that of --partial-dir
-    size = f"$(cat {folder}/data/.b.* {folder}/partial/b 2>/dev/null | wc -c)"
-    try:
-        # in one session, since to start others may take longer than the data
-        more = f"until [ {size} -gt 5000000 ]; do sleep 0.1; done"
-        on_node(cluster, "node1", f"timeout 100 sh -c {shlex.quote(more)}")
-        cluster.run("ip", "link", "set", "muster-exp1", "down")
-        code, _, err = ways.finish(process)
-    finally:
-        cluster.run("ip", "link", "set", "muster-exp1", "up")
-    assert code == 1
-    assert "node1" in cause_in(err) and "the same command continues from what was sent" in err, err
-    assert int(on_node(cluster, "node1", f"echo {size}")) > 5_000_000
-    assert on_node(cluster, "node1", "ls -d ~/set || true") == ""
-    code, _, err = send(cluster, project, f"{large}:~/set")
-    assert code == 0 and outputs(project).count("/set ['a.txt']\n") == 2, err
-    digest = sha256((large / "b").read_bytes()).hexdigest()
-    assert on_node(cluster, "node1", "sha256sum < ~/set/b").split()[0] == digest
-    assert on_node(cluster, "node1", "ls -d ~/.set.muster-sending || true") == ""
 
 
 @pytest.mark.slow

@@ -10,11 +10,9 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
 
-pytestmark = [
-    pytest.mark.matrix,
-    # longer than an agent may be silent
-    pytest.mark.parametrize("held_s", [18, 60]),
-]
+pytestmark = pytest.mark.slow
+
+HELD_S = 18  # longer than an agent may be silent
 PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c"]
 FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
 # The agent of node 1 is lost, that of node 0 waits for the next attempt.
@@ -27,7 +25,7 @@ exec {tool} "$@"
 """
 
 
-def slowed(cluster: Cluster, folder: Path, held_s: int, **marks: str) -> Cluster:
+def slowed(cluster: Cluster, folder: Path, **marks: str) -> Cluster:
     """With each of these tools slow, where its mark is on the command line."""
     tools = folder / "slow"
     tools.mkdir()
@@ -36,7 +34,7 @@ def slowed(cluster: Cluster, folder: Path, held_s: int, **marks: str) -> Cluster
         assert found is not None
         calls = folder / f"{name}.calls"
         script = tools / name
-        script.write_text(SLOW.format(mark=mark, calls=calls, held_s=held_s, tool=found))
+        script.write_text(SLOW.format(mark=mark, calls=calls, held_s=HELD_S, tool=found))
         script.chmod(0o755)
     return replace(cluster, env={**cluster.env, "PATH": f"{tools}:{os.environ['PATH']}"})
 
@@ -45,17 +43,17 @@ def calls(folder: Path, name: str) -> int:
     return len((folder / f"{name}.calls").read_text().splitlines())
 
 
-def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path, held_s):
-    slow = slowed(cluster, tmp_path, held_s, squeue="", scontrol="")
+def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path):
+    slow = slowed(cluster, tmp_path, squeue="", scontrol="")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
     assert code == 0, out + err
     assert calls(tmp_path, "squeue") > 2
 
 
-def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
+def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path):
     """That of the second agent; the first one waits."""
-    slow = slowed(cluster, tmp_path, held_s, srun="launch.in_job.task")
+    slow = slowed(cluster, tmp_path, srun="launch.in_job.task")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
     assert code == 0, out + err
@@ -63,9 +61,9 @@ def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path, held_s):
 
 
 @pytest.mark.needs("rsync")
-def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path, held_s):
+def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path):
     """Those of the second agent's node, which has a disk of its own."""
-    slow = slowed(apart, tmp_path, held_s, ssh="launch.agent", rsync="node1")
+    slow = slowed(apart, tmp_path, ssh="launch.agent", rsync="node1")
     where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     command = ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT)
     code, out, err = ways.call(slow, command, cwd=Path("/"))  # a folder that both nodes have

@@ -153,7 +153,7 @@ def test_four_containers_on_one_machine(cluster, tmp_path):
     hosts = f"root@127.0.0.1:[{','.join(map(str, ports))}]"
     with ended(subprocess.Popen(argv, text=True)):
         listening = ["ss", "--listening", "--tcp", "--numeric", "--no-header"]
-        assert wait_until(
+        wait_until(
             lambda: all(f"127.0.0.1:{port} " in cluster.run(*listening).stdout for port in ports)
         )
         code, out, err = ssh(cluster, hosts, "--logs-dir", str(tmp_path), config=config)

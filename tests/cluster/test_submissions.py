@@ -49,7 +49,7 @@ class Waited:
         self._folder = folder
         words = ["--logs-dir", str(folder), *flags, *ENDLESS]
         self._process = ways.start(cluster, ways.slurm(cluster, 1, *words))
-        assert wait_until(lambda: bool(self._record().get("job_id")))
+        wait_until(lambda: bool(self._record().get("job_id")))
         self.run_dir = only_run(folder)
         self.job_id = self._record()["job_id"]
 
@@ -87,7 +87,7 @@ def leaderless(cluster, tmp_path, monkeypatch) -> Iterator[Waited]:
     executable(tmp_path / "python", HANGS.format(python=sys.executable))
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", str(tmp_path / "python"))
     waited = Waited(cluster, tmp_path / "logs")
-    assert wait_until(lambda: state_of(cluster, waited.job_id) == "RUNNING")
+    wait_until(lambda: state_of(cluster, waited.job_id) == "RUNNING")
     update(cluster, f"JobId={waited.job_id}", "Requeue=0")
     yield waited
     ways.cancel_all(cluster)
@@ -124,7 +124,7 @@ def test_a_job_whose_node_fails_says_so(cluster, leaderless):
     finally:
         cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")  # or it is back
         states = ["sinfo", "--noheader", "--format=%T"]
-        assert wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
+        wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
 
 
 def test_a_job_whose_time_is_over_says_so(cluster, leaderless):

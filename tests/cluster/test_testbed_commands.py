@@ -71,10 +71,10 @@ def test_up_again_changes_nothing_and_another_is_refused(cluster):
 @pytest.mark.slow
 def test_up_names_what_died(other_cluster):
     other_cluster("--nodes", "2")
-    assert wait_until(lambda: testbed("status").returncode == 0)
+    wait_until(lambda: testbed("status").returncode == 0)
     for name in ("node1.slurmd", "node1.anchor", "slurmctld"):
         os.kill(record(name), signal.SIGKILL)
-        assert wait_until(lambda name=name: name in testbed("up", "--nodes", "2").stderr)
+        wait_until(lambda name=name: name in testbed("up", "--nodes", "2").stderr)
         assert testbed("status").returncode == 1
     again = testbed("up", "--nodes", "2")
     assert again.returncode == 1 and again.stderr.endswith("testbed.py down, then up\n")
@@ -84,7 +84,7 @@ def test_status_and_env_say_what_there_is(cluster):
     # A slurmctld that was killed forgets that a job has just ended.
     assert cluster.run("scancel", "--user=root").returncode == 0
     states = ["sinfo", "--noheader", "--format=%T"]
-    assert wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
+    wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
     status = testbed("status", env={"COLUMNS": "120"})
     assert status.returncode == 0
     for number, node in enumerate(NODES):
@@ -114,7 +114,7 @@ def test_testbed_that_was_cut_short_is_cleaned_up(stage, then):
         take_down()
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_testbed_daemon_that_fails_to_start_leaves_only_its_log():
     with socket.create_server(("0.0.0.0", 16817)):
@@ -134,7 +134,7 @@ def test_down_leaves_nothing(tmp_path):
     batch = ["sbatch", "--output=/dev/null", f"--chdir={tmp_path}", f"--wrap={stubborn}"]
     assert cluster.run(*batch).returncode == 0
     ssh = subprocess.Popen(["ssh", "-F", str(cluster.ssh_config), "node1", "sleep", "1000"])
-    assert wait_until(lambda: "slurmstepd" in processes().values())
+    wait_until(lambda: "slurmstepd" in processes().values())
     take_down()
     ssh.wait(timeout=300)
     again = testbed("down")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from configs import plugins
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.launch.submit import only_run, run_well
@@ -25,8 +24,7 @@ WAYS = {
 }
 # Four nodes for the mode that most use; two are enough to tell whether another is started right.
 NODES = {"single": 1, "ddp": 4}
-MODES = plugins.names("train.sync.modes")
-SLOW, MATRIX = pytest.mark.slow, pytest.mark.matrix
+SLOW = pytest.mark.slow
 # All ways for ddp; other modes meet one of them each.
 ONCE = [
     ("gather_scatter", "ssh"),
@@ -38,12 +36,6 @@ RUNS = [
     *(("ddp", way) for way in WAYS if way != "slurm-manual"),
     pytest.param("ddp", "slurm-manual", marks=SLOW),
     *(pytest.param(*one, marks=SLOW) for one in ONCE),
-    *(
-        pytest.param(sync, way, marks=MATRIX)
-        for sync in MODES
-        for way in WAYS
-        if sync != "ddp" and (sync, way) not in ONCE
-    ),
 ]
 
 

@@ -262,7 +262,7 @@ class Run(Command):
 
     def ends(self) -> None:
         """Wait until nothing of the run is left anywhere."""
-        assert wait_until(lambda: self.left() == []), self.left()
+        wait_until(lambda: self.left() == [])
 
     def left(self) -> list[str]:
         """Command lines of the run's processes, on whatever node; all nodes share one kernel."""
@@ -282,7 +282,7 @@ class Run(Command):
     def exit(self) -> dict[str, Any]:
         """What the run has recorded of its end, once it has."""
         path = self.run_dir / "exit.json"
-        assert wait_until(path.exists)
+        wait_until(path.exists)
         return read_json(path)
 
 
@@ -310,10 +310,10 @@ def running_job(cluster: Cluster) -> str:
 def wait_for_requeue(cluster: Cluster, job: str) -> None:
     """Wait until Slurm has put a job into its queue once more."""
     show = ("scontrol", "show", "job", "--oneliner", job)
-    assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
+    wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
 
 
 def cancel_all(cluster: Cluster) -> None:
     """Leave no job behind: the next test has the testbed to itself."""
     cluster.run("scancel", "--user", "root")
-    assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip())
+    wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip())

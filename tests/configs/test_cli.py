@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs import cli, plugins
+from configs import cli, plugins, raw
 from configs.help_page import Parser
 from configs.settings.launch import LaunchConfig, NodeCount, ProgramConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
@@ -173,6 +173,10 @@ def test_an_unknown_or_abbreviated_flag_names_the_one_that_was_meant(word, meant
     start, _, hint = line.partition("; ")
     assert start == f"unknown flag {word.partition('=')[0]}"
     assert hint == (f"did you mean {meant}?" if meant else "see --help")
+
+
+def test_no_flag_that_deletes_files_is_suggested():
+    assert raw.alike("--overwrit", ["--nodes", "--overwrite"]) == ""
 
 
 def test_an_unknown_key_names_its_line_and_lists_the_known(write):

@@ -17,6 +17,7 @@ from muster.errors import UsageError
 from tests.commands import call
 from tests.configs import odd_values
 from tests.fuzzing import fuzzed
+from tests.required import need
 
 USERS = """
 [clusters.hpc]
@@ -161,10 +162,8 @@ def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monk
 
 def given_away(path):
     """Make a file another user's, or this process another's, where only root may do so."""
-    if os.geteuid() == 0:
-        os.chown(path, 65_534, -1)
-    else:
-        pytest.skip("only root can give a file away")
+    need("root")
+    os.chown(path, 65_534, -1)
 
 
 @pytest.mark.needs("git")

@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-from unittest import mock
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from tests.gpu.rows import (
     EMPTY_PART,
     EVERY_GPU,
     KILLED,
-    PLAIN,
     RESUMED,
     SECONDS,
     SHARED,
@@ -29,12 +27,10 @@ from tests.gpu.rows import (
     STREAMS,
     STUCK,
     TESTS,
-    VGG,
     Row,
     judge,
     rows_for,
 )
-from tests.preload import interpreter
 
 pytestmark = pytest.mark.slow
 
@@ -215,36 +211,6 @@ def test_only_flag_runs_chosen_rows_beside_single_process(simulated):
     assert "|ddp|" not in written[-1] and "|single|" in written[-1]
 
 
-@pytest.mark.matrix
-def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
-    """Real runs: two workers of this machine, one killed and resumed by one, and a script."""
-    page = tmp_path / "page.md"
-    flags = ["--device", "cpu", "--steps", "6", "--batch-size", "4", "--speed-steps", "2"]
-    flags += ["--model", "tiny", "--speed-model", "tiny", "--images", "4", "--page", str(page)]
-    script = f"{VGG}: {PLAIN}"
-
-    def some(gpus, device):
-        names = {SINGLE, "all_reduce", KILLED, script}
-        yield from (row for row in rows_for(gpus, device) if row.name in names)
-        yield Row("wrong", 1, rows.trained("--sync", "single", "--seed", "7"))
-        yield Row("refused", 1, rows.trained("--sync", "single", "--max-seq-length", "99999"))
-
-    with (
-        mock.patch.object(sys, "executable", interpreter()),
-        mock.patch.object(trial, "rows_for", some),
-    ):
-        assert check.main(flags) == 1
-    assert "4 of 6 rows are right" in capsys.readouterr().out
-    lines = page.read_text().splitlines()
-    assert lines[0] == "# A trial of the GPU check on CPUs"
-    assert lines[2].startswith("**no GPU**: CPUs; torch ")
-    table = {line.split("|")[1]: line.split("|") for line in lines if line.startswith("|")}
-    assert [table[name][-2] for name in (KILLED, "all_reduce", script)] == ["right"] * 3
-    assert "rank 1 on node0 was killed by SIGKILL" in table[KILLED][-3]
-    assert "**wrong**: losses differ" in table["wrong"][-2]
-    assert "--max-seq-length 99999" in table["refused"][-2]
-
-
 def test_wheels_are_those_of_the_lock(capsys):
     assert wheels.main(["--list"]) == 0
     listed = capsys.readouterr().out.split()
@@ -252,7 +218,7 @@ def test_wheels_are_those_of_the_lock(capsys):
     assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_output_of_a_row_that_takes_too_long_is_kept(tmp_path):
     bench = Bench(check.parser().parse_args(["--device", "cpu"]), tmp_path)
     words = ["-c", "import time; print('here', flush=True); time.sleep(600)"]

@@ -15,7 +15,7 @@ from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+pytestmark = pytest.mark.needs("GPU")
 CONFIG = TrainConfig(
     task="synthetic", sync="single", lr=0.01, epochs=2, batch_size=256, device="cuda", seed=3
 )

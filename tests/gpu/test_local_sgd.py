@@ -8,7 +8,7 @@ from train.sync.base import SyncOptions
 from train.sync.modes import local_sgd
 from train.sync.ranks import Ranks
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.needs("GPU")
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from muster.checkout import CHECKOUT
 from tests.commands import call, cause_in
 from tests.launch.submit import start, wait_until
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.needs("GPU")
 
 KERNEL_S = 60  # about: no test of two ranks waits for its end
 NCCL_KERNEL_S = 20  # more than LATE_S: NCCL's watchdog ends a rank only when its kernels are over
@@ -100,7 +99,7 @@ def test_killed_rank_is_named_and_the_other_ends(run):
 
 def test_rank_waiting_in_cpu_is_named_after_peer_times_out(run, record_property):
     late = run("late", limit_s=LATE_S)
-    assert wait_until(lambda: "waits" in late.printed(1) or late.process.poll() is not None)
+    wait_until(lambda: "waits" in late.printed(1) or late.process.poll() is not None)
     began_s = time.monotonic()
     code, err = late.end()
     record_property("seconds from the wait to the end of the run", time.monotonic() - began_s)
@@ -110,9 +109,9 @@ def test_rank_waiting_in_cpu_is_named_after_peer_times_out(run, record_property)
 
 def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(run):
     held = run("held")
-    assert wait_until(lambda: "waits" in held.printed(1) or held.process.poll() is not None)
+    wait_until(lambda: "waits" in held.printed(1) or held.process.poll() is not None)
     late = "rank 1 on node0 has not come to all_reduce"
-    assert wait_until(lambda: late in held.jobs("stacks")), held.jobs("stacks")
+    wait_until(lambda: late in held.jobs("stacks"))
     assert "lost.py" in held.jobs("stacks")
     held.jobs("cancel")
     code, err = held.end()

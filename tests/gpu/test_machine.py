@@ -11,7 +11,7 @@ from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.launch.submit import submit
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.needs("GPU")
 PROGRAM = """
 import json, os, torch
 names = ("WORLD_SIZE", "ACCELERATE_USE_CPU")

@@ -10,7 +10,7 @@ from train.batches import steps
 from train.program.recorder import record
 from train.sync.step_times import timer_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.needs("GPU")
 
 FORWARD, BACKWARD, OPTIMIZER = 20_000_000, 40_000_000, 10_000_000  # cycles of the device's clock
 AHEAD = 100_000_000  # before each step: the host has called all of it before the device begins

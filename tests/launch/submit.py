@@ -1,13 +1,15 @@
 """Run `launch/submit.py` as a user does, and look at which processes it leaves."""
 
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -93,11 +95,42 @@ def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
     return None
 
 
-def wait_until(condition, timeout_s: float = 300) -> bool:  # type: ignore[no-untyped-def]
+def wait_until(  # type: ignore[no-untyped-def]
+    condition, timeout_s: float = 300, about: Callable[[], object] = str
+) -> None:
+    """Wait until `condition()` is true.
+
+    Raises:
+        AssertionError: it is not, with what the functions that it called returned at the end, and
+            with what `about()` returns.
+    """
+    if becomes_true(condition, timeout_s):
+        return
+    code = getattr(condition, "__code__", None)
+    seen: list[str] = []
+
+    def note(frame: FrameType, event: str, value: object) -> None:
+        caller = frame.f_back.f_code.co_qualname if frame.f_back is not None else ""
+        if event == "return" and code is not None and caller.startswith(code.co_qualname):
+            seen.append(f"{frame.f_code.co_qualname} returned {value!r:.2000}")
+
+    sys.setprofile(note)
+    try:
+        is_true = condition()
+    finally:
+        sys.setprofile(None)
+    if not is_true:
+        is_named = code is None or inspect.ismethod(condition)
+        what = repr(condition) if is_named else inspect.getsource(condition).strip()
+        lines = [f"not true after {timeout_s:.0f} s: {what}", *seen, str(about())]
+        raise AssertionError("\n".join(lines))
+
+
+def becomes_true(condition, timeout_s: float) -> bool:  # type: ignore[no-untyped-def]
     """Whether it becomes true; a look that takes long is taken less often, for those beside it."""
     deadline = time.monotonic() + timeout_s
     while (began := time.monotonic()) < deadline:
         if condition():
             return True
         time.sleep(max(0.02, 3 * (time.monotonic() - began)))
-    return bool(condition())
+    return False

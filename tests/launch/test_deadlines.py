@@ -3,67 +3,10 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from launch import deadlines
-from launch.deadlines import (
-    AGENT_LOST_WHEN_SILENT_S,
-    AGENT_PROVES_ITSELF_S,
-    AGENT_SENDS_FILES_EVERY_S,
-    AGENT_STANDS_NAMED_AFTER_S,
-    AGENTS_ANSWER_INSPECTION_S,
-    AGENTS_END_AFTER_STOP_S,
-    AGENTS_PAUSE_BETWEEN_FILES_S,
-    AGENTS_RECORD_LOST_PEER_S,
-    AGENTS_SEND_FILES_S,
-    BEAT_EVERY_S,
-    BOTH_ENDS_REPORT_BREAK_S,
-    DAEMON_ENDS_S,
-    DAEMON_KILLED_S,
-    DATA_PLACE_KEPT_EVERY_S,
-    ITSELF_STOPPED_AFTER_S,
-    JOB_ASKED_AFTER_CHANGE_S,
-    JOB_ASKED_EVERY_S,
-    JOB_ENDS_AFTER_GRACE_S,
-    JOB_TIME_TO_SPARE_S,
-    KEEPALIVE_EVERY_S,
-    KILLED_PROCESS_IS_GONE_S,
-    LEADER_ANSWERS_INSPECTION_S,
-    LEADER_LOST_WHEN_SILENT_S,
-    LEADER_PROVES_ITSELF_S,
-    LEFT_FILES_NEEDED_S,
-    LOGIN_CONNECTION_STAYS_S,
-    LOGIN_TRIED_AGAIN_MOST_S,
-    LOGIN_TRIED_AGAIN_S,
-    MAIN_LOOP_STANDS_AFTER_S,
-    MAIN_LOOP_TICK_S,
-    MISSING_NODES_NAMED_AFTER_S,
-    NODE_0_REACHED_S,
-    NODE_ANSWERS_SURVEY_S,
-    NODE_CONNECTS_S,
-    OLD_LEFT_FILES_S,
-    PROGRESS_READ_EVERY_S,
-    REQUESTS_READ_EVERY_S,
-    SHORT_JOB_S,
-    SLURM_ANSWERS_S,
-    SLURM_ANSWERS_WHO_WAITS_S,
-    SLURM_CLUSTER_ANSWERS_S,
-    SLURM_IS_SILENT_S,
-    SLURM_NODES_ANSWER_S,
-    SLURM_REACHES_NODES_S,
-    SLURM_WARNS_BEFORE_LIMIT_S,
-    SRUN_ENDS_AFTER_TASKS_S,
-    STARTER_OUTWAITS_GRACE_S,
-    STOP_COUNTS_AS_S,
-    WORKER_ANSWERS_LAST_LOOK_S,
-    WORKER_ANSWERS_S,
-    WORKER_DUMPS_STACK_S,
-    WORKER_DUMPS_STACK_TICK_S,
-    WORKERS_END_AFTER_SIGTERM_S,
-    WORKERS_RECORD_LOST_PEER_S,
-)
 from launch.nodes import node_data
 from launch.spec import LaunchSpec
 from launch.ssh import connect, openssh
@@ -72,7 +15,6 @@ from muster.checkout import CHECKOUT
 from muster.worker import inspection as worker
 from muster.worker import node_workers
 
-TABLE = {name: value for name, value in vars(deadlines).items() if name.endswith("_S")}
 # They must stand alone: one is sent as text, the other runs without our folders.
 ALONE = ("launch/nodes/node_data.py", "launch/nodes/node_facts.py", "launch/ssh/connect.py")
 # Of train/, which this must not import.
@@ -87,136 +29,232 @@ LOGIN_TRIES_S = 1.5 * sum(connect.WAITS_S)
 SSH_SILENT_S = int(openssh.COMMON_OPTIONS["ServerAliveInterval"]) * int(
     openssh.COMMON_OPTIONS["ServerAliveCountMax"]
 )
-LAST_LOOK_S = WORKER_ANSWERS_LAST_LOOK_S + WORKER_DUMPS_STACK_S
+LAST_LOOK_S = deadlines.WORKER_ANSWERS_LAST_LOOK_S + deadlines.WORKER_DUMPS_STACK_S
 # What an agent does from the news of a failure, or a request to stop, to its record.
-AGENT_STOPS_S = LAST_LOOK_S + WORKERS_END_AFTER_SIGTERM_S
-AGENT_FAILS_S = WORKERS_RECORD_LOST_PEER_S + AGENT_STOPS_S
-LEADER_ENDS_S = AGENTS_RECORD_LOST_PEER_S + AGENTS_END_AFTER_STOP_S
+AGENT_STOPS_S = LAST_LOOK_S + deadlines.WORKERS_END_AFTER_SIGTERM_S
+AGENT_FAILS_S = deadlines.WORKERS_RECORD_LOST_PEER_S + AGENT_STOPS_S
+LEADER_ENDS_S = deadlines.AGENTS_RECORD_LOST_PEER_S + deadlines.AGENTS_END_AFTER_STOP_S
 
 # (what must be shorter, what must be longer, why)
 ORDER = [
     # signs of life
-    (5 * BEAT_EVERY_S, AGENT_LOST_WHEN_SILENT_S, "some beats may be late"),
+    (5 * deadlines.BEAT_EVERY_S, deadlines.AGENT_LOST_WHEN_SILENT_S, "some beats may be late"),
     (
-        ITSELF_STOPPED_AFTER_S + 3 * BEAT_EVERY_S,
-        AGENT_LOST_WHEN_SILENT_S,
+        deadlines.ITSELF_STOPPED_AFTER_S + 3 * deadlines.BEAT_EVERY_S,
+        deadlines.AGENT_LOST_WHEN_SILENT_S,
         "a busy machine gives an agent no time for as long as counts as a time in which it ran",
     ),
-    (2 * BEAT_EVERY_S, ITSELF_STOPPED_AFTER_S, "the heartbeat looks at the clock between"),
-    (STOP_COUNTS_AS_S, 2 * BEAT_EVERY_S, "the beat before a stop is at most one old"),
-    (AGENT_LOST_WHEN_SILENT_S, 20.0, "docs promise that a lost node is noticed by then"),
-    (SSH_SILENT_S, AGENT_LOST_WHEN_SILENT_S + 1, "ssh and the leader notice a dead link alike"),
-    (HELD_S, LEADER_LOST_WHEN_SILENT_S, "a leader that was stopped so long loses no agent"),
     (
-        AGENT_LOST_WHEN_SILENT_S,
-        LEADER_LOST_WHEN_SILENT_S,
+        2 * deadlines.BEAT_EVERY_S,
+        deadlines.ITSELF_STOPPED_AFTER_S,
+        "the heartbeat looks at the clock between",
+    ),
+    (
+        deadlines.STOP_COUNTS_AS_S,
+        2 * deadlines.BEAT_EVERY_S,
+        "the beat before a stop is at most one old",
+    ),
+    (deadlines.AGENT_LOST_WHEN_SILENT_S, 20.0, "docs promise that a lost node is noticed by then"),
+    (
+        SSH_SILENT_S,
+        deadlines.AGENT_LOST_WHEN_SILENT_S + 1,
+        "ssh and the leader notice a dead link alike",
+    ),
+    (
+        HELD_S,
+        deadlines.LEADER_LOST_WHEN_SILENT_S,
+        "a leader that was stopped so long loses no agent",
+    ),
+    (
+        deadlines.AGENT_LOST_WHEN_SILENT_S,
+        deadlines.LEADER_LOST_WHEN_SILENT_S,
         "the leader decides whether a link is dead; agents only clean up after it",
     ),
-    (20 * MAIN_LOOP_TICK_S, MAIN_LOOP_STANDS_AFTER_S, "a busy machine is no slow disk"),
     (
-        MAIN_LOOP_STANDS_AFTER_S + BEAT_EVERY_S,
-        AGENTS_END_AFTER_STOP_S,
+        20 * deadlines.MAIN_LOOP_TICK_S,
+        deadlines.MAIN_LOOP_STANDS_AFTER_S,
+        "a busy machine is no slow disk",
+    ),
+    (
+        deadlines.MAIN_LOOP_STANDS_AFTER_S + deadlines.BEAT_EVERY_S,
+        deadlines.AGENTS_END_AFTER_STOP_S,
         "a leader knows that an agent's disk is slow before it gives that agent up",
     ),
-    (MAIN_LOOP_STANDS_AFTER_S, AGENT_STANDS_NAMED_AFTER_S, "and names it later than that"),
-    (AGENT_STANDS_NAMED_AFTER_S, HELD_S, "while it stands"),
     (
-        AGENT_LOST_WHEN_SILENT_S + KEEPALIVE_EVERY_S + BOTH_ENDS_REPORT_BREAK_S,
+        deadlines.MAIN_LOOP_STANDS_AFTER_S,
+        deadlines.AGENT_STANDS_NAMED_AFTER_S,
+        "and names it later than that",
+    ),
+    (deadlines.AGENT_STANDS_NAMED_AFTER_S, HELD_S, "while it stands"),
+    (
+        deadlines.AGENT_LOST_WHEN_SILENT_S
+        + deadlines.KEEPALIVE_EVERY_S
+        + deadlines.BOTH_ENDS_REPORT_BREAK_S,
         20.0,
         "and one that is cut off from the network of the gradients alone",
     ),
     (
-        AGENT_LOST_WHEN_SILENT_S / KEEPALIVE_EVERY_S,
+        deadlines.AGENT_LOST_WHEN_SILENT_S / deadlines.KEEPALIVE_EVERY_S,
         127,
         "the most unanswered questions that Linux can be told to count",
     ),
-    (3 * KEEPALIVE_EVERY_S, AGENT_LOST_WHEN_SILENT_S, "some of the kernel's questions may be lost"),
     (
-        BEAT_EVERY_S + 4 * MAIN_LOOP_TICK_S,
-        BOTH_ENDS_REPORT_BREAK_S,
+        3 * deadlines.KEEPALIVE_EVERY_S,
+        deadlines.AGENT_LOST_WHEN_SILENT_S,
+        "some of the kernel's questions may be lost",
+    ),
+    (
+        deadlines.BEAT_EVERY_S + 4 * deadlines.MAIN_LOOP_TICK_S,
+        deadlines.BOTH_ENDS_REPORT_BREAK_S,
         "both ends report it",
     ),
     # start
-    (HELD_S, LEADER_PROVES_ITSELF_S, "a leader may wait for its disk while an agent connects"),
-    (HELD_S, AGENT_PROVES_ITSELF_S, "and the proof that came meanwhile counts"),
-    (NODE_0_REACHED_S, MISSING_NODES_NAMED_AFTER_S, "a node is not named at the first failed try"),
+    (
+        HELD_S,
+        deadlines.LEADER_PROVES_ITSELF_S,
+        "a leader may wait for its disk while an agent connects",
+    ),
+    (HELD_S, deadlines.AGENT_PROVES_ITSELF_S, "and the proof that came meanwhile counts"),
+    (
+        deadlines.NODE_0_REACHED_S,
+        deadlines.MISSING_NODES_NAMED_AFTER_S,
+        "a node is not named at the first failed try",
+    ),
     (HELD_S, LaunchSpec.join_s, "a login, or srun, may stand so long"),
     (LOGIN_TRIES_S, LaunchSpec.join_s, "a busy sshd drops logins, which are tried again"),
-    (MISSING_NODES_NAMED_AFTER_S, LaunchSpec.join_s, "who is missing is named before all end"),
-    (NODE_CONNECTS_S, NODE_ANSWERS_SURVEY_S, "a node tells of a firewall as its answer"),
-    # a failure: worker < agent < leader
-    (TELL_S, WORKERS_RECORD_LOST_PEER_S, "train's ranks report a lost peer"),
-    (node_workers.LOST_PEER_S, AGENTS_RECORD_LOST_PEER_S, "a starter waits for its other workers"),
     (
-        WORKERS_RECORD_LOST_PEER_S,
-        AGENTS_RECORD_LOST_PEER_S,
+        deadlines.MISSING_NODES_NAMED_AFTER_S,
+        LaunchSpec.join_s,
+        "who is missing is named before all end",
+    ),
+    (
+        deadlines.NODE_CONNECTS_S,
+        deadlines.NODE_ANSWERS_SURVEY_S,
+        "a node tells of a firewall as its answer",
+    ),
+    # a failure: worker < agent < leader
+    (TELL_S, deadlines.WORKERS_RECORD_LOST_PEER_S, "train's ranks report a lost peer"),
+    (
+        node_workers.LOST_PEER_S,
+        deadlines.AGENTS_RECORD_LOST_PEER_S,
+        "a starter waits for its other workers",
+    ),
+    (
+        deadlines.WORKERS_RECORD_LOST_PEER_S,
+        deadlines.AGENTS_RECORD_LOST_PEER_S,
         "an agent's workers record what they lost before the leader has all stop",
     ),
     (AGENT_FAILS_S, LEADER_ENDS_S, "the leader has the record of an agent that lost a peer"),
     # a stop
-    (AGENT_STOPS_S, AGENTS_END_AFTER_STOP_S, "and of one that it told to stop"),
+    (AGENT_STOPS_S, deadlines.AGENTS_END_AFTER_STOP_S, "and of one that it told to stop"),
     (
-        WORKERS_END_AFTER_SIGTERM_S,
-        STARTER_OUTWAITS_GRACE_S,
+        deadlines.WORKERS_END_AFTER_SIGTERM_S,
+        deadlines.STARTER_OUTWAITS_GRACE_S,
         "the agent decides when workers are killed, not torchrun",
     ),
     (
-        AGENTS_END_AFTER_STOP_S + SRUN_ENDS_AFTER_TASKS_S,
-        JOB_TIME_TO_SPARE_S,
+        deadlines.AGENTS_END_AFTER_STOP_S + deadlines.SRUN_ENDS_AFTER_TASKS_S,
+        deadlines.JOB_TIME_TO_SPARE_S,
         "all has ended before a scheduler's job has",
     ),
     (
-        LEADER_ENDS_S + KILLED_PROCESS_IS_GONE_S + SRUN_ENDS_AFTER_TASKS_S,
-        JOB_ENDS_AFTER_GRACE_S,
+        LEADER_ENDS_S + deadlines.KILLED_PROCESS_IS_GONE_S + deadlines.SRUN_ENDS_AFTER_TASKS_S,
+        deadlines.JOB_ENDS_AFTER_GRACE_S,
         "`jobs cancel` waits for the end",
     ),
-    (BEAT_EVERY_S, AGENTS_PAUSE_BETWEEN_FILES_S, "a beat says that the next part is late"),
-    (AGENT_SENDS_FILES_EVERY_S, AGENTS_PAUSE_BETWEEN_FILES_S, "else its files seem complete"),
-    (HELD_S, AGENTS_SEND_FILES_S + AGENTS_END_AFTER_STOP_S, "an agent's disk may stand so long"),
+    (
+        deadlines.BEAT_EVERY_S,
+        deadlines.AGENTS_PAUSE_BETWEEN_FILES_S,
+        "a beat says that the next part is late",
+    ),
+    (
+        deadlines.AGENT_SENDS_FILES_EVERY_S,
+        deadlines.AGENTS_PAUSE_BETWEEN_FILES_S,
+        "else its files seem complete",
+    ),
+    (
+        HELD_S,
+        deadlines.AGENTS_SEND_FILES_S + deadlines.AGENTS_END_AFTER_STOP_S,
+        "an agent's disk may stand so long",
+    ),
     # an inspection: worker < agent < leader < who asked; a worker that gave up waits for all
     (
-        WORKER_ANSWERS_S + WORKER_DUMPS_STACK_S + 4 * MAIN_LOOP_TICK_S,
-        AGENTS_ANSWER_INSPECTION_S,
+        deadlines.WORKER_ANSWERS_S
+        + deadlines.WORKER_DUMPS_STACK_S
+        + 4 * deadlines.MAIN_LOOP_TICK_S,
+        deadlines.AGENTS_ANSWER_INSPECTION_S,
         "an agent asks its workers, and reads the stacks of those that do not answer",
     ),
     (
-        REQUESTS_READ_EVERY_S + AGENTS_ANSWER_INSPECTION_S + 4 * MAIN_LOOP_TICK_S,
-        LEADER_ANSWERS_INSPECTION_S,
+        deadlines.REQUESTS_READ_EVERY_S
+        + deadlines.AGENTS_ANSWER_INSPECTION_S
+        + 4 * deadlines.MAIN_LOOP_TICK_S,
+        deadlines.LEADER_ANSWERS_INSPECTION_S,
         "the leader asks all agents",
     ),
     (
-        PROGRESS_READ_EVERY_S + AGENTS_ANSWER_INSPECTION_S + 6 * MAIN_LOOP_TICK_S,
+        deadlines.PROGRESS_READ_EVERY_S
+        + deadlines.AGENTS_ANSWER_INSPECTION_S
+        + 6 * deadlines.MAIN_LOOP_TICK_S,
         worker.GIVE_UP_S,
         "a worker whose collective timed out is seen by its agent, and let go by the leader",
     ),
-    (WORKER_ANSWERS_S, worker.END_S, "a worker that ends gives its last answer"),
-    (WORKER_DUMPS_STACK_TICK_S, WORKER_DUMPS_STACK_S, "its file is looked at while it is written"),
-    (REQUESTS_READ_EVERY_S, remote_job.SEEN_S, "the leader has seen a file of whoever waits"),
-    # Slurm, and a login node
-    (SLURM_ANSWERS_S, SLURM_IS_SILENT_S, "it is asked more than once"),
-    (HELD_S, SLURM_IS_SILENT_S, "its programs may take so long"),
-    (HELD_S, SLURM_ANSWERS_WHO_WAITS_S, "and whoever waits for a job sees its end"),
-    (SLURM_CLUSTER_ANSWERS_S, SLURM_ANSWERS_S, "nobody waits long to learn that there is none"),
-    (SLURM_NODES_ANSWER_S, SLURM_REACHES_NODES_S, "a busy controller is no lost node"),
-    (HELD_S - 1, SLURM_REACHES_NODES_S, "it may be busy so long"),
-    (SLURM_WARNS_BEFORE_LIMIT_S, SHORT_JOB_S, "a job with less time may miss its warning"),
+    (deadlines.WORKER_ANSWERS_S, worker.END_S, "a worker that ends gives its last answer"),
     (
-        LaunchSpec.stop_grace_s + JOB_TIME_TO_SPARE_S,
-        SLURM_WARNS_BEFORE_LIMIT_S,
+        deadlines.WORKER_DUMPS_STACK_TICK_S,
+        deadlines.WORKER_DUMPS_STACK_S,
+        "its file is looked at while it is written",
+    ),
+    (
+        deadlines.REQUESTS_READ_EVERY_S,
+        remote_job.SEEN_S,
+        "the leader has seen a file of whoever waits",
+    ),
+    # Slurm, and a login node
+    (deadlines.SLURM_ANSWERS_S, deadlines.SLURM_IS_SILENT_S, "it is asked more than once"),
+    (HELD_S, deadlines.SLURM_IS_SILENT_S, "its programs may take so long"),
+    (HELD_S, deadlines.SLURM_ANSWERS_WHO_WAITS_S, "and whoever waits for a job sees its end"),
+    (
+        deadlines.SLURM_CLUSTER_ANSWERS_S,
+        deadlines.SLURM_ANSWERS_S,
+        "nobody waits long to learn that there is none",
+    ),
+    (
+        deadlines.SLURM_NODES_ANSWER_S,
+        deadlines.SLURM_REACHES_NODES_S,
+        "a busy controller is no lost node",
+    ),
+    (HELD_S - 1, deadlines.SLURM_REACHES_NODES_S, "it may be busy so long"),
+    (
+        deadlines.SLURM_WARNS_BEFORE_LIMIT_S,
+        deadlines.SHORT_JOB_S,
+        "a job with less time may miss its warning",
+    ),
+    (
+        LaunchSpec.stop_grace_s + deadlines.JOB_TIME_TO_SPARE_S,
+        deadlines.SLURM_WARNS_BEFORE_LIMIT_S,
         "workers have their grace between the warning and the limit",
     ),
-    (JOB_ASKED_AFTER_CHANGE_S, JOB_ASKED_EVERY_S, "a change is seen sooner"),
-    (login_job.SLICE_S, LOGIN_CONNECTION_STAYS_S, "a command that waits keeps its connection"),
-    (LOGIN_TRIED_AGAIN_S, LOGIN_TRIED_AGAIN_MOST_S, "tries become rarer"),
+    (deadlines.JOB_ASKED_AFTER_CHANGE_S, deadlines.JOB_ASKED_EVERY_S, "a change is seen sooner"),
     (
-        3 * DATA_PLACE_KEPT_EVERY_S + NODE_ANSWERS_SURVEY_S,
+        login_job.SLICE_S,
+        deadlines.LOGIN_CONNECTION_STAYS_S,
+        "a command that waits keeps its connection",
+    ),
+    (deadlines.LOGIN_TRIED_AGAIN_S, deadlines.LOGIN_TRIED_AGAIN_MOST_S, "tries become rarer"),
+    (
+        3 * deadlines.DATA_PLACE_KEPT_EVERY_S + deadlines.NODE_ANSWERS_SURVEY_S,
         node_data.SILENT_S,
         "a node gives up no claim that is kept late",
     ),
     (SSH_SILENT_S, node_data.SILENT_S, "ssh notices first that a link is broken"),
     # files, the testbed
-    (LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S, "what somebody may need is not old"),
-    (DAEMON_ENDS_S, DAEMON_KILLED_S, "SIGKILL comes after SIGTERM"),
+    (
+        deadlines.LEFT_FILES_NEEDED_S,
+        deadlines.OLD_LEFT_FILES_S,
+        "what somebody may need is not old",
+    ),
+    (deadlines.DAEMON_ENDS_S, deadlines.DAEMON_KILLED_S, "SIGKILL comes after SIGTERM"),
 ]
 
 
@@ -248,33 +286,3 @@ def seconds_of(tree: ast.Module) -> Iterator[str]:
 def test_no_other_file_has_seconds_of_its_own():
     found = [f"{name}: {each}" for name, text in sources() for each in seconds_of(ast.parse(text))]
     assert [one for one in found if not one.startswith("launch/deadlines.py")] == []
-
-
-def test_every_deadline_is_used():
-    used = " ".join(text for name, text in sources() if name != "launch/deadlines.py")
-    assert [name for name in TABLE if not re.search(rf"\b{name}\b", used)] == []
-
-
-def test_every_deadline_is_final():
-    lines = Path(deadlines.__file__).read_text().splitlines()
-    entries = [line for line in lines if re.match(r"[A-Z0-9_]+_S\b", line)]
-    assert len(entries) == len(TABLE)
-    assert [line for line in entries if ": Final = " not in line] == []
-
-
-# Whose limits hold others to account, and must not count the time in which they are stopped.
-COUNTERS = ("launch/agent/", "launch/leading/", "launch/nodes/", "launch/starters/")
-COUNTERS += tuple(f"launch/in_job/{name}.py" for name in ("job_connection", "job_nodes", "task"))
-COUNTERS += ("launch/slurm/node_health.py",)
-# The clock itself; and a user's command, which looks for an answer for some seconds.
-OF_ITS_OWN = {"launch/nodes/channel.py": 1, "launch/agent/inspection/questions.py": 2}
-
-
-def test_leaders_and_agents_count_the_time_in_which_they_run():
-    """See `launch/nodes/channel.py`."""
-    found = [
-        name
-        for name, text in sources()
-        if name.startswith(COUNTERS) and text.count("time.monotonic") > OF_ITS_OWN.get(name, 0)
-    ]
-    assert found == []

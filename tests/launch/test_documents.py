@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -164,38 +165,43 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert alive(tmp_path) == []
 
 
-@pytest.fixture(scope="module")
-def endless(tmp_path_factory) -> Iterator[Path]:
+@contextmanager
+def endless_run(logs: Path) -> Iterator[Path]:
     """The folder of a run of two workers that goes on until it is cancelled."""
     skip_if_quick()
-    logs = tmp_path_factory.mktemp("endless")
     flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", logs]
     code, found, err = muster("run", *flags, python=sys.executable)
     assert code == 0 and kinds(found) == ["submitted"], err
     run_dir = logs / found[0]["run_id"]
     assert f"muster jobs cancel {run_dir.name}" in err
-    assert wait_until((run_dir / "metrics" / "rank_00000.jsonl").exists)
+    wait_until((run_dir / "metrics" / "rank_00000.jsonl").exists)
     yield run_dir
     jobs(logs, "cancel")
-    assert wait_until(lambda: alive(logs) == [])
+    wait_until(lambda: alive(logs) == [])
+
+
+@pytest.fixture(scope="module")
+def endless_run_dir(tmp_path_factory) -> Iterator[Path]:
+    with endless_run(tmp_path_factory.mktemp("endless")) as run_dir:
+        yield run_dir
 
 
 @pytest.mark.slow
-def test_output_of_a_detached_run_is_shown_by_rank(endless):
-    logs = endless.parent
+def test_output_of_a_detached_run_is_shown_by_rank(endless_run_dir):
+    logs = endless_run_dir.parent
     code, out, _ = jobs(logs, "status")
-    assert code == 0 and out.startswith(f"{endless.name}: running (led by process")
+    assert code == 0 and out.startswith(f"{endless_run_dir.name}: running (led by process")
     assert "node1: 127.0.0.1 on lo, rank 1" in out
-    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(logs, "logs")[1])
+    wait_until(lambda: "node0.0| step 1  loss" in jobs(logs, "logs")[1])
     assert jobs(logs, "logs", "--rank", "1")[:2] == (0, "")
     code, _, err = jobs(logs, "logs", "--rank", "99")
     assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
 
 
 @pytest.mark.slow
-def test_interrupted_wait_leaves_the_run(endless):
-    where = ["--logs-dir", endless.parent]
-    run = endless.name
+def test_interrupted_wait_leaves_the_run(endless_run_dir):
+    where = ["--logs-dir", endless_run_dir.parent]
+    run = endless_run_dir.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
@@ -209,10 +215,11 @@ def test_interrupted_wait_leaves_the_run(endless):
 
 
 @pytest.mark.slow
-def test_a_detached_run_is_cancelled(endless):
-    """The last test with this run: it is over then."""
-    logs, where, run = endless.parent, ["--logs-dir", endless.parent], endless.name
-    code, found, _ = muster("jobs", *where, "cancel", run, "--json")
+def test_a_detached_run_is_cancelled(tmp_path):
+    logs, where = tmp_path, ["--logs-dir", tmp_path]
+    with endless_run(logs) as run_dir:
+        run = run_dir.name
+        code, found, _ = muster("jobs", *where, "cancel", run, "--json")
     end = found[0]["end"]
     assert code == 0 and found[0]["word"] == "stopped" and end["cause"] in ("stopped", "signal")
     code, found, _ = muster("jobs", *where, "wait", run, "--json")

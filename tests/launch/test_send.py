@@ -50,7 +50,7 @@ def test_placed_data_are_held_by_run_then_found_by_clean(project, tmp_path):
     with run:
         try:
             outputs = "*/workers/rank_0000?.out"
-            assert wait_until(
+            wait_until(
                 lambda: (
                     sum(
                         b"data at" in path.read_bytes()

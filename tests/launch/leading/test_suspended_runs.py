@@ -7,9 +7,9 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.launch.led import BRIEFLY, FOR_LONG, agent, finished, led
+from tests.launch.led import agent, finished, led
 
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.slow
 
 SUSPENDED_S = 14.0
 LIMIT_S = 10.0
@@ -39,12 +39,12 @@ def test_a_suspended_run_goes_on_where_it_was(tmp_path):
         assert "no progress" not in finished(leader, tmp_path)
 
 
-@pytest.mark.parametrize(("held_s", "deadlines"), [BRIEFLY, FOR_LONG], ids=["briefly", "for long"])
-def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path, held_s, deadlines):
+def test_a_leader_that_was_stopped_alone_loses_no_agent(tmp_path):
     """As that on a laptop whose lid is closed: its agents wait for it, and it for them."""
-    with led(tmp_path, **deadlines) as leader:
+    limits = {"AGENT_LOST_WHEN_SILENT_S": LIMIT_S}
+    with led(tmp_path, **limits) as leader:
         leader.send_signal(signal.SIGSTOP)
-        time.sleep(held_s)
+        time.sleep(SUSPENDED_S)
         leader.send_signal(signal.SIGCONT)
         time.sleep(2.5)
         finished(leader, tmp_path)

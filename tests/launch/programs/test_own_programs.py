@@ -25,11 +25,7 @@ def python_for(workers: str) -> str | None:
 
 @pytest.mark.parametrize(
     "workers",
-    [
-        "torchrun",
-        pytest.param("accelerate", marks=pytest.mark.slow),
-        pytest.param("manual", marks=pytest.mark.matrix),
-    ],
+    ["torchrun", pytest.param("accelerate", marks=pytest.mark.slow)],
 )
 def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
@@ -45,11 +41,10 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.matrix)])
-def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
-    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
+def test_the_first_failure_is_the_last_thing_one_sees(project):
+    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2"]
     words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
-    code, _, err = submit(*words, cwd=project, python=python_for(workers))
+    code, _, err = submit(*words, cwd=project)
     assert code == 1
     assert cause_in(err) == "ValueError: sample 17 is empty"
     run_id = only_run(project / "logs").name
@@ -74,10 +69,6 @@ FAILURES = [
     ("manual", "ctypes.string_at(0)", 139, "rank 3 on node1 died: Segmentation fault$"),
     pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=pytest.mark.slow),
     ("torchrun", *EXIT_3),
-    *(
-        pytest.param(workers, *EXIT_3, marks=pytest.mark.matrix)
-        for workers in ("manual", "preload")
-    ),
 ]
 
 
@@ -103,9 +94,6 @@ UNTOLD = {
     [
         ("exec", "manual"),
         ("_exit", "torchrun"),
-        pytest.param("exec", "preload", marks=pytest.mark.matrix),
-        pytest.param("_exit", "manual", marks=pytest.mark.matrix),
-        pytest.param("_exit", "preload", marks=pytest.mark.matrix),
     ],
 )
 def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers):
@@ -170,7 +158,7 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
     for attempt in range(2):
         words = [*flags, "--run-id", f"run{attempt}", "--", "stops.py"]
         process = start(*words, cwd=project)  # a program is asked to stop by its process's number
-        assert wait_until(lambda begun=2 * (attempt + 1): len(ready_workers(project)) == begun)
+        wait_until(lambda begun=2 * (attempt + 1): len(ready_workers(project)) == begun)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
         assert process.returncode == STOPPED
@@ -208,12 +196,9 @@ EACH_ALONE = "2 workers, and none made a process group: each ran alone\n"
     ("flags", "how", "line"),
     [
         (["--nproc-per-node", "2"], "alone", EACH_ALONE),
-        pytest.param(
-            ["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE, marks=pytest.mark.matrix
-        ),
         pytest.param(["--nproc-per-node", "2"], "meets", "", marks=pytest.mark.slow),
         pytest.param([], "alone", "", marks=pytest.mark.slow),
-        pytest.param(["--nproc-per-node", "2"], "fails", "", marks=pytest.mark.matrix),
+        pytest.param(["--nproc-per-node", "2"], "fails", "", marks=pytest.mark.slow),
     ],
 )
 def test_workers_that_have_not_met_are_said_to_have_run_alone(project, flags, how, line):

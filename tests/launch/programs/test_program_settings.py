@@ -15,8 +15,7 @@ LOCAL = ["--launcher", "local"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["torchrun", pytest.param("preload", marks=pytest.mark.matrix)])
-def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch):
+def test_pythons_own_variables_are_for_the_program(project, monkeypatch):
     for name in ("SAFEPATH", "DONTWRITEBYTECODE", "NOUSERSITE", "DEVMODE"):
         monkeypatch.setenv(f"PYTHON{name}", "1")
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
@@ -24,15 +23,13 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     text = "import mine, os, sys\nprint(mine.x, sys.flags.safe_path, sys.flags.optimize)"
     write(project, {"other.py": text, "elsewhere/mine.py": "x = 'found'"})
-    flags = [*LOCAL, "--nodes", "2", "--workers", workers]
+    flags = [*LOCAL, "--nodes", "2"]
     out = run_well(*flags, "--", "other.py", cwd=project, python=sys.executable)
     assert "found True 2" in out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "workers", ["torchrun", pytest.param("accelerate", marks=pytest.mark.matrix)]
-)
+@pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
 def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
     for name in ("logging", "yaml", "torch", "accelerate"):
         (project / f"{name}.py").write_text("raise ValueError('not what torchrun wants')")

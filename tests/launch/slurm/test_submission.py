@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -330,7 +329,7 @@ def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(sl
     assert line.startswith("Slurm would not take this job: sbatch: option '--comment' requires an ")
 
 
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs sbatch")
+@pytest.mark.needs("sbatch")
 @pytest.mark.parametrize("option", ["comment", "no-such=1", "contiguous=1"])
 def test_sbatch_itself_refuses_a_wrong_option_of_a_script(tmp_path, option):
     config = made(SlurmConfig, slurm=option)
@@ -394,7 +393,7 @@ PartitionName=all Nodes=localhost Default=YES
 """
 
 
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs sbatch")
+@pytest.mark.needs("sbatch")
 def test_sbatch_reads_values_in_a_script_as_they_are(tmp_path):
     values = {"comment": r"""it's "a" \ b # c %j""", "output": "/a b/100%%/%j.out"}
     assert parsed(batch_script.text(values, "true"), tmp_path).items() >= values.items()

@@ -45,7 +45,7 @@ def test_output_comes_at_once_and_a_signal_ends_all(tmp_path):
             assert process.stderr.readline() == "is in\n"
             process.send_signal(number)
             assert process.wait(300) == code
-            assert wait_until(lambda: alive(tmp_path) == [])
+            wait_until(lambda: alive(tmp_path) == [])
 
 
 def test_sigterm_between_two_tries_ends_it_without_another_login(tmp_path):
@@ -53,7 +53,7 @@ def test_sigterm_between_two_tries_ends_it_without_another_login(tmp_path):
     drops = f"echo >> {count}; echo '{DROPPED}' >&2; exit 255"
     code = "from launch.ssh import connect; connect.WAITS_S = (600.0,); connect.main()"
     with subprocess.Popen([sys.executable, "-c", code, "0", "bash", "-c", drops]) as process:
-        assert wait_until(lambda: count.exists() and not psutil.Process(process.pid).children())
+        wait_until(lambda: count.exists() and not psutil.Process(process.pid).children())
         process.terminate()
         assert process.wait(300) == 128 + signal.SIGTERM
     assert len(count.read_text()) == 1

@@ -32,7 +32,7 @@ def test_socket_folder_is_made_for_this_user_alone(folder):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.needs("root")  # to give a folder away
 def test_the_owner_of_one_that_another_user_has_made_is_named(folder):
     folder.mkdir(mode=0o700)
     os.chown(folder, 65_534, -1)

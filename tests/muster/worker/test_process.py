@@ -130,7 +130,7 @@ def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_pat
     for number in process.NOTICE_SIGNALS:
         child.send_signal(number)
     try:
-        assert wait_until(lambda: child.poll() is not None or log.read_bytes())
+        wait_until(lambda: child.poll() is not None or log.read_bytes())
         assert log.read_bytes() == b"here\n" and child.poll() is None
         status = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
         blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
@@ -160,7 +160,7 @@ def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     env.pop(process.AGENT_PID, None)
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, env=env) as shell:
-        assert wait_until(lambda: log.exists() and log.read_text())
+        wait_until(lambda: log.exists() and log.read_text())
         (torchrun,) = psutil.Process(shell.pid).children()
     psutil.wait_procs([torchrun], timeout=300)
     assert log.read_text() == "begun\nlives\n"

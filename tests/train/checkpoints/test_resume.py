@@ -72,7 +72,7 @@ def resume_in_modes(ranks, folder, *modes):
     "modes",
     [
         pytest.param(TWO_KINDS, id="two kinds"),
-        pytest.param(MODES, marks=pytest.mark.matrix, id="all"),
+        pytest.param(MODES, marks=pytest.mark.slow, id="all"),
     ],
 )
 def test_mode_resumes_also_on_another_number_of_ranks(tmp_path, modes):

@@ -7,8 +7,6 @@ from tests.train.tasks.pretraining.made import VOCABULARY, text
 from tests.train.tasks.text.made import prepared, small
 from train.command_lines import write_shards
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 EPOCHS, WIDTH = 2, 24
 
 

@@ -65,7 +65,7 @@ def test_metric_that_needs_further_columns_is_refused():
         TaskMetrics(str(MODULES / "texts.py"), Ranks())
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 def test_metric_may_take_longer_than_timeout_s(tmp_path):
     plain = "    return {"
     sleeping = "    return __import__('time').sleep(20) or {"

@@ -19,8 +19,6 @@ from train.sync.ranks import Ranks
 from train.tasks import synthetic
 from train.tasks.base import Batch, Unlabelled
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 TEXTS = ["The cat sat .", "A dog ran .", "Did it ?", "The cat sat sat sat sat .", "a dog"]
 # Headers of the files that GLUE gives out, in which keys are not always called the same.
 HEADERS = {

@@ -55,7 +55,7 @@ def test_printed_command_has_full_path_where_path_lacks_muster(monkeypatch):
     assert to_type("report", "a b") == f"{MUSTER} report 'a b'"
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize("is_users", [True, False])
 def test_printed_commands_work(tmp_path, is_users):
     """The last line of a run makes its report, and the commands in the report repeat the run."""

@@ -28,19 +28,18 @@ def each(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Outcomes]:
     return outcomes
 
 
-RANKS = pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.matrix)])
+RANKS = 3
 
 
-@RANKS
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_kind_trains_in_every_mode_as_in_single(kind, ranks, each):
+def test_model_kind_trains_in_every_mode_as_in_single(kind, each):
     wrong = []
     alone = each(1)[0]
-    for case in worker.cases(ranks):
+    for case in worker.cases(RANKS):
         if case.task != kind or worker.raises(case):
             continue
         want = alone[case.reference.name]
-        got = each(ranks)[0][case.name]
+        got = each(RANKS)[0][case.name]
         if "error" in got:
             wrong.append(f"{case.name}: {got['error']}")
             continue
@@ -50,14 +49,13 @@ def test_model_kind_trains_in_every_mode_as_in_single(kind, ranks, each):
     assert not wrong, "\n".join(wrong)
 
 
-@RANKS
-def test_reentrant_checkpointing_of_a_shared_layer_is_refused(ranks, each):
-    refused = [case for case in worker.cases(ranks) if worker.raises(case)]
+def test_reentrant_checkpointing_of_a_shared_layer_is_refused(each):
+    refused = [case for case in worker.cases(RANKS) if worker.raises(case)]
     modes = [case.mode for case in refused]
     assert modes == ["gather_scatter", "all_reduce", "ddp", "accelerate", "zero1"]
     for case in refused:
         text = "checkpoint with use_reentrant=False" if case.mode == "zero1" else "ready only once"
-        assert text in each(ranks)[0][case.name]["error"], case.name
+        assert text in each(RANKS)[0][case.name]["error"], case.name
 
 
 @pytest.mark.parametrize("mode", worker.OF_ANY_TYPE)

@@ -11,8 +11,6 @@ from tests.train.tasks.pretraining.made import MODEL, VOCABULARY, one_token_shar
 from tests.train.tasks.text.made import build, pads_agree, prepared, refusal, small, trained
 from train.tasks import bert
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 
 @pytest.fixture
 def made(tmp_path):

@@ -8,8 +8,6 @@ import torch
 from tests.train.tasks.text import made
 from train.tasks.bsc_benchmark import draw
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 MODEL = {"model_type": "distilbert", "vocab_size": 1200, "dim": 16, "hidden_dim": 32}
 MODEL |= {"n_layers": 1, "n_heads": 2, "max_position_embeddings": 128}
 # Of one training and one evaluation, where no others are given.

@@ -20,8 +20,6 @@ from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import ner
 from train.tasks.ner import Entities
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 MODEL = {**SMALL, "vocab_size": 20, "max_position_embeddings": 24}
 
 

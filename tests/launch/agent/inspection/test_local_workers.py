@@ -153,7 +153,7 @@ def seconds_in(report, function):
 def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     began = time.monotonic()
     process = start("load_data")
-    assert wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
+    wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
     report = ask(tmp_path)
     assert report.answers and report.pid == process.pid
     assert functions(report)[-1] == "load_data"
@@ -166,7 +166,7 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
 def test_stopped_worker_is_seen_to_be_stopped(start, tmp_path):
     os.kill(start("load_data").pid, signal.SIGSTOP)
     words = "is stopped by a signal (SIGSTOP)"
-    assert wait_until(lambda: ask(tmp_path, patience_s=0.1).process.words == words)
+    wait_until(lambda: ask(tmp_path, patience_s=0.1).process.words == words)
 
 
 def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
@@ -209,8 +209,10 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
         return activity.still_s
 
     if moves:
-        return not wait_until(lambda: look() < time.monotonic() - began - 2)
-    return wait_until(lambda: look() > 1.5)
+        wait_until(lambda: look() < time.monotonic() - began - 2)
+        return False
+    wait_until(lambda: look() > 1.5)
+    return True
 
 
 @pytest.mark.parametrize("init_call", [None, InitCall(0, 2, "10.0.0.9:4000", False, False, "")])
@@ -249,10 +251,10 @@ def test_a_command_is_not_taken_for_what_its_program_has_started(
 @pytest.mark.slow
 def test_others_that_compute_are_named(start, tmp_path):
     process = start("prepares")
-    assert wait_until(lambda: len(tree_of(process.pid)) == 3)
+    wait_until(lambda: len(tree_of(process.pid)) == 3)
     first, second = tree_of(process.pid)[1:]
     words = f"and sleeps; its child processes {first}, {second}: each computes"
-    assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
+    wait_until(lambda: condition_of(tmp_path).endswith(words))
 
 
 def condition_of(tmp_path):
@@ -263,7 +265,7 @@ def condition_of(tmp_path):
 def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start, tmp_path):
     process = start("loads")
     forked, stopped = map(int, process.stdout.readline().split())
-    assert wait_until(lambda: condition_of(tmp_path).endswith("and sleeps"))
+    wait_until(lambda: condition_of(tmp_path).endswith("and sleeps"))
     children = ask(tmp_path).process.children
     assert {child.pid: child.words for child in children} == {
         forked: "sleeps",
@@ -271,7 +273,7 @@ def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start, tmp_path):
     }
     os.kill(stopped, signal.SIGSTOP)
     words = f"and sleeps; its child process {stopped} is stopped by a signal (SIGSTOP)"
-    assert wait_until(lambda: condition_of(tmp_path).endswith(words)), condition_of(tmp_path)
+    wait_until(lambda: condition_of(tmp_path).endswith(words))
 
 
 def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch):
@@ -322,12 +324,12 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, m
     """As on macOS, where there is no /proc."""
     process = start("load_data")
     monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
-    assert wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
+    wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
     report = ask(tmp_path)
     assert report.answers and report.process.words == "sleeps"
     assert tree_of(os.getpid()) == [os.getpid()]
     process.send_signal(signal.SIGSTOP)
-    assert wait_until(lambda: state_of(process.pid).is_held)
+    wait_until(lambda: state_of(process.pid).is_held)
     process.kill()
     process.wait()
     assert state_of(process.pid) is None

@@ -45,14 +45,13 @@ load_data()
 """
 
 
-@pytest.mark.parametrize("nodes", [2, pytest.param(1, marks=pytest.mark.matrix)])
-def test_rank_that_others_waited_for_is_named_where_nccl_aborts_them(tmp_path, nodes):
+def test_rank_that_others_waited_for_is_named_where_nccl_aborts_them(tmp_path):
     (tmp_path / "late.py").write_text(PROGRAM)
-    flags = ["--launcher", "local", "--nodes", nodes, "--nproc-per-node", 2 // nodes]
+    flags = ["--launcher", "local", "--nodes", 2]
     words = [*map(str, flags), "--no-snapshot", "--run-id", "late", "--", "late.py"]
     code, _, err = submit(*words, cwd=tmp_path, python=interpreter())
     assert code == 1, err
     cause = cause_in(err)
-    name = f"rank 1 on node{nodes - 1}"
+    name = "rank 1 on node1"
     assert f"{name} has not come to all_reduce 4 of the default group: it is in load_data" in cause
     assert "rank 0 gave up after 12 s" in cause, err

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from configs.settings.train import TrainConfig
@@ -68,22 +67,6 @@ def work(ranks: Ranks, folder: str) -> dict[str, Any]:
         often = {"checkpoint_every": str(CUT), "max_steps": 2 * CUT - 1, "batch_size": 256}
         assert_resumes(ranks, replace(config, **often), disk / name, name)
     return rounds(ranks, disk)
-
-
-def learn(ranks: Ranks, folder: str) -> dict[str, float]:
-    """The accuracy that each kind reaches."""
-    disk = Path(folder, f"disk{ranks.rank}")
-    found = {}
-    for name, config in KINDS.items():
-        trained = train(ranks, replace(config, split="even", epochs=12), disk / name)
-        found[name] = trained.history.evaluations[-1].metrics["accuracy"]
-    return found
-
-
-@pytest.mark.matrix
-def test_local_sgd_and_diloco_learn(tmp_path):
-    found = results_of(learn, 3, tmp_path, str(tmp_path), timeout_s=840)[0]
-    assert found["local SGD"] > 0.95 and found["DiLoCo"] > 0.95
 
 
 def test_rounds_are_exact_resumable_and_send_the_model_once(tmp_path):

@@ -8,8 +8,6 @@ import torch
 
 from tests.train.tasks.text.made import MODEL, WORDS, build, prepared, refusal, small
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 
 def batch_and_model(made, task="rte", **settings):
     """All samples, and a model that does not drop any of its values."""

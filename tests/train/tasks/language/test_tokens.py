@@ -12,8 +12,6 @@ from tests.fuzzing import fuzzed
 from tests.train.tasks.text.made import MODEL, WORDS, prepared, refusal, small
 from train.tasks.language import tokens
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 CAPITALS = [*WORDS, "The", "A"]
 
 

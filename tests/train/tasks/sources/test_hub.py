@@ -5,8 +5,6 @@ import pytest
 from tests.train.tasks.text.made import FORMS, prepared, refusal
 from train.tasks.text.classification import HUB_SET
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 
 def test_missing_model_or_tokenizer_file_is_named(made):
     assert refusal(made, model=str(made / "no")).endswith("no: no such file or folder")

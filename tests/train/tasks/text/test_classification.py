@@ -30,8 +30,6 @@ from train.loop.evaluation import lengths_of
 from train.tasks.sources.files import refuse_stand_in
 from train.tasks.text import classification
 
-pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
-
 METRICS = {
     "cola": {"matthews_correlation"},
     "mrpc": {"accuracy", "f1"},
