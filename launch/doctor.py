@@ -108,7 +108,9 @@ def main() -> int:
         bench=bench,
     )
     if launch.dry_run or launch.detach:
-        problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
+        problems.append(
+            "the doctor asks the nodes and waits\ntip: leave out --dry-run and --detach"
+        )
     add_new(problems, line.misplaced())
     as_asked = checked_launcher(line, problems, with_program=False)
     refuse(problems)
@@ -149,7 +151,7 @@ def _check_program(program: UserProgram, launcher: Launcher, facts: Facts) -> Ro
     try:
         program.check(python, runs_here=launcher.name == "local")
     except UsageError as error:
-        return Row("program", "FAIL", tuple(str(error).splitlines()))
+        return Row("program", "FAIL", tuple(error.problems))
     found = f", with {program.python or python}" if launcher.sees_python else ""
     return Row("program", "ok", (program.title + found,))
 

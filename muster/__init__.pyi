@@ -48,9 +48,17 @@ __all__ = [
 __version__: str
 
 class MusterError(Exception):
-    """An error a user can act on: printed as one line, never as a traceback."""
+    """An error a user can act on: printed as a line for each problem, never as a traceback.
+
+    Below a problem may stand what to do, as a line that begins with `tip: `.
+    """
 
     exit_code: int
+
+    def __str__(self) -> str: ...
+    @property
+    def problems(self) -> list[str]:
+        """Each problem, with its tip."""
 
 class UsageError(MusterError):
     """A wrong flag, file or input, found before any training starts."""
@@ -73,7 +81,6 @@ class RunFailed(MusterError):
         host: str | None = None,
         traceback: str = "",
     ) -> None: ...
-    def __str__(self) -> str: ...
 
 @dataclass(frozen=True)
 class Status:
@@ -462,15 +469,20 @@ def checkpoints(
     every: str | None = None,
     keep_last: int = 2,
     name: str | None = None,
+    by_rank: Mapping[str, Stateful] | None = None,
     **objects: Stateful | Collected,
 ) -> Checkpoints:
     """Save and resume `objects`; every rank must call this, and its methods, at the same places.
 
-    One rank of each file system writes. Parts that differ by rank are saved for each rank: random
-    generators, errors of compression, parts of an object's state. To find them, each rank reads
-    its states once per checkpoint, and the ranks exchange checksums. A step waits for these and
-    for a copy in CPU memory, not for the disk. On another number of ranks, parts of states are
-    those of rank 0.
+    One rank of each file system writes. What differs by rank is saved for each rank: random
+    generators, errors of compression, and the objects in `by_rank`. If another object differs, so
+    is it, with a warning. To find that out, each rank reads its states once per checkpoint, and the
+    ranks exchange checksums. A step waits for these and for a copy in CPU memory, not for the disk.
+    On another number of ranks, all get rank 0's state.
+
+    The checkpoints of a folder are one chain, whichever runs wrote them. A run that does not call
+    `resume` is refused in the folder of another one. If it resumes, later checkpoints in the folder
+    are moved to `set_aside/`.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -484,6 +496,7 @@ def checkpoints(
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
         name: of a folder in `folder`, for each of several trainings of one program.
+        by_rank: objects whose states differ by rank, such as {"loader": loader}.
         objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
             what `muster.sync` returned, or the model in it.
 
