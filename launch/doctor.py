@@ -151,7 +151,7 @@ def _check_program(program: UserProgram, launcher: Launcher, facts: Facts) -> Ro
     try:
         program.check(python, runs_here=launcher.name == "local")
     except UsageError as error:
-        return Row("program", "FAIL", tuple(error.problems))
+        return Row("program", "FAIL", tuple(str(error).splitlines()))
     found = f", with {program.python or python}" if launcher.sees_python else ""
     return Row("program", "ok", (program.title + found,))
 

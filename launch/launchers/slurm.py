@@ -118,7 +118,7 @@ class Slurm(Launcher):
             try:
                 batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
             except UsageError as error:
-                return examination(Findings(self.name, (), error.problems))
+                return examination(Findings(self.name, (), str(error).splitlines()))
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
         python = batch_script.python()
