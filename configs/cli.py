@@ -32,6 +32,7 @@ from configs.settings.train import MEASUREMENT_SETTINGS, TWO_SIZES, BenchConfig,
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
+from muster.terminal import TIP
 
 # Settings of one call: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset(
@@ -237,11 +238,11 @@ def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
     """A line about a word that is neither a flag nor its value, with `rest` after it."""
     plain = word.lstrip(LONG_DASHES)
     if plain != word:
-        return f"{word}: it begins with a long dash; type two hyphens: --{plain}"
+        return f"{word}: it begins with a long dash\ntip: type two hyphens: --{plain}"
     program = ["train.py"]
     if _is_program(word):
         program = [word] if word.endswith(".py") else [word, *rest[:1]]
-    meant = f"; a program of your own follows after --: -- {shlex.join(program)}"
+    meant = f"{TIP}a program of your own follows after --: -- {shlex.join(program)}"
     hint = meant if takes_program else ""
     return f"unknown argument {word!r}; settings are given as --flag VALUE{hint}"
 
@@ -262,7 +263,7 @@ def _unknown(
     meant = meant or (f"did you mean {whole}?" if whole in flags else "")
     if LaunchConfig in classes:
         meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in suggest)
-    return f"unknown flag {word}; {meant or alike(flag, suggested) or see}"
+    return f"unknown flag {word}{TIP}{meant or alike(flag, suggested) or see}"
 
 
 def _recipe_of(task: str) -> Path:
@@ -345,7 +346,7 @@ def _wrong_form(raw: Given, item: Field[Any]) -> str:
         return f"{raw.spelt} {raw.text!r}: {item.metadata['form']}"
     removed = REMOVED_VALUES.get((raw.name, raw.text))
     problem = f"{raw.spelt}: expected {kind_of(item.type)}, got {raw.text!r}"
-    return f"{problem}; {removed}" if removed else problem
+    return f"{problem}{TIP}{removed}" if removed else problem
 
 
 def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
@@ -419,7 +420,7 @@ def _instance(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:
     try:
         return cls(**own)
     except UsageError as error:
-        lines = str(error).splitlines()
+        lines = error.problems
     add_new(problems, lines)
     named = named_in(lines)
     wrong = {name for name in own if f"--{dashed(name)}" in named}

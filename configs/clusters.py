@@ -17,6 +17,7 @@ from configs.raw import SWITCH, Given, settings_in, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
+from muster.terminal import TIP
 
 FILE = "muster.toml"
 REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
@@ -36,7 +37,7 @@ def settings_of(name: str, known: Known) -> list[Given]:
         return [Given(*values) for values in sent[name]]
     paths = files(Path.cwd(), os.environ)
     refuse(
-        f"{path} is not read, since it could run commands as you: {why}; {REMEDY}"
+        f"{path} is not read, since it could run commands as you: {why}{TIP}{REMEDY}"
         for path in paths
         if (why := distrusted(path))
     )

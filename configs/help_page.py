@@ -14,6 +14,7 @@ from configs.settings.fields import flag, known_values
 from configs.settings.launch import ProgramConfig
 from muster.command import AT_LOGIN
 from muster.errors import UsageError, closest
+from muster.terminal import TIP
 
 LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are in the text
 UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name
@@ -49,10 +50,10 @@ class Parser(ArgumentParser):
         name = action.option_strings[0] if action.option_strings else self.prog
         similar = closest(str(value), choices)
         spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
-        hint = f"known: {', '.join(choices)}"
-        if similar:
-            hint = f"did you mean {spelt}{similar}?"
-        raise UsageError(f"{name}: unknown {value!r}; {hint}")
+        hint = (
+            f"{TIP}did you mean {spelt}{similar}?" if similar else f"; known: {', '.join(choices)}"
+        )
+        raise UsageError(f"{name}: unknown {value!r}{hint}")
 
 
 class _Help(HelpFormatter):

@@ -10,6 +10,7 @@ import yaml
 
 from configs.settings.fields import flag
 from muster.errors import UsageError, closest
+from muster.terminal import TIP
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -22,11 +23,11 @@ ACCELERATE_REMEDY = (
     "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
 )
 # Values that a release had, and what to use instead.
-REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
+REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for\ntip: leave it out"}
 # Settings that a release had, and what to use instead.
 REMOVED = {
     "compress_share": "it was topk's, which was removed; powersgd has compress_rank",
-    "preflight": "the nodes are always checked; leave it out",
+    "preflight": "the nodes are always checked\ntip: leave it out",
     "random_weights": "weights are random where --model is the path of a config.json",
 } | {
     name: f"give this option of sbatch as --slurm {name}=VALUE, or as slurm in a file"
@@ -74,7 +75,7 @@ def hint_for(name: str, known_names: Collection[str], problems: Collection[str])
     It does not list them again if one of the earlier `problems` does.
     """
     if meant := REMOVED.get(name) or alike(name, known_names):
-        return f"; {meant}"
+        return f"{TIP}{meant}"
     known = f"; known: {', '.join(sorted(known_names))}"
     return "" if any(problem.endswith(known) for problem in problems) else known
 
@@ -159,7 +160,7 @@ def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
         raise UsageError(f"{path}: expected lines of 'name: value'")
     if ACCELERATE_KEYS & {str(key.value) for key, _ in root.value}:
         raise UsageError(
-            f"--config {path} is a file of accelerate, not of Muster; {ACCELERATE_REMEDY}"
+            f"--config {path} is a file of accelerate, not of Muster{TIP}{ACCELERATE_REMEDY}"
         )
     problems: list[str] = []
     entries = (

@@ -108,7 +108,9 @@ def main() -> int:
         bench=bench,
     )
     if launch.dry_run or launch.detach:
-        problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
+        problems.append(
+            "the doctor asks the nodes and waits\ntip: leave out --dry-run and --detach"
+        )
     add_new(problems, line.misplaced())
     as_asked = checked_launcher(line, problems, with_program=False)
     refuse(problems)

@@ -30,6 +30,7 @@ from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import own_logs, project_of
+from muster.terminal import TIP
 
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 # The settings of `clean` that name nodes with their own disk, as for `muster run`.
@@ -53,7 +54,7 @@ def main() -> int:
     root = args.logs_dir
     match args.verb:
         case "list":
-            _list(_runs(root)[: args.number])
+            _list(_runs(root), args.number, None if args.all else _project_logs(root))
         case "nodes":
             _nodes(args.clear)
         case "status":
@@ -63,7 +64,10 @@ def main() -> int:
             return waiting.wait(_find(root, args.run), patience_s)
         case "logs":
             run = _find(root, args.run)
-            return _logs(run, _attempt(run, args.attempt), args.rank, follow=args.follow)
+            files = _attempt(run, args.attempt)
+            if args.tail is not None and args.tail < 0:
+                raise UsageError(f"--tail {args.tail}: give a number of lines")
+            return _logs(run, files, args.rank, follow=args.follow, tail=args.tail)
         case "stacks":
             questions.stacks(_find(root, args.run), full=args.full)
         case "clean":
@@ -96,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
     )
+    listing.add_argument("--all", action="store_true", help="also runs of other projects")
     nodes = verbs.add_parser("nodes", parents=[printed], help="nodes that caused failures")
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
@@ -125,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
         "--attempt", type=int, metavar="N",
         help="of a run that was restarted: 1 is the first (default: the last)",
     )  # fmt: skip
+    logs.add_argument(
+        "--tail",
+        type=int,
+        metavar="N",
+        help="only the last N lines of each rank's stdout and stderr",
+    )
     logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
     stacks = verbs.add_parser(
         "stacks", parents=[named], help="what each rank of a run does, and waits for"
@@ -177,7 +188,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     runs = _runs(root)
     if not runs:
         where = f"in {root}" if root else "of yours are known here"
-        raise UsageError(f"no runs {where}; start one with muster run")
+        raise UsageError(f"no runs {where}\ntip: start one with muster run")
     if wanted is None:
         return _latest(_project_logs(root), runs)
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)
@@ -245,7 +256,7 @@ def _only_active(root: Path | None) -> Path:
         return _find(root, None)  # that run is over already
     which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere are"
     names = ", ".join(run.name for run in own or active)
-    raise UsageError(f"{which}: {names}; name the one to end: muster jobs cancel RUN")
+    raise UsageError(f"{which}: {names}\ntip: name the one to end: muster jobs cancel RUN")
 
 
 def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
@@ -268,30 +279,37 @@ def _status(run: Path) -> None:
         ranks = ", ".join(map(str, node["ranks"]))
         lines.append(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
     if last := known["step"]:
-        lines.append(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+        pace = run_activity.pace(last["step_s"])
+        loss = f"loss {last['loss']:.6f}"
+        lines.append(f"step {last['step']}, epoch {last['epoch']}, {loss}, {pace}")
     lines += records.all_unreadable(run)
     if end := known["end"]:
         lines += run_record.output_lines(run, end["rank"], end["output"])
     print(*map(on_one_line, lines), sep="\n")
 
 
-def _list(runs: Sequence[Path]) -> None:
-    """Print these runs in the given order, newest first: what each does, or how it ended."""
-    from rich.table import Table
+def _list(runs: Sequence[Path], number: int, logs: Path | None) -> None:
+    """Print the newest runs, the newest of them last; `logs`: only those in this folder.
 
+    A document has all of them, with the newest first.
+    """
     from configs import console
+    from launch.runs.watching import run_table
 
-    pairs = [*zip(runs, run_state.states_of(runs, Watchers()), strict=True)]
-    documents = [run_document.few_fields(*pair) for pair in pairs]
-    json_output.emit("runs", runs=documents)
-    table = Table(box=None, pad_edge=False)
-    for column in ("run", "launcher", "id", "state", "what it does"):
-        table.add_column(column, no_wrap=column != "what it does")
-    for (run, state), known in zip(pairs, documents, strict=True):
-        where = (str(known[name] or "") for name in ("launcher", "job_id"))
-        cells = (run.name, *where, state.word, run_activity.one_line(run, state))
-        table.add_row(*map(on_one_line, cells))
-    console.show(table, pipe_width=PIPE_WIDTH)
+    listed = runs if logs is None else [run for run in runs if run.resolve().is_relative_to(logs)]
+    rows = run_table.rows_of(listed)[:number]
+    wanted = [*dict.fromkeys([run for row in rows for run in row])]
+    if json_output.has_begun():
+        wanted = [*dict.fromkeys([*runs[:number], *wanted])]
+    states = dict(zip(wanted, run_state.states_of(wanted, Watchers()), strict=True))
+    if json_output.has_begun():
+        documents = [run_document.few_fields(run, states[run]) for run in runs[:number]]
+        json_output.emit("runs", runs=documents)
+    shown = [[(run, states[run]) for run in row] for row in reversed(rows)]
+    console.show(run_table.table(shown), pipe_width=PIPE_WIDTH)
+    if runs and not listed:
+        note = f"note: there are no runs in {logs}{TIP}see those of other projects: --all"
+        print(printable(note), file=sys.stderr)
 
 
 def _nodes(clear: Sequence[str] | None) -> None:
@@ -367,15 +385,21 @@ def _attempt(run: Path, number: int | None) -> Path:
     return run if number is None else folders.get(number, run)
 
 
-def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
+def _logs(
+    run: Path, files: Path, rank: int | None, *, follow: bool, tail: int | None = None
+) -> int:
     """Print the output in `files`, the folder of the run or of an earlier attempt.
+
+    `tail`: only so many lines at the end of each file that is there already.
 
     Raises:
         UsageError: the run has no such rank.
         OSError: the output cannot be written, as on a full disk.
     """
     as_json = json_output.has_begun()
-    follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
+    follower = Follower(
+        files, prefixes=True, only=rank, consequences=True, as_json=as_json, tail=tail
+    )
     watchers = run_state.Watchers()
     while True:
         over = run_state.state_of(run, watchers).is_over

@@ -20,8 +20,8 @@ from muster.command import as_typed, own_arguments
 from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
 
-OWN = " is set by the study for each of its runs; use --output FOLDER"
-WAITS = ": a study waits for its runs; use nohup to run it in the background"
+OWN = " is set by the study for each of its runs\ntip: use --output FOLDER"
+WAITS = ": a study waits for its runs\ntip: use nohup to run it in the background"
 # Flags that a study sets itself for each of its runs, and why it refuses them.
 TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+from configs import console
 from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
@@ -31,6 +32,13 @@ from muster.printable import listed, on_one_line
 
 
 def main() -> int:
+    try:
+        return _run()
+    finally:
+        console.end_status()
+
+
+def _run() -> int:
     line, problems = CommandLine.read(own_arguments(), prog=as_typed())
     os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
@@ -56,6 +64,8 @@ def main() -> int:
         json_output.emit("plan", nodes=[asdict(node) for node in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
+    if not (line.run.quiet or launch.json):
+        console.start_status("checking the program and the nodes")
     try:
         facts = _ask(launcher, launch.max_restarts)
     except ConnectionBroken:
@@ -67,6 +77,8 @@ def main() -> int:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
     in_background = launch.detach and not launcher.submits  # a job goes on by itself
+    if in_background:
+        console.end_status()  # before the fork
     if in_background and not run_record.go_on_in_background(spec):
         RunEvents(spec.run_dir).report(last=True)
         return 0
@@ -90,11 +102,11 @@ def _ask(launcher: Launcher, retries: int) -> Facts:
             if not retries:
                 raise
             retries -= 1
-            again = f"note: {'; '.join(str(error).splitlines())}; asking the nodes again"
+            again = f"note: {'; '.join(error.problems)}; asking the nodes again"
             print(on_one_line(again), file=sys.stderr, flush=True)
             time.sleep(RESTART_ASKS_NODES_AGAIN_S)
         except MusterError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError("\n".join(error.problems)) from None
 
 
 def _problems(line: CommandLine) -> Iterator[str]:
@@ -105,11 +117,11 @@ def _problems(line: CommandLine) -> Iterator[str]:
         yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
         if line.launch.dry_run:
-            yield "--setup has no dry run; leave out --dry-run"
+            yield "--setup has no dry run\ntip: leave out --dry-run"
         if line.words:
-            yield f"--setup runs nothing; leave out -- {line.words[0]}"
+            yield f"--setup runs nothing\ntip: leave out -- {line.words[0]}"
         of_runs = (TRAINER_SETTINGS | setting_names(ProgramConfig)) - {"python"}
-        yield from line.refused(of_runs, "is for a run; leave it out")
+        yield from line.refused(of_runs, "is for a run\ntip: leave it out")
 
 
 def _outlook(

@@ -32,6 +32,7 @@ from muster.checkout import CHECKOUT
 from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import printable
+from muster.terminal import TIP
 
 # Flags that were removed, and what to do instead.
 REMOVED = {
@@ -45,7 +46,7 @@ NODES = range(1, 17)
 def main() -> int:
     for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
         if (flag := word.partition("=")[0]) in REMOVED:
-            raise UsageError(f"there is no {flag} any more; {REMOVED[flag]}")
+            raise UsageError(f"there is no {flag} any more{TIP}{REMOVED[flag]}")
     parser = _parser()
     args = parser.parse_args()
     if args.action is None:
@@ -128,7 +129,7 @@ def _venv(named: str | None) -> Path | None:
     """The environment that a private home shows: the folder `named`, or the checkout's own."""
     venv = Path(named).absolute() if named else CHECKOUT / ".venv"
     if named and not (venv / "bin" / "python").exists():
-        raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
+        raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python\ntip: name an environment")
     return venv if named or (venv.is_dir() and not venv.is_symlink()) else None
 
 

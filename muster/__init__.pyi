@@ -48,9 +48,17 @@ __all__ = [
 __version__: str
 
 class MusterError(Exception):
-    """An error a user can act on: printed as one line, never as a traceback."""
+    """An error a user can act on: printed as a line for each problem, never as a traceback.
+
+    Below a problem may stand what to do, as a line that begins with `tip: `.
+    """
 
     exit_code: int
+
+    def __str__(self) -> str: ...
+    @property
+    def problems(self) -> list[str]:
+        """Each problem, with its tip."""
 
 class UsageError(MusterError):
     """A wrong flag, file or input, found before any training starts."""
@@ -73,7 +81,6 @@ class RunFailed(MusterError):
         host: str | None = None,
         traceback: str = "",
     ) -> None: ...
-    def __str__(self) -> str: ...
 
 @dataclass(frozen=True)
 class Status:

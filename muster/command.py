@@ -18,6 +18,7 @@ from typing import NoReturn
 from muster.checkout import CHECKOUT
 from muster.errors import closest
 from muster.run_files import state_folder
+from muster.terminal import TIP, color_messages
 
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
@@ -99,7 +100,8 @@ def main() -> None:
         hint = f"did you mean muster {similar}?" if similar else "muster --help lists them"
         if word.endswith(".py"):
             hint = f"to run it: muster run -- {word}"
-        sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
+        color_messages()
+        sys.stderr.write(f"error: unknown command {word!r}{TIP}{hint}\n")
         sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(word, rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)

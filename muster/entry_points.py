@@ -32,8 +32,8 @@ KINDS = {
 # Plug-ins that a release of Muster had, and what to use instead.
 REMOVED = {
     COMPRESSORS: {
-        "int8": "int8 was removed; use bf16, or powersgd for fewer bytes",
-        "topk": "topk was removed, since models did not learn with it; use powersgd",
+        "int8": "int8 was removed\ntip: use bf16, or powersgd for fewer bytes",
+        "topk": "topk was removed, since models did not learn with it\ntip: use powersgd",
     },
 }
 
@@ -66,7 +66,9 @@ def load(group: str, name: str) -> Any:
         return None
     if len(entries) > 1:
         places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
-        raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
+        raise UsageError(
+            f"{group}: several packages add {name!r}: {places}\ntip: uninstall all but one"
+        )
     (entry,) = entries.values()
     place = f"{group}: {name!r} is {entry.value} of the package {_package(entry)}"
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import select
 import signal
 import socket
@@ -21,12 +22,14 @@ from typing import NoReturn
 
 from muster import json_output
 from muster.printable import printable
+from muster.terminal import color_messages, in_one_line
 from muster.worker.lost_peer import text_of as text_of
 from muster.worker.process import BY_CTRL_C
 from muster.worker.process import NO_RETRY as NO_RETRY
 from muster.worker.process import STOPPED as STOPPED
 from muster.worker.process import TIME_OVER as TIME_OVER
 
+PROBLEM_END = re.compile(r"\n(?!tip: )")
 SHORTEST_PREFIX = 3  # letters of a name that may begin another, as `nod` begins `nodes`
 LEAST_LIKENESS = 0.75  # of difflib's ratio; its own 0.6 suggests names that nobody means
 # By error number: what a process or a user has too much of, and what to do.
@@ -43,9 +46,20 @@ class ReaderGone(BrokenPipeError):
 
 
 class MusterError(Exception):
-    """An error a user can act on: printed as one line, never as a traceback."""
+    """An error a user can act on: printed as a line for each problem, never as a traceback.
+
+    Below a problem may stand what to do, as a line that begins with `tip: `.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return in_one_line("\n".join(self.problems))
+
+    @property
+    def problems(self) -> list[str]:
+        """Each problem, with its tip."""
+        return PROBLEM_END.split(str(self.args[0])) if self.args else []
 
 
 class UsageError(MusterError):
@@ -98,9 +112,6 @@ class RunFailed(MusterError):
         self.rank = rank  # of the first failure; None: no rank failed
         self.host = host
         self.traceback = traceback  # of the remote rank, as text
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def explained(error: BaseException, path: Path | None = None) -> str:
@@ -171,6 +182,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     """
     _open_closed_streams()
     _print_any_text()
+    color_messages()
     # other users may not write what this process and its workers make
     os.umask(os.umask(0o077) | 0o002)
     code: int | str | None
@@ -216,7 +228,7 @@ def _exit_code(main: Callable[[], int]) -> int | str | None:
     except SystemExit as ended:  # after --help
         return ended.code
     except MusterError as error:
-        return report(str(error), error.exit_code)
+        return report("\n".join(error.problems), error.exit_code)
     except PermissionError as error:
         if error.filename is None:
             raise
@@ -252,18 +264,24 @@ def _refuse_removed_folder() -> None:
     except FileNotFoundError:
         name = os.environ.get("PWD", "the folder")
         raise UsageError(
-            f"{name}, in which this was called, was removed; go to a folder that exists: cd"
+            f"{name}, in which this was called, was removed\ntip: go to a folder that exists: cd"
         ) from None
 
 
 def report(text: str, code: int) -> int:
     """Print an error, also as a document if documents are asked for; return its exit code."""
-    for line in printable(text).splitlines() if code != BY_CTRL_C else ():
-        print(f"error: {line}", file=sys.stderr)
+    if code != BY_CTRL_C:
+        print_problems(text.splitlines())
     if json_output.is_asked(sys.argv):
         json_output.begin()
-        json_output.emit("error", exit_code=code, cause=name_of(code), message=text)
+        json_output.emit("error", exit_code=code, cause=name_of(code), message=in_one_line(text))
     return code
+
+
+def print_problems(lines: Iterable[str]) -> None:
+    """Print each problem; its tip is a line of its own."""
+    for line in printable("\n".join(lines)).splitlines():
+        print(line if line.startswith("tip: ") else f"error: {line}", file=sys.stderr)
 
 
 def _unwritable(error: OSError) -> int:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
+from muster.terminal import TIP
 from muster.worker.process import CHECKOUT, IS_INSTALLED
 
 BASE = ""  # in place of an extra's name: what every command needs
@@ -58,7 +59,7 @@ def lacking(extra: str, names: Collection[str], python: str = sys.executable) ->
     do = f"install: {install_command(extra, names, python)}"
     if python == sys.executable and _is_ready(names):
         do = _activate()
-    return f"{USES[extra]} needs {needed}, but {python} has no {first_names}{more}; {do}"
+    return f"{USES[extra]} needs {needed}, but {python} has no {first_names}{more}{TIP}{do}"
 
 
 def install_command(extra: str, names: Collection[str], python: str = sys.executable) -> str:
@@ -78,7 +79,7 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 def without_base(module: str) -> str:
     """One line about `module`, of a package of the base that this Python does not have."""
     if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
-        return f"{sys.executable} has no {module}; {_activate()}"
+        return f"{sys.executable} has no {module}{TIP}{_activate()}"
     return lacking(BASE, [*_missing(BASE)])
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.errors import UsageError
+from muster.terminal import TIP
 from muster.tool_environment import environment_for
 
 # git writes nothing, not even the index; its messages do not depend on the user's language.
@@ -104,7 +105,8 @@ def _run(
     except OSError as error:
         raise GitFailed(
             f"{folder} is part of a git repository, but there is no git here, which would say "
-            "which files to leave out; install git"
+            "which files to leave out"
+            "\ntip: install git"
         ) from error
 
 
@@ -120,4 +122,4 @@ def _explained(folder: Path, done: "subprocess.CompletedProcess[bytes]") -> str:
     line = (fatal or lines[-1:] or [f"exit code {done.returncode}"])[0]
     trust = next((line.strip() for line in lines if "--add safe.directory" in line), None)
     do = "repair the repository" if trust is None else f"if you trust its owner: {trust}"
-    return f"git does not answer about {folder}: {line}; {do}"
+    return f"git does not answer about {folder}: {line}{TIP}{do}"

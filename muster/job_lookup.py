@@ -23,7 +23,7 @@ def job(run: str) -> Job:
         UsageError: no run matches, or several do.
     """
     if not isinstance(run, str) or not run or run.startswith("-"):
-        raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
+        raise UsageError(f"muster.job: run is {reprlib.repr(run)}\ntip: give the id of a run")
     printed = run_command(MUSTER, "jobs", "status", run, "--json")
     return job_of(run, json.loads(printed.splitlines()[-1])["run_dir"])
 

@@ -203,7 +203,7 @@ def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, 
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
         elif isinstance(value, Mapping) and name not in ("env", "slurm"):
-            raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
+            raise UsageError(f"{name}: takes no dict\ntip: give its value as {flag} has it")
         elif isinstance(value, Mapping):
             words += [f"{flag}={key}={text}" for key, text in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):

@@ -88,7 +88,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             raise MusterError(
                 "muster.on_stop and the first muster.stopping() take a signal, which Python allows "
-                "in the main thread only; call them there, at the start"
+                "in the main thread only"
+                "\ntip: call them there, at the start"
             )
         self._owner = os.getpid()
         self.why = ""

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from muster.terminal import in_one_line
 from muster.worker.process import signal_name as signal_name
 
 FORMULA = ("=", "+", "-", "@")
@@ -32,13 +33,18 @@ def _is_visible(letter: str) -> bool:
 
 def on_one_line(text: object) -> str:
     """As `printable`, for a field of one line: an end of a line becomes an escape, too."""
-    return printable(text).replace("\n", "\\n")
+    return printable(in_one_line(str(text))).replace("\n", "\\n")
 
 
 def listed(names: Sequence[object]) -> str:
     """The first names, and the number of the others."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(map(str, names[:LISTED])) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 node`, `4 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

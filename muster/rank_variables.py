@@ -78,7 +78,8 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
         return {}
     raise UsageError(
         f"{variable}={env[variable]} says that this process is one of several, but not of how "
-        "many; set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, "
+        "many"
+        "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, "
         "or the mpirun of Open MPI or MPICH"
     )
 
@@ -114,8 +115,8 @@ def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
     except (KeyError, ValueError, IndexError) as error:
         raise UsageError(
             f"srun has started {env['SLURM_STEP_NUM_TASKS']} tasks (SLURM_STEP_NUM_TASKS), but its "
-            f"variables do not say which one this is ({error}); set RANK, WORLD_SIZE and "
-            "MASTER_ADDR for each"
+            f"variables do not say which one this is ({error})"
+            "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR for each"
         ) from None
     if "MASTER_ADDR" not in env and variables["LOCAL_WORLD_SIZE"] != variables["WORLD_SIZE"]:
         nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", ""))
@@ -134,8 +135,8 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     local = env.get("LOCAL_WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal()):
         raise UsageError(
-            f"RANK is {rank or 'not set'} and WORLD_SIZE is {size or 'not set'}; set both to a "
-            "number, or neither"
+            f"RANK is {rank or 'not set'} and WORLD_SIZE is {size or 'not set'}"
+            "\ntip: set both to a number, or neither"
         )
     if not (local.isdecimal() and int(local)):
         raise UsageError(f"LOCAL_WORLD_SIZE={local!r} is not a number from 1 up")
@@ -154,8 +155,8 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     variables |= _address(env)
     if size != "1" and "MASTER_ADDR" not in variables:
         raise UsageError(
-            f"rank {rank} of {size}: where rank 0 runs is not known; give its address, "
-            f"NODE0: {remedy}"
+            f"rank {rank} of {size}: where rank 0 runs is not known"
+            f"\ntip: give its address, NODE0: {remedy}"
         )
     return variables
 
@@ -179,8 +180,8 @@ def _first_host(nodes: str) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
-            f"scontrol does not say which host is the first of {nodes!r} ({error}); give "
-            "MASTER_ADDR, the address of rank 0"
+            f"scontrol does not say which host is the first of {nodes!r} ({error})"
+            "\ntip: give MASTER_ADDR, the address of rank 0"
         ) from None
     return done.stdout.split()[0]
 

@@ -54,7 +54,9 @@ class Job:
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         if not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir):
-            raise UsageError(f"muster.Job: run_dir is {reprlib.repr(run_dir)}; give a run's folder")
+            raise UsageError(
+                f"muster.Job: run_dir is {reprlib.repr(run_dir)}\ntip: give a run's folder"
+            )
         self.run_dir = Path(run_dir)
 
     @property
@@ -174,7 +176,9 @@ class Job:
                     yield line.rstrip("\n")
                 if code := process.wait():
                     kind = UsageError if code == UsageError.exit_code else MusterError
-                    raise kind(f"logs: {self.run_id}: exit code {code}; see its message on stderr")
+                    raise kind(
+                        f"logs: {self.run_id}: exit code {code}\ntip: see its message on stderr"
+                    )
             finally:
                 process.terminate()
 
@@ -273,7 +277,9 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
     )  # fmt: skip
     if done.returncode:
         lines = done.stderr.splitlines()
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        errors = [
+            line.removeprefix("error: ") for line in lines if line.startswith(("error: ", "tip: "))
+        ]
         kind = UsageError if done.returncode == UsageError.exit_code else MusterError
         raise kind("\n".join(errors) or done.stderr.strip() or done.stdout.strip())
     return done.stdout

@@ -274,7 +274,7 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
             cannot be made.
     """
     refuse(
-        f"--overwrite would remove {path}, which {flag} names; use another --run-id"
+        f"--overwrite would remove {path}, which {flag} names\ntip: use another --run-id"
         for flag, path in inputs.items()
         if overwrite and path.exists() and clears(run_dir.absolute(), path, resumed=resumed)
     )
@@ -313,7 +313,7 @@ def _clear(run_dir: Path, *, overwrite: bool, resumed: bool, but: Path | None = 
 
 
 def _not_empty(run_dir: Path) -> str:
-    return f"run folder {run_dir} is not empty; use --overwrite or another --run-id"
+    return f"run folder {run_dir} is not empty\ntip: use --overwrite or another --run-id"
 
 
 @contextmanager
@@ -323,5 +323,5 @@ def _usable(run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"run folder {run_dir}: {error.strerror}; choose another --logs-dir"
+            f"run folder {run_dir}: {error.strerror}\ntip: choose another --logs-dir"
         ) from None

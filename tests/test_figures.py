@@ -27,6 +27,13 @@ def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
     assert "@font-face" not in text and "cdnjs" not in text
 
 
+def test_a_status_line_is_not_in_the_picture():
+    status = (
+        "\x1b[?25l- checking: 0 s\r\x1b[2K\\ checking: 0 s\r\x1b[2Krun a\r\n- checking: 1 s\r\n"
+    )
+    assert recording.shown(f"{status}\x1b[?25h\r\x1b[1A\x1b[2Kstep 1\r\n") == "run a\nstep 1\n"
+
+
 def test_readme_shows_the_rank_that_hangs_with_its_node_and_line():
     text = (recording.CHECKOUT / "docs/figures/run.svg").read_text()
     lines = [one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text")]

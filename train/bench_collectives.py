@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     refuse(problems)
     without_use = {item.name for item in fields(TrainConfig)} - MEASUREMENT_SETTINGS
     refuse(
-        f"{setting.spelt} is for training, not for this bench; leave it out"
+        f"{setting.spelt} is for training, not for this bench\ntip: leave it out"
         for setting in parsed.flags
         if setting.name in without_use
     )
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     if world.world_size == 1:
-        raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
+        raise UsageError("one worker has nobody to send to\ntip: start two or more: --nodes 2")
     from train.benchmarks import collectives, network
     from train.loop import run
     from train.records.sinks import Console

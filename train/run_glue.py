@@ -140,8 +140,8 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
         yield "nothing to do: give --do_train, --do_eval, or both"
     if args.config_name not in ("", args.model_name_or_path):
         yield (
-            f"--config_name {args.config_name}: weights go with their own configuration; leave "
-            f"it out, or give it as --model_name_or_path to start from random weights"
+            f"--config_name {args.config_name}: weights go with their own configuration"
+            "\ntip: leave it out, or give it as --model_name_or_path to start from random weights"
         )
     if not args.num_train_epochs.is_integer():  # nor infinity
         yield f"--num_train_epochs {args.num_train_epochs}: give whole epochs"
@@ -193,7 +193,8 @@ def _check_output(args: argparse.Namespace) -> None:
     used = folder.exists() and any(folder.iterdir())
     if args.do_train and used and not args.overwrite_output_dir:
         raise UsageError(
-            f"--output_dir {folder} has something in it; give another, or --overwrite_output_dir"
+            f"--output_dir {folder} has something in it"
+            "\ntip: give another, or --overwrite_output_dir"
         )
 
 

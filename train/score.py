@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if config.overwrite and config.run_id is not None:
         run_dir = (config.logs_root / config.run_id).absolute()
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
-            raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
+            raise UsageError(f"--overwrite would remove {folder}\ntip: use another --run-id")
     weights = folder if folder.is_dir() and not (folder / "config.json").exists() else None
     if config.new_head:
-        raise UsageError("--new-head would score a head that has learnt nothing; leave it out")
+        raise UsageError("--new-head would score a head that has learnt nothing\ntip: leave it out")
     config = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
     if weights is None:
         config = replace(config, model=str(folder) if folder.is_dir() else model)
@@ -82,7 +82,7 @@ def _folder_of(path: Path) -> Path:
     state = "is a run without a saved model, as it has not ended, or had --no-save-model"
     if not CONFIG.path(path).exists():
         state = f"has neither config.json nor {WEIGHTS}"
-    raise UsageError(f"{path} {state}; give the folder of a model, such as logs/RUN/model")
+    raise UsageError(f"{path} {state}\ntip: give the folder of a model, such as logs/RUN/model")
 
 
 def _score(

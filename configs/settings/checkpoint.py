@@ -74,16 +74,17 @@ class CheckpointConfig:
             name = self.keep_best
             yield (
                 f"--keep-best {name}: whether its lowest or its highest value is the best is not "
-                f"known; give {name}:min or {name}:max"
+                f"known"
+                f"\ntip: give {name}:min or {name}:max"
             )
         if self.patience is not None and self.keep_best is None:
             yield (
-                f"--patience {self.patience} counts epochs without a better checkpoint; give "
-                "--keep-best as well"
+                f"--patience {self.patience} counts epochs without a better checkpoint"
+                "\ntip: give --keep-best as well"
             )
         resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:
-            yield f"--reset-{resets[0]} changes how a run is resumed; give --resume as well"
+            yield f"--reset-{resets[0]} changes how a run is resumed\ntip: give --resume as well"
 
     def best(self) -> Best | None:
         """Which checkpoint is the best; None: none is kept as such.

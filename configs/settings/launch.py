@@ -20,6 +20,7 @@ from configs.settings.fields import (
 )
 from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
+from muster.terminal import TIP
 
 OnHang = Literal["warn", "stop", "restart"]
 Bind = Literal["none", "cores", "socket"]
@@ -330,7 +331,7 @@ class LaunchConfig(Config):
             (not MIN_PORT <= first < last <= MAX_PORT,
              f"--port-range '{self.port_range}': {PORTS}"),
             (self.on_hang == "restart" and not self.max_restarts,
-             "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"),
+             "--on-hang restart needs --max-restarts, which is 0\ntip: give a number of restarts"),
         ])  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
@@ -412,9 +413,11 @@ class ProgramConfig(Config):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in SET_FOR_WORKERS:
                 remedy = SET_FOR_WORKERS[name]
-                yield f"--env {name}: the launcher sets this variable for each worker; {remedy}"
+                yield f"--env {name}: the launcher sets this variable for each worker{TIP}{remedy}"
             elif is_setting_of_torchrun(name):
-                yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
+                yield (
+                    f"--env {name}: a setting of torchrun, which Muster gives it\ntip: leave it out"
+                )
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from text_problems(option, path)
@@ -432,7 +435,10 @@ class ProgramConfig(Config):
         image = self.container
         if image is None:
             if self.container_mounts:
-                yield "--container-mounts is for --container IMAGE, which is not set; leave it out"
+                yield (
+                    "--container-mounts is for --container IMAGE, which is not set"
+                    "\ntip: leave it out"
+                )
             return
         name = image.partition(" ")[0]
         if name in OTHER_ENGINES:
@@ -468,7 +474,7 @@ class ProgramConfig(Config):
             elif name in env:
                 values[name] = env[name]
             else:
-                raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
+                raise UsageError(f"--env {name}: it is not set here\ntip: give it as {name}=VALUE")
         return values
 
 
@@ -495,7 +501,7 @@ def text_problems(flag: str, path: Path) -> Iterator[str]:
         yield f"{flag} {path}: {error.strerror}"
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
+        yield f"{flag} {path}:{line}: not UTF-8\ntip: save it in that encoding"
 
 
 def name_problems(flag: str, name: str) -> Iterator[str]:
@@ -552,4 +558,4 @@ def _network_problems(network: str) -> Iterator[str]:
     try:
         ipaddress.ip_network(network)
     except ValueError as error:
-        yield f"--network {network!r}: {error}; use a form such as 10.10.1.0/24"
+        yield f"--network {network!r}: {error}\ntip: use a form such as 10.10.1.0/24"

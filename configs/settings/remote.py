@@ -94,12 +94,12 @@ class SlurmConfig(Config):
         limit = "1" if self.time is None else self.time
         yield from applying([
             (not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
-             (f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
-              "(1:30:00) or days-hours (1-12)")),
+             (f"--time {limit!r} is not a time above 0"
+              "\ntip: use minutes (30), hours:minutes:seconds (1:30:00) or days-hours (1-12)")),
             (self.gpus_per_node is not None and self.gres is not None,
-             "--gpus-per-node and --gres both ask for GPUs; give one of them"),
+             "--gpus-per-node and --gres both ask for GPUs\ntip: give one of them"),
             ("," in (self.account or ""),
-             (f"--account {self.account}: Slurm takes one account per job; give one, and the "
+             (f"--account {self.account}: Slurm takes one account per job\ntip: give one, and the "
               "partitions that it may use")),
         ])  # fmt: skip
         with_flag = {item.name.replace("_", "-") for item in fields(self)} - {"slurm"} | {"nodes"}

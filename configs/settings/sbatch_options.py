@@ -31,7 +31,7 @@ REFUSED = {
     "gpus-per-socket": GPUS,
     "gpus-per-task": GPUS,
     "help": SUBMITS_NOTHING,
-    "input": "the program reads no input; give it a file's name",
+    "input": "the program reads no input\ntip: give it a file's name",
     "no-requeue": "set MUSTER_MAX_REQUEUES=0, and the job is not restarted",
     "ntasks": WORKERS,
     "ntasks-per-core": WORKERS,
@@ -43,7 +43,7 @@ REFUSED = {
     "parsable": "use --json",
     "quiet": "use --quiet",
     "requeue": "the job has it already; MUSTER_MAX_REQUEUES is how often it is restarted",
-    "signal": "Muster has Slurm say when the job's time is nearly over; see --stop-grace-s",
+    "signal": "Muster has Slurm say when the job's time is nearly over\ntip: see --stop-grace-s",
     "tasks-per-node": WORKERS,  # means ntasks-per-node; no list of sbatch has it
     "test-only": SUBMITS_NOTHING,
     "tres-per-task": GPUS,
@@ -83,7 +83,7 @@ def problems(key: str, value: str | None, with_flag: Collection[str]) -> Iterato
         name.startswith(key) for name in (*with_flag, *REFUSED, "job-name")
     ):
         # sbatch would take the key for the short form of one that is refused, or that Muster sets
-        yield f"{given}: no option of sbatch has this name; write it in full"
+        yield f"{given}: no option of sbatch has this name\ntip: write it in full"
 
 
 def variable(option: str) -> str:

@@ -51,23 +51,23 @@ class SyncingConfig:
         yield from applying([
             (is_half and sync == "local_sgd",
              ("--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
-              "where any worker's gradient overflows; use --precision bf16")),
+              "where any worker's gradient overflows\ntip: use --precision bf16")),
             (is_half and sync in PARTED,
              (f"--sync {sync} leaves each worker a part of every gradient, but --precision fp16 "
-              "skips a step where any part overflows; use --precision bf16")),
+              "skips a step where any part overflows\ntip: use --precision bf16")),
             (self.equalize_every and sync in (*PARTED, "local_sgd"),
              (f"--equalize-every does not go with --sync {sync}, whose workers do not step copies "
-              "of one model; use --sync ddp, or leave it out")),
+              "of one model\ntip: use --sync ddp, or leave it out")),
             (compiles and sync == "fsdp",
-             "--compile does not go with --sync fsdp; use --sync zero1"),
+             "--compile does not go with --sync fsdp\ntip: use --sync zero1"),
             (compresses and sync == "single",
              f"{compress}: --sync single sends nothing to compress"),
             (compresses and sync not in (*COMPRESSED, "single"),
-             f"{compress} does not go with --sync {sync}; use --sync all_reduce"),
+             f"{compress} does not go with --sync {sync}\ntip: use --sync all_reduce"),
             (compresses and sync == "all_reduce" and not in_buckets,
-             (f"{compress} works on buckets in the backward pass; leave out "
+             (f"{compress} works on buckets in the backward pass\ntip: leave out "
               f"{'--bucket-mb 0' if self.overlap else '--no-overlap'}")),
             (is_half and self.compress == "powersgd",
              (f"{compress} remembers what it left out, but --precision fp16 scales each step's "
-              "gradient by another number; use --precision bf16")),
+              "gradient by another number\ntip: use --precision bf16")),
         ])  # fmt: skip

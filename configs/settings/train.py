@@ -14,7 +14,8 @@ from configs.settings.sync import SyncingConfig
 
 TWO_SIZES = (
     "--batch-size does not go with --local-batch-size: it counts the samples of all workers, "
-    "the other those of each; give one of them"
+    "the other those of each"
+    "\ntip: give one of them"
 )
 INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
 OPERATIONS = (  # that the bench of collectives measures
@@ -182,7 +183,7 @@ class TrainConfig(
             (self.seed >= 2**63, f"--seed must be below 2**63 (got {self.seed})"),
             (self.keep_best is not None and self.evaluate != "epoch",
              (f"--keep-best {self.keep_best} compares the evaluations after each epoch, but "
-              f"--evaluate is {self.evaluate}; give --evaluate epoch")),
+              f"--evaluate is {self.evaluate}\ntip: give --evaluate epoch")),
             (self.keep_best is not None and self.epochs == 0,
              f"--keep-best {self.keep_best} compares epochs, but --epochs is 0"),
             (self.local_batch_size and self.batch_size != TrainConfig.batch_size, TWO_SIZES),
@@ -190,7 +191,7 @@ class TrainConfig(
             (steps is not None and self.warmup_steps > steps,
              f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}"),
             (self.backend == "nccl" and self.device == "cpu",
-             "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"),
+             "--backend nccl needs a GPU, but --device is cpu\ntip: use --backend gloo"),
         ])  # fmt: skip
         try:
             weights = self.split_weights() or (1.0,)
@@ -211,11 +212,11 @@ class TrainConfig(
         weights = self.split_weights()
         yield from applying([
             (self.sync == "single" and world_size > 1,
-             (f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
-              "--nodes 1")),
+             (f"--sync single runs one process, but world_size is {world_size}"
+              "\ntip: use --sync ddp or --nodes 1")),
             (weights is not None and len(weights) != world_size,
              (f"--split {self.split} has {len(weights or ())} weights, but world_size is "
-              f"{world_size}; give one per worker")),
+              f"{world_size}\ntip: give one per worker")),
         ])  # fmt: skip
 
     def on(self, world_size: int) -> "TrainConfig":

@@ -38,6 +38,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from configs import console
 from launch.agent import recovery
 from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
@@ -96,7 +97,8 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
-from muster.printable import listed, on_one_line, printable, signal_name
+from muster.printable import counted, listed, on_one_line, printable, signal_name
+from muster.terminal import in_one_line
 from muster.writing import full_disk, write_json, writing
 
 # Starts an agent on each of these nodes, in their order. The nodes are given by their index in the
@@ -366,7 +368,7 @@ class AgentConnection:
             if 0 < code < 128:
                 log = run_files.AGENT_ERRORS.path(self._run_dir, node=self.assignment.index)
                 _, text = last_output.of_logs([log]) or (log, f"exit code {code}")
-                last = text.splitlines()[-1].removeprefix("error: ")
+                last = in_one_line(text).splitlines()[-1].removeprefix("error: ")
                 return printable(f"{self.assignment.name}: its agent did not start: {last}")
         return ""
 
@@ -431,6 +433,7 @@ class Attempt:
 
     def start(self, assignments: Sequence[Assignment]) -> None:
         """Give each agent its part."""
+        console.update_status(f"starting agents on {counted(len(self._agents), 'node')}")
         self._proof = self._run_dir / assignments[0].disk_marker
         with writing(self._proof):
             self._proof.parent.mkdir(exist_ok=True)
@@ -452,6 +455,7 @@ class Attempt:
         try:
             self._wait_for_agents()
         finally:
+            console.end_status()
             if self._inspection is not None:
                 self._inspection.finish()
             for agent in self._agents:
@@ -562,6 +566,8 @@ class Attempt:
         if running_s() >= self._looks_for_recovery_at_s:
             self._looks_for_recovery_at_s = running_s() + RECOVERY_LOOKED_FOR_EVERY_S
             self._report_recovery()
+            if console.shows_status() and run_files.START.path(self._run_dir).exists():
+                console.end_status()
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
@@ -738,6 +744,8 @@ class Attempt:
         }
         if len(all_here) < len(self._agents) or self._spec.quiet:
             return
+        nodes = counted(len(self._agents), "node")
+        console.update_status(f"workers import and load on {nodes}, no output yet")
         if not here.address.startswith("127."):
             addresses = (
                 f"{node} {where.address} ({where.interface})" for node, where in all_here.items()

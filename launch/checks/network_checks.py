@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from launch.checks.findings import Findings, Row, groups, shortened
 from launch.deadlines import CLOCK_SKEW_REPORTED_S
 from muster.printable import listed
+from muster.terminal import in_one_line
 
 OTHERS_FIRST = "see the other rows first"
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
@@ -25,7 +26,7 @@ def reach(findings: Findings) -> Row:
         return Row(
             "reach", "ok", (f"{findings.means or findings.launcher} works on {count} of {count}",)
         )
-    parts = [line.partition("; ") for line in findings.silent]
+    parts = [in_one_line(line).partition("; ") for line in findings.silent]
     causes = shortened(list(dict.fromkeys(cause for cause, _, _ in parts)))
     fixes = dict.fromkeys(fix for _, _, fix in parts if fix)
     return Row("reach", "FAIL", causes, "\n".join(shortened([*fixes])))

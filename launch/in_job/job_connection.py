@@ -234,7 +234,8 @@ def connect(
     if not is_proof(answer.proof, token, "leader", *values):
         channel.close()
         raise MusterError(
-            f"{place}: another program listens there; start the run again, or choose --port-range"
+            f"{place}: another program listens there"
+            "\ntip: start the run again, or choose --port-range"
         )
     connection.mark_proven(from_leader)
     known = task if task.address else msgspec.structs.replace(task, address=connection.own_address)
@@ -242,7 +243,9 @@ def connect(
     channel.send(Introduction(description, proof(token, "agent", *values, description)))
     if channel.first(Welcome) is None:
         channel.close()
-        raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
+        raise MusterError(
+            f"{place}: the leader closed the connection\ntip: see the leader's output"
+        )
     return connection
 
 
@@ -272,7 +275,7 @@ def verified(message: Assign, token: str, task: int) -> Assignment:
     """
     if not is_proof(message.proof, token, "assignment", task, message.assignment):
         raise MusterError(
-            "the assignment of this agent is not from its leader; start the run again"
+            "the assignment of this agent is not from its leader\ntip: start the run again"
         )
     assignment = Assignment.from_json(json.loads(message.assignment))
     user_secrets = read_json(SECRETS.path(assignment.spec.run_dir))

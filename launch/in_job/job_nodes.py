@@ -234,8 +234,8 @@ class JobNodes:
             waited_s = running_s() - began_s
             if waited_s > spec.join_s:
                 raise MusterError(
-                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
-                    f"{self.current.shown_by}"
+                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}"
+                    f"\ntip: see {self.current.shown_by}"
                 )
             if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
                 is_announced = True
@@ -257,8 +257,8 @@ class JobNodes:
             count = node.nproc.counted(tasks[host].workers if host in tasks else most)
             if count.number == 0:
                 raise MusterError(
-                    f"{host}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
-                    "some with --gpus-per-node"
+                    f"{host}: --nproc-per-node gpu, but the job shows no GPU here"
+                    "\ntip: ask for some with --gpus-per-node"
                 )
             nodes.append(replace(node, nproc=count, data=self._data.get(host, "")))
         facts = replace(facts, nodes=tuple(nodes))
@@ -301,5 +301,5 @@ def _listener(spec: LaunchSpec, token: str) -> AgentListener:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise MusterError(
-            f"no port that agents could connect to: {reason}; choose another --port-range"
+            f"no port that agents could connect to: {reason}\ntip: choose another --port-range"
         ) from None

@@ -88,8 +88,8 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
         return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
     except msgspec.ValidationError as error:
         raise UsageError(
-            "this job was submitted by another version of Muster; submit it again "
-            f"({path}: {error})"
+            "this job was submitted by another version of Muster"
+            f"\ntip: submit it again ({path}: {error})"
         ) from None
 
 

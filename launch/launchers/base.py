@@ -242,7 +242,7 @@ def launcher_of(line: CommandLine) -> Launcher:
             f"--launcher {name}: its class is in {type(launcher).__module__}; an entry point of "
             f"{plugins.GROUPS['launch.launchers']} has the name of its module: {launcher.name}"
         )
-    why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
+    why = f"has no effect with --launcher {name}\ntip: leave it out, or choose another launcher"
     refuse(line.refused(launcher.unused, why))
     return launcher
 
@@ -261,7 +261,7 @@ def checked_launcher(
             launcher = launcher_of(line)
             add_new(problems, launcher.problems())
         except UsageError as error:
-            add_new(problems, str(error).splitlines())
+            add_new(problems, error.problems)
     if with_program:
         is_named = line.launch.launcher != "auto" and line.launch.hosts is None
         # over ssh, the least is known about the nodes' files

@@ -33,11 +33,14 @@ class Local(Launcher):
 
     def problems(self) -> Iterator[str]:
         if any(node.nproc.number == 0 for node in self._nodes):
-            yield "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
+            yield (
+                "--nproc-per-node gpu, but this machine shows no GPU\ntip: give a number of workers"
+            )
         port = self._config.master_port
         if port is not None and not is_free(port):
             yield (
-                f"--master-port {port} is in use on this machine; leave it out, or choose another"
+                f"--master-port {port} is in use on this machine"
+                "\ntip: leave it out, or choose another"
             )
 
     def probe(self) -> Facts:

@@ -70,14 +70,15 @@ class Slurm(Launcher):
     def problems(self) -> Iterator[str]:
         if self._config.least_nodes < (self._config.most_nodes or 1):
             nodes = self._config.nodes
-            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
+            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes\ntip: ask for one number"
         if self._current is not None:
             yield from self._current.refused(self._config, self._slurm)
         workers = self._config.nproc_per_node or ()
         if self._gpus and max((each.number or 0 for each in workers), default=0) > self._gpus:
             yield (
                 f"--nproc-per-node {','.join(map(str, workers))}, but each node has {self._gpus} "
-                "GPUs, and each worker one of its own; make them equal"
+                "GPUs, and each worker one of its own"
+                "\ntip: make them equal"
             )
 
     def probe(self) -> Facts:
@@ -87,7 +88,8 @@ class Slurm(Launcher):
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
-                f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
+                f"SLURM_CLUSTERS is {clusters}"
+                "\ntip: name one cluster, so that the job is found again"
             )
         for line in batch_script.notes(os.environ):
             say_once(line)
@@ -237,8 +239,8 @@ def job_folder(parent: Path) -> Path:
     for pattern in SUBMITIT_PATTERNS:
         if pattern in str(folder):
             raise UsageError(
-                f"{parent}: submitit reads {pattern} in a path as a job's number; choose another "
-                "--logs-dir"
+                f"{parent}: submitit reads {pattern} in a path as a job's number"
+                "\ntip: choose another --logs-dir"
             )
     return folder
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from configs import console
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, is_hosts_file, text_problems
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
@@ -29,6 +30,8 @@ from launch.ssh import hosts, openssh, transfer
 from muster import extras, run_files
 from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError
+from muster.printable import counted
+from muster.terminal import TIP
 
 
 class Ssh(Launcher):
@@ -43,14 +46,18 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
         path = self._ssh.ssh_config
         if self._config.send is not None and shutil.which("rsync") is None:
-            yield "--send needs rsync, which this machine lacks; run: sudo apt-get install rsync"
+            yield (
+                "--send needs rsync, which this machine lacks\ntip: run: sudo apt-get install rsync"
+            )
         if path is not None and str(path) != "none":  # ssh's own word for no file
             yield from text_problems("--ssh-config", path)
 
     def probe(self) -> Facts:
         specs = self.specs()
         with Survey(openssh.transport(specs, self._ssh)) as survey:
+            console.update_status(f"connecting to {counted(len(specs), 'node')}")
             probes = self._ask(survey)
+            console.update_status(f"checking {counted(len(specs), 'node')}")
             chosen = self._choose(specs, probes)
             nodes = _facts(specs, survey.names_of(probes), probes, chosen.addresses)
             self._refuse_without_gpus(nodes)
@@ -92,7 +99,7 @@ class Ssh(Launcher):
         advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "put it there"
         for name, probe in zip(survey.names_of(probes), probes.values(), strict=True):
             if not probe.disks["data"].exists:
-                yield f"{name}: --data-dir {folder} is no folder there; {advice}"
+                yield f"{name}: --data-dir {folder} is no folder there{TIP}{advice}"
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
@@ -208,7 +215,9 @@ class Ssh(Launcher):
         if without := ", ".join(node.name for node in nodes if node.nproc.number == 0):
             is_flag = ONE_PER_GPU in (self._config.nproc_per_node or ())
             given = "--nproc-per-node gpu" if is_flag else "slots=gpu"
-            raise MusterError(f"{without}: {given}, but it shows no GPU; give a number of workers")
+            raise MusterError(
+                f"{without}: {given}, but it shows no GPU\ntip: give a number of workers"
+            )
 
     def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
         """The facts of each node; with --nodes 2:4, of the nodes that answer, if they are enough.

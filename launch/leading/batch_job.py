@@ -27,7 +27,7 @@ from launch.programs.command_line import SUBMISSION_SETTINGS, CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
 from launch.spec import LaunchSpec, size_of
-from muster.errors import MusterError, UsageError, refuse, run
+from muster.errors import MusterError, UsageError, print_problems, refuse, run
 from muster.worker.process import end_with_parent
 
 
@@ -38,7 +38,7 @@ def main() -> int:
         refuse_several(os.environ)  # srun slurm/multinode.sh
     of_scheduler = job_class(os.environ)
     if of_scheduler is None:
-        raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+        raise MusterError("not in a Slurm job\ntip: submit with: sbatch slurm/multinode.sh")
     current = of_scheduler.from_env(os.environ)
     notice = Notice(current.end_unix_s())  # from now on the notice can come
     run_job.refuse_too_many(current)
@@ -58,7 +58,7 @@ def _lead(
     try:
         code = lead(pool, spec, pool.probe())
     except MusterError as error:
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        print_problems(error.problems)
         code = error.exit_code
     run_job.requeue_if_useful(spec.run_dir, code, current, job)
     return code
@@ -133,8 +133,8 @@ def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
     wanted = len(launch.nproc(nodes=launch.most_nodes or current.num_nodes))
     if wanted != current.num_nodes:
         yield (
-            f"--nodes {wanted}, but the job has {current.num_nodes}; give it to sbatch, "
-            "before the script: sbatch --nodes 4 slurm/multinode.sh"
+            f"--nodes {wanted}, but the job has {current.num_nodes}"
+            "\ntip: give it to sbatch, before the script: sbatch --nodes 4 slurm/multinode.sh"
         )
 
 

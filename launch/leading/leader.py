@@ -112,8 +112,8 @@ def _refuse_running(run_dir: Path) -> None:
     state = run_state.state_of(run_dir)
     if not state.is_over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
-            f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
-            f"first: muster jobs cancel {run_dir.name}"
+            f"--overwrite would remove the files of {run_dir.name}, which is {state.word}"
+            f"\ntip: end it first: muster jobs cancel {run_dir.name}"
         )
 
 
@@ -236,7 +236,7 @@ def _print_end(
         if not spec.quiet and (note := run_record.each_ran_alone(spec.run_dir)):
             print(note, file=sys.stderr)
         if not spec.quiet:
-            run_record.print_report_command(spec.run_dir, [spec.run_dir])
+            run_record.print_done(spec.run_dir)
         return 0
     if text := report(failure, spec.run_dir, output_tail, attempt_number):
         print(printable(text), file=sys.stderr)
@@ -252,6 +252,7 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal_name(code - 128)
     end = End(Kind.SIGNAL, "", time.time(), signal=code - 128)
     _record(spec.run_dir, Failure(code, f"stopped by {name}", cause=end.kind.word, end=end))
+    print(run_record.folder_line(spec.run_dir), file=sys.stderr)
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 

@@ -81,8 +81,8 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
         own = tuple(address for address in every if not ipaddress.ip_address(address).is_loopback)
         if own and own in seen:
             raise MusterError(
-                f"{seen[own]} and {name} are the same machine ({', '.join(own)}); name it once, "
-                "with slots=2 for two workers"
+                f"{seen[own]} and {name} are the same machine ({', '.join(own)})"
+                "\ntip: name it once, with slots=2 for two workers"
             )
         seen[own] = name
 

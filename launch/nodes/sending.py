@@ -39,9 +39,12 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
     if path.is_dir():
         return
     if not path.exists():
-        yield f"--send {sending}: {sending.source} does not exist; name a folder"
+        yield f"--send {sending}: {sending.source} does not exist\ntip: name a folder"
     elif path.suffix not in ARCHIVES and ".tar." not in path.name:
-        yield f"--send {sending}: {sending.source} is not a folder; name the folder that it is in"
+        yield (
+            f"--send {sending}: {sending.source} is not a folder"
+            "\ntip: name the folder that it is in"
+        )
     else:
         archive = shlex.quote(str(path.absolute()))
         name = path.name.strip(".").partition(".")[0]
@@ -52,8 +55,9 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
         if path.suffix == ".zip":
             unpack = f"python3 -m zipfile -e {archive} {folder}"
         yield (
-            f"--send {sending}: {sending.source} is an archive, and only folders are sent; send "
-            "the unpacked folder, or have each node unpack the archive from a disk that it sees: "
+            f"--send {sending}: {sending.source} is an archive, and only folders are sent"
+            "\ntip: send the unpacked folder, or have each node unpack the archive from a disk "
+            "that it sees: "
             f"--prologue FILE, with this line in FILE: mkdir -p {folder} && {unpack} && export "
             f"MUSTER_DATA={folder}"
         )
@@ -199,7 +203,10 @@ class _Nodes:
         for index, text in sorted(errors.items()):
             line = f"{text}; the same command continues from what was sent"
             if index in answers and answers[index].value.full:
-                line = "No space left on device; the partial copy was removed; free some space, or "
+                line = (
+                    "No space left on device; the partial copy was removed"
+                    "\ntip: free some space, or "
+                )
                 line += "choose another disk"
             lines.append(f"{self.names[index]}: {places[index]}: {line}")
         return printable("\n".join(lines))
@@ -208,7 +215,7 @@ class _Nodes:
 def _refuse_changed(source: Path, entries: Sequence[tuple[str, int, int, str]]) -> None:
     if changed := sorted({*_entries(source)} ^ {*entries}):
         path = on_one_line(source / changed[0][0])
-        raise MusterError(f"--send: {path} was changed while it was sent; start the run again")
+        raise MusterError(f"--send: {path} was changed while it was sent\ntip: start the run again")
 
 
 def _entries(source: Path) -> list[tuple[str, int, int, str]]:
@@ -223,7 +230,8 @@ def _entries(source: Path) -> list[tuple[str, int, int, str]]:
         raise MusterError(f"--send {source}: {error.filename}: {error.strerror}") from None
     outside = [
         f"--send: {on_one_line(source / path)} is a symbolic link to {on_one_line(link)}, which is "
-        "absolute, or points outside the folder; put a copy in its place"
+        "absolute, or points outside the folder"
+        "\ntip: put a copy in its place"
         for path, _, _, link in entries
         if link and _is_outside(os.path.normpath(os.path.join(os.path.dirname(path), link)))  # noqa: PTH118, PTH120
     ]

@@ -42,6 +42,7 @@ from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.errors import MusterError
 from muster.printable import printable
 from muster.run_files import own_logs
+from muster.terminal import TIP
 
 # The first line is the size of the text that follows; the rest is for the probe.
 LOST_INPUT = "a part of its input is lost"
@@ -244,14 +245,14 @@ class Survey:
             failed = printable(self._failed[index][:FAILED_CHARACTERS])
             return f"{name}: its Python could not report on the node: {failed}"
         if index in self._odd:
-            return f"{name}: {NO_ANSWER}: {self._odd[index]}; {LOOK}"
+            return f"{name}: {NO_ANSWER}: {self._odd[index]}{TIP}{LOOK}"
         process, channel, errors = self._started_for(index)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(NODE_LEAVES_SURVEY_S if channel.ended else 0)
             lines = [*channel.noise, _begin_and_end_of(errors)]
             return printable(self.transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
-            return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
+            return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}{TIP}{LOOK}"
         return (
             f"{name}: no answer within {self._timeout_s:.0f} s; is it overloaded, or does "
             "the start-up file of its login shell, such as ~/.bashrc, wait for input?"
@@ -312,7 +313,7 @@ def local_transport(count: int) -> Transport:
     """The transport to nodes that are processes of this machine: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
-        return f"node{index}: python failed: {last_line(error_text)}; see above"
+        return f"node{index}: python failed: {last_line(error_text)}\ntip: see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]

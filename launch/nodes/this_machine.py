@@ -35,8 +35,8 @@ def free_port(ports: range = DEFAULT_PORTS) -> int:
         if is_free(port):
             return port
     raise MusterError(
-        f"no free port between {ports[0]} and {ports[-1]}; give --master-port, or another "
-        "--port-range"
+        f"no free port between {ports[0]} and {ports[-1]}"
+        "\ntip: give --master-port, or another --port-range"
     )
 
 

@@ -61,7 +61,7 @@ def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     index = words.index("--")
     if not any(words[index + 1 : index + 2]):
         raise UsageError(
-            "no program follows after --; name one, as in -- train.py, or leave out --"
+            "no program follows after --\ntip: name one, as in -- train.py, or leave out --"
         )
     return words[:index], words[index + 1 :]
 
@@ -139,7 +139,7 @@ class CommandLine(Settings):
         try:
             (self.own or ProgramConfig()).variables(os.environ)
         except UsageError as error:
-            return str(error).splitlines()
+            return error.problems
         return []
 
     def _absent_python(self, cwd: Path) -> Iterator[str]:
@@ -228,7 +228,8 @@ class CommandLine(Settings):
             for each in self.parsed.given:
                 if each.name == "program" and not self._repeats(each):
                     yield (
-                        f"{each.spelt} {each.text} and {program} are two programs; give one of them"
+                        f"{each.spelt} {each.text} and {program} are two programs"
+                        "\ntip: give one of them"
                     )
                 elif each.name in TRAINER_SETTINGS:  # in a file, too: the defaults differ
                     yield (
@@ -245,7 +246,10 @@ class CommandLine(Settings):
         else:  # a file of settings may serve the run and its bench
             for each in self.parsed.flags:
                 if each.name in setting_names(TrainConfig) - MEASUREMENT_SETTINGS:
-                    yield f"{each.spelt} is for training, not for --program {program}; leave it out"
+                    yield (
+                        f"{each.spelt} is for training, not for --program {program}"
+                        "\ntip: leave it out"
+                    )
 
 
 def training(parsed: Parsed) -> type[TrainConfig]:

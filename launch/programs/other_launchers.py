@@ -37,7 +37,8 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
         if (name := launcher_in(command)) is not None:
             yield (
                 f"{option}{name} starts workers, and so does Muster: each of Muster's workers "
-                f"would start a run of its own; leave it out and use {LAUNCHERS[name]}"
+                f"would start a run of its own"
+                f"\ntip: leave it out and use {LAUNCHERS[name]}"
             )
 
 
@@ -67,8 +68,9 @@ def refuse_several(env: Mapping[str, str]) -> None:
     for launcher, variable in _several(env):
         raise UsageError(
             f"{launcher} has started this command {env[variable]} times ({variable}), and each "
-            f"would start the whole run; leave out {launcher}: Muster starts the workers of all "
-            f"nodes. For a run in each task: env -u {variable} ..."
+            f"would start the whole run"
+            f"\ntip: leave out {launcher}: Muster starts the workers of all nodes. For a run in "
+            f"each task: env -u {variable} ..."
         )
 
 

@@ -18,6 +18,7 @@ from launch.spec import LaunchSpec, Program
 from muster import entry_points
 from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import UsageError, refuse
+from muster.terminal import TIP
 
 # Slow imports of the trainer, for --workers preload. transformers takes longer than torch, and some
 # tasks do not need it.
@@ -74,7 +75,8 @@ class OwnProgram:
         if local is not None and nodes is not None and nodes.least < nodes.most:
             raise UsageError(
                 f"--local-batch-size {local} on --nodes {nodes}: with fewer nodes the run would go "
-                "on with another batch; give --batch-size"
+                "on with another batch"
+                "\ntip: give --batch-size"
             )
 
     def check_plugins(
@@ -189,7 +191,7 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
             places[0].is_relative_to(folder) for folder in folders
         )
         if is_known and not any(place.exists() for place in places):
-            yield f"{flag(name)} {value} does not exist; {advice}"
+            yield f"{flag(name)} {value} does not exist{TIP}{advice}"
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

@@ -48,8 +48,8 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
     logs = _logs_of(run_dir)
     if logs.resolve() == project.resolve():
         raise UsageError(
-            f"--logs-dir {logs} is the project itself, which is copied for each run; give a folder "
-            f"of its own, such as {logs / 'logs'}, or --no-snapshot"
+            f"--logs-dir {logs} is the project itself, which is copied for each run"
+            f"\ntip: give a folder of its own, such as {logs / 'logs'}, or --no-snapshot"
         )
     if project.is_relative_to(logs):  # a folder around the project is not part of it
         logs = run_dir
@@ -190,8 +190,8 @@ def _copy(source: Path, target: Path) -> int | None:
             return None
         if not os.access(source, os.R_OK):
             raise UsageError(
-                f"{source} cannot be read: {error.strerror}; make it readable, name it in "
-                ".gitignore, or give --no-snapshot"
+                f"{source} cannot be read: {error.strerror}"
+                "\ntip: make it readable, name it in .gitignore, or give --no-snapshot"
             ) from error
         raise
     return target.stat().st_size

@@ -18,6 +18,7 @@ from launch.starters.base import starter_of
 from muster.errors import UsageError, is_denied
 from muster.ownership import owner_is_foreign
 from muster.run_files import project_of
+from muster.terminal import TIP
 
 # The question to a Python whether it finds a package; the current folder is taken off its path.
 FINDS = """
@@ -102,7 +103,7 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
         if python and is_denied(python):  # as after `su`
             names = [name for name in ACTIVE_VARIABLES if environment.env.get(name) == folder]
             unset = f"unset {names[0]}, or " if names else ""
-            raise UsageError(f"{python}: permission denied; {unset}name a Python with --python")
+            raise UsageError(f"{python}: permission denied{TIP}{unset}name a Python with --python")
         if not python or not Path(python).exists():
             continue
         # anybody may have put an environment in a folder such as /tmp
@@ -143,7 +144,7 @@ def absent(
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
         why = "permission denied" if is_denied(path) else "no such program, or it may not be run"
-        yield f"--python {python}: {why}; leave it out for {otherwise}"
+        yield f"--python {python}: {why}\ntip: leave it out for {otherwise}"
 
 
 def note_other(typed_python: str, chosen: str) -> None:
@@ -185,7 +186,7 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
         return
     home = environment.env.get("PYTHONHOME")
     if home and not _succeeds(python, ("",), environment.cwd, environment.settings):
-        yield f"{python} does not start with PYTHONHOME={home}; unset it"
+        yield f"{python} does not start with PYTHONHOME={home}\ntip: unset it"
         return
     here = workers_environment(environment.cwd, environment.env, os.environ, is_over_ssh=False)
     if environment.is_over_ssh and "PYTHONPATH" in os.environ and has(python, needed, here):
@@ -195,8 +196,8 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
         )
         return
     yield (
-        f"{python} has no {needed}, which --workers {workers} needs; name another with "
-        "--python, or use --workers manual"
+        f"{python} has no {needed}, which --workers {workers} needs"
+        "\ntip: name another with --python, or use --workers manual"
     )
 
 

@@ -35,7 +35,7 @@ def without_python(
     problems = []
     if python is not None and os.path.normpath(python) != os.path.normpath(named):
         problems.append(
-            f"--python {python}, and {named} in front of {first}, are two; type "
-            f"--python {shlex.quote(named)} -- {shlex.join(program)}"
+            f"--python {python}, and {named} in front of {first}, are two"
+            f"\ntip: type --python {shlex.quote(named)} -- {shlex.join(program)}"
         )
     return program, python or named, problems

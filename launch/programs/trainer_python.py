@@ -30,7 +30,7 @@ def problems(python: str, needed: Collection[str]) -> Iterator[str]:
     packages |= {name: extras.MODULES.get(name, name) for name in AGENT_PACKAGES}
     missing = _missing_modules(python, tuple(packages.values()))
     if isinstance(missing, str):
-        yield f"{missing}; name another Python with --python"
+        yield f"{missing}\ntip: name another Python with --python"
     elif {name for name in packages if packages[name] in missing} & {*ALWAYS, *needed}:
         names = [name for name in packages if packages[name] in missing]
         yield extras.lacking(extras.TRAINER, names, python)

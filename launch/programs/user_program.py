@@ -280,8 +280,8 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
         and not python_choice.has(python, "cloudpickle", environment)
     ):
         yield (
-            f"{python} has no cloudpickle, by which a function is sent; install it there, or name "
-            "another Python with python="
+            f"{python} has no cloudpickle, by which a function is sent"
+            "\ntip: install it there, or name another Python with python="
         )
     elif words[0].endswith(".py") or (_is_application(words[0], cwd) and (cwd / words[0]).is_dir()):
         name = os.path.join(words[0], MAIN) if (cwd / words[0]).is_dir() else words[0]  # noqa: PTH118 (as typed)
@@ -311,7 +311,7 @@ def _similar(path: Path) -> str:
     except OSError:
         return ""
     similar = closest(path.name, {*scripts} - {path.name})
-    return f"; did you mean {similar}?" if similar else ""
+    return f"\ntip: did you mean {similar}?" if similar else ""
 
 
 def _why_not(word: str, cwd: Path) -> str:

@@ -29,7 +29,7 @@ from launch.ends import (
 from launch.nodes.messages import Frame
 from launch.runs import last_output
 from launch.runs.end_facts import EndFacts, ends_on_disk, stacks_seen
-from launch.runs.run_record import end_record, output_lines
+from launch.runs.run_record import end_record, folder_line, output_lines
 from muster.errors import STOPPED, is_full
 from muster.run_files import (
     AGENT_ERRORS,
@@ -52,6 +52,7 @@ C10D = "torch/distributed/distributed_c10d.py"  # the file of torch's collective
 NO_NCCL = "Distributed package doesn't have NCCL built in"
 TRACED = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$', re.M)
 RANK = re.compile(r"\brank (\d+) on ")
+CAUSE_LINES = 10  # the rank's output has all of a longer traceback
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
 BRIEF = 300  # how many characters of an exception's text are in `Failure.brief`
 FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
@@ -172,7 +173,7 @@ def report(
     """
     printed = set(last_output.lines_of(output_tail))
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
-    cause = [*failure.context, failure.text]
+    cause = [*failure.context, _shortened(failure.text)]
     if printed.issuperset(text):
         if failure.rank is None and not failure.context:
             return ""
@@ -181,7 +182,16 @@ def report(
             cause[-1:] = [failure.brief]
     output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
     place = output_lines(run_dir, failure.rank, output, attempt_number)
-    return "\n".join([f"run folder: {run_dir}", *cause, *place])
+    return "\n".join([folder_line(run_dir), *cause, *place])
+
+
+def _shortened(text: str) -> str:
+    """The text; if it is long, its first line and its last ones."""
+    lines = text.splitlines()
+    left_out = len(lines) - CAUSE_LINES + 1
+    if left_out <= 1:
+        return text
+    return "\n".join([lines[0], f"  ... ({left_out} lines)", *lines[left_out + 1 :]])
 
 
 def _stopped_in_order(facts: EndFacts, cause: End) -> Failure | None:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from configs import console
 from launch.deadlines import BAR_PRINTED_EVERY_S, NEW_LOGS_LISTED_EVERY_S, REQUESTS_READ_EVERY_S
 from launch.nodes.messages import REFUSED, QuestionId
 from launch.runs.run_record import changed_at_ns
@@ -28,7 +29,7 @@ from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
 from muster.run_files import ANSWER, ERRORS, OUTPUT, RANK_END, REQUESTS, RunFile
 from muster.worker.lost_peer import CONSEQUENCE
-from muster.writing import open_plain
+from muster.writing import open_plain, tail
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
@@ -38,6 +39,9 @@ CONSEQUENCE_MARK = CONSEQUENCE.encode()
 TRACEBACK = b"Traceback (most recent call last):"
 TORCHS_PREFIX = re.compile(rb"^\[rank\d+\]: ?")  # in front of each line of a traceback
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE_MARK), re.MULTILINE)
+# As tqdm draws it, and rich: in a file it is of no use, as are colors.
+PROGRESS_BAR = re.compile(rb"\d%\|.*\| *\d+/\d+ \[|\d+it \[\d\d:\d\d|\xe2\x94\x81{8}")
+ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(CONSEQUENCE_MARK))  # in the bar's line
 
 
@@ -61,11 +65,13 @@ class Follower:
 
     Without `prefixes` only rank 0 is shown, unchanged; with them every rank, line by line, each
     after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
-    All else that a program prints is passed on as it is, also colours and other escapes.
+    All else that a program prints is passed on as it is, also colours and other escapes; with
+    prefixes, a file or a pipe gets no progress bars and no escapes.
     Files and ranks may appear at any time, and be replaced. `consequences`: what a worker prints
     because it lost another one is shown, too; without it, the user sees the cause only. With
     prefixes, the traceback with which a worker ended counts as such: whoever leads or follows the
-    run prints that of the cause last. `as_json`: each line becomes a document.
+    run prints that of the cause last. `as_json`: each line becomes a document. `tail`: so many
+    lines at the end of each file that is there at the beginning, in place of all.
     """
 
     def __init__(
@@ -76,11 +82,13 @@ class Follower:
         only: int | None = None,
         consequences: bool = False,
         as_json: bool = False,
+        tail: int | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._prefixes = prefixes
         self._consequences = consequences
         self._as_json = as_json
+        self._last_lines = tail  # of each file that is there already; None: all
         self._only = only if only is not None or prefixes else 0
         self._files: dict[tuple[bool, int], _File] = {}  # all of stdout by rank, then of stderr
         self._changed_ns = 0  # when the folder last changed
@@ -121,7 +129,11 @@ class Follower:
         for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
             for rank, path in self._present(kind).items():
                 key = (stream == "stderr", rank)
-                self._files.setdefault(key, _File(path, rank, stream))
+                if key not in self._files:
+                    self._files[key] = _File(path, rank, stream)
+                    if self._last_lines is not None:
+                        _skip_to_last_lines(self._files[key], self._last_lines)
+        self._last_lines = None  # files that appear later are shown as a whole
 
     def _present(self, kind: RunFile) -> dict[int, Path]:
         """The files of this kind that are to be shown, by rank."""
@@ -152,6 +164,7 @@ class Follower:
         return not self._waiting
 
     def _write(self, stream: BinaryIO, what: bytes | memoryview) -> None:
+        console.end_status()
         try:
             stream.write(what)
             while not _flushed(stream):
@@ -172,6 +185,8 @@ class Follower:
         node = self.nodes.get(file.rank, "node?")
         prefix = f"{on_one_line(node)}.{file.rank}| ".encode()
         lines = _lines(file, new)
+        if not (self._as_json or getattr(sys, file.stream).isatty()):
+            lines = (ESCAPE.sub(b"", line) for line in lines if not PROGRESS_BAR.search(line))
         if not self._consequences:
             lines = (
                 line.partition(CONSEQUENCE_MARK)[0]
@@ -260,6 +275,16 @@ def _lines(file: _File, new: bytes) -> Iterator[bytes]:
         yield unfinished.strip(b"\r")
         unfinished = b""
     file.unfinished = unfinished
+
+
+def _skip_to_last_lines(file: _File, count: int) -> None:
+    """Show only the last lines of a file, and what is appended to it."""
+    end = tail(file.path, READ_BYTES)
+    last = b"".join(end.splitlines(keepends=True)[-count:] if count else [])
+    with suppress(OSError):
+        state = file.path.stat()
+        file.inode = state.st_ino
+        file.offset = max(state.st_size - len(last), 0)
 
 
 def _drawn_last(line: bytes) -> bytes | None:

@@ -31,7 +31,7 @@ from muster.errors import (
     lost_reader,
     name_of,
 )
-from muster.printable import on_one_line, printable, signal_name
+from muster.printable import counted, duration, on_one_line, printable, signal_name
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -185,18 +185,53 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     sys.stdout.flush()
 
 
+def size_and_time(run_dir: Path) -> str:
+    """A run's workers, and its time so far: `2 workers on 2 nodes, 3 min`; "" if not known."""
+    ranks = nodes_of_ranks(run_dir)
+    if not ranks or not run_files.CONFIG.path(run_dir).exists():
+        return ""
+    workers = f"{counted(len(ranks), 'worker')} on {counted(len({*ranks.values()}), 'node')}"
+    return f"{workers}, {duration(time.time() - started_unix_s(run_dir))}"
+
+
+def folder_line(run_dir: Path) -> str:
+    """Where to look after a failure: `run folder: logs/a (2 workers on 2 nodes, 3 min)`."""
+    about = size_and_time(run_dir)
+    return f"run folder: {run_dir}{f' ({about})' if about else ''}"
+
+
+def started_unix_s(run_dir: Path) -> float:
+    """When the run was started, or submitted."""
+    return changed_at_ns(run_files.CONFIG.path(run_dir)) / 1e9
+
+
+def print_done(run_dir: Path) -> None:
+    """Print how large the run was, how long it took, and the command that shows more of it."""
+    if json_output.has_begun():
+        return
+    look = _report_command(run_dir, [run_dir]) or f"muster jobs logs {run_dir.name}"
+    about = size_and_time(run_dir)
+    print(f"done: {about}: {look}" if about else f"done: {look}", file=sys.stderr, flush=True)
+
+
 def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
     """Print the command that makes a report of the records in `folder`, if one of the runs has any.
 
     Before it comes what a report needs. It works from any folder. With --json nothing is printed.
     """
-    if json_output.has_begun() or not any(run_files.METRICS.find(run_dir) for run_dir in run_dirs):
-        return
+    if not json_output.has_begun() and (command := _report_command(folder, run_dirs)):
+        print(command, flush=True)
+
+
+def _report_command(folder: Path, run_dirs: Iterable[Path]) -> str:
+    """See `print_report_command`; "" if the runs have no records."""
+    if not any(run_files.METRICS.find(run_dir) for run_dir in run_dirs):
+        return ""
     from muster import extras  # imported here: most who read or write records do not need it
 
     for problem in extras.problems(extras.REPORT):
         print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
-    print(on_one_line(to_type("report", str(folder.absolute()))), flush=True)
+    return on_one_line(to_type("report", str(folder.absolute())))
 
 
 def output_lines(

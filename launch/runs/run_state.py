@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from configs import plugins
+from configs import console, plugins
 from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S, JOB_WATCHED_EVERY_S
 from launch.ends import state_word
 from launch.runs import run_record
@@ -24,6 +24,11 @@ from muster.errors import STOPPED, MusterError
 from muster.printable import on_one_line
 from muster.status import Status
 
+# What a submitted run waits for, by its state; a reason may follow.
+WAITS_FOR = {
+    "pending": "waiting in the queue",
+    "running": "workers import and load, no output yet",
+}
 CANCELLED = 128 + signal.SIGTERM
 
 Record: TypeAlias = Mapping[str, Any]
@@ -65,7 +70,8 @@ class LeaderWatcher:
         leader = _leader(job)
         if leader is None:
             raise MusterError(
-                f"{run_dir.name} is led by process {job['pid']} on {job['host']}; cancel it there"
+                f"{run_dir.name} is led by process {job['pid']} on {job['host']}"
+                "\ntip: cancel it there"
             )
         leader.send_signal(signal.SIGTERM)
 
@@ -167,6 +173,8 @@ class Submission:
                 printed = state.word
                 job_id = job["job_id"]
                 print(f"job {job_id}: {on_one_line(_text(state, job_id))}", flush=True)
+                waits_for = WAITS_FOR.get(state.word, f"job {job['job_id']}: {state.word}")
+                console.update_status(on_one_line(f"{waits_for} {state.detail.partition('; ')[2]}"))
             follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
             follower.poll()
             # the record of the end may arrive here after the scheduler's answer

@@ -17,6 +17,7 @@ from launch.slurm.controller import PartitionNode, scrubbed
 from launch.spec import RUN_MODULE, Facts
 from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError, is_denied, refuse
+from muster.terminal import TIP
 
 DAY_MIN = 24 * 60
 NO_LIMIT = ("infinite", "UNLIMITED", "INFINITE")
@@ -152,7 +153,7 @@ def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
         controller.name(env, SLURM_ANSWERS_S)
     except controller.Silent as error:
         hint = "try again later, or train on this machine with --launcher local"
-        raise controller.Silent(f"{error}; {hint}") from None
+        raise controller.Silent(f"{error}{TIP}{hint}") from None
 
 
 def _given(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:

@@ -119,8 +119,9 @@ def refuse_missing(tool: str) -> None:
 
 def _missing(tool: str) -> str:
     return (
-        f"--launcher slurm, but there is no {tool} here; run this on a login node of the cluster, "
-        "or from here with --login me@cluster; --hosts is for machines without Slurm"
+        f"--launcher slurm, but there is no {tool} here"
+        "\ntip: run this on a login node of the cluster, or from here with --login me@cluster; "
+        "--hosts is for machines without Slurm"
     )
 
 

@@ -24,6 +24,7 @@ from launch.slurm.controller import UNKNOWN, WAITING_STATES, job_state, scrubbed
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.printable import signal_name
+from muster.terminal import TIP, in_one_line
 from muster.tool_environment import require
 from muster.writing import tail
 
@@ -101,8 +102,8 @@ class CurrentJob(SchedulerJob):
         if self.components > 1:
             yield (
                 f"the job has {self.components} components, but a run has the nodes of the first "
-                "alone: the others would be idle; submit one job of all nodes, without ':' or "
-                "#SBATCH hetjob"
+                "alone: the others would be idle"
+                "\ntip: submit one job of all nodes, without ':' or #SBATCH hetjob"
             )
 
     def command(self, hosts: Sequence[str], argv: Sequence[str], step: str) -> list[str]:
@@ -123,14 +124,14 @@ class CurrentJob(SchedulerJob):
         if code is not None and code < 0:
             print(f"note: srun was killed by {signal_name(-code)}", file=sys.stderr)
             return {*range(count)}
-        lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
+        lines = in_one_line(tail(log, LOG_BYTES).decode(errors="replace")).splitlines()
         of_srun = [line for line in lines if line.startswith("srun: error: ")]
         killed = [match[1] for line in of_srun if (match := KILLED.match(line))]
         if len(killed) == len(of_srun) and (killed or code is None):
             return {task for text in killed for task in _numbers(text)}
         agents = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
         errors = [line.removeprefix("srun: ").removeprefix("error: ") for line in agents or of_srun]
-        raise MusterError("\n".join(errors) or f"srun ended with exit code {code}; see {log}")
+        raise MusterError("\n".join(errors) or f"srun ended with exit code {code}\ntip: see {log}")
 
     def silent_nodes(self, hosts: Sequence[str]) -> list[str]:
         return node_health.silent_nodes(hosts, self.env)
@@ -214,17 +215,17 @@ class CurrentJob(SchedulerJob):
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             verb = "is" if len(given) == 1 else "are"
-            yield f"{flags} {verb} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
+            yield f"{flags} {verb} for a new job, but {here}, which has its own{TIP}{QUEUE_INSTEAD}"
         wanted = len(launch.nproc(nodes=launch.most_nodes or self.num_nodes))
         if wanted > self.num_nodes:
             yield (
-                f"--nodes {wanted}, but {here}, which has {self.num_nodes}; take fewer, or "
-                f"{QUEUE_INSTEAD}"
+                f"--nodes {wanted}, but {here}, which has {self.num_nodes}"
+                f"\ntip: take fewer, or {QUEUE_INSTEAD}"
             )
         if self.components > 1:
             yield (
                 f"{here}, which has {self.components} components, but a run has the nodes of the "
-                f"first alone; {QUEUE_INSTEAD}"
+                f"first alone{TIP}{QUEUE_INSTEAD}"
             )
 
 
@@ -266,7 +267,7 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
     if nodelist is None or nodelist[1] == "(null)" or state.name in WAITING_STATES:
         raise MusterError(
             f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
-            f"{state.reason}; {QUEUE_INSTEAD}"
+            f"{state.reason}{TIP}{QUEUE_INSTEAD}"
         )
     gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", result.stdout)
     job = CurrentJob.from_env(env)

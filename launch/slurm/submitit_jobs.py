@@ -93,7 +93,7 @@ def job_number(output: str) -> str:
     match = SUBMITTED.search(output)
     if match is None:
         last_line = (output.strip().splitlines() or ["no message"])[-1]
-        raise MusterError(f"sbatch printed no job's number, but: {last_line}; see squeue")
+        raise MusterError(f"sbatch printed no job's number, but: {last_line}\ntip: see squeue")
     return match[1]
 
 

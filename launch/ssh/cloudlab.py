@@ -6,6 +6,7 @@ from configs.settings.launch import WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh.host_validation import parse_port, parse_word, quoted, valid_nodes
 from muster.errors import UsageError, refuse
+from muster.terminal import TIP
 
 DISK = "emulab-blockstore"  # a network disk, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"
@@ -35,17 +36,17 @@ def read_manifest(
     member = user or (me if me and me in members else "")
     if not member and len(members) > 1:
         raise UsageError(
-            f"{where}: several people can log in: {', '.join(members)}; choose with --user"
+            f"{where}: several people can log in: {', '.join(members)}\ntip: choose with --user"
         )
     member = member or "".join(members)
     refuse(
-        f"{place}: {quoted(member)} cannot log in, only {', '.join(sorted(logins))} can; choose "
-        "with --user"
+        f"{place}: {quoted(member)} cannot log in, only {', '.join(sorted(logins))} can"
+        "\ntip: choose with --user"
         for place, logins in nodes
         if member not in logins
     )
     chosen = [(place, logins[member]) for place, logins in nodes]
-    return valid_nodes(chosen, [], f"{where}: no nodes; {ASK}")
+    return valid_nodes(chosen, [], f"{where}: no nodes{TIP}{ASK}")
 
 
 def _root(text: str, where: str) -> ET.Element:
@@ -57,11 +58,11 @@ def _root(text: str, where: str) -> ET.Element:
     try:
         root = ET.fromstring(text.strip())  # nothing may stand before an XML declaration
     except (ET.ParseError, ValueError) as error:
-        raise UsageError(f"{where}: not XML: {error}; {ASK}") from None
+        raise UsageError(f"{where}: not XML: {error}{TIP}{ASK}") from None
     # the name without its namespace, since several namespaces are in use
     kind = f"{root.tag.rpartition('}')[2]} of type {root.get('type')}"
     if kind not in ("rspec of type manifest", "rspec of type request"):  # CloudLab writes both
-        raise UsageError(f"{where}: {quoted(kind)}, not an rspec of type manifest; {ASK}")
+        raise UsageError(f"{where}: {quoted(kind)}, not an rspec of type manifest{TIP}{ASK}")
     return root
 
 
@@ -82,5 +83,5 @@ def _logins(element: ET.Element, slots: WorkersPerNode, where: str, problems: li
         except ValueError as error:
             problems.append(f"{where}: {error}")
     if not members:
-        problems.append(f"{where}: nobody can log in there; {ASK}")
+        problems.append(f"{where}: nobody can log in there{TIP}{ASK}")
     return logins

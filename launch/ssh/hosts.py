@@ -21,6 +21,7 @@ from launch.ssh.host_validation import (
     valid_nodes,
 )
 from muster.errors import UsageError
+from muster.terminal import TIP
 
 LINE_OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
@@ -52,12 +53,13 @@ def read_hosts(
     except (OSError, ValueError) as error:  # a NUL in its name, say
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--hosts {quoted(str(path))}: {why}; give a file that can be read, or names of hosts"
+            f"--hosts {quoted(str(path))}: {why}"
+            "\ntip: give a file that can be read, or names of hosts"
         ) from None
     if text.lstrip().startswith("<"):
         return cloudlab.read_manifest(text, default_slots, str(path), user=user, me=me)
     lines = {f"{path}:{n}": line.partition("#")[0] for n, line in enumerate(text.split("\n"), 1)}
-    return _read(lines, NodeSpec("", default_slots, user), f"{path}: no hosts; {EXAMPLE}")
+    return _read(lines, NodeSpec("", default_slots, user), f"{path}: no hosts{TIP}{EXAMPLE}")
 
 
 def parse_hosts(
@@ -68,7 +70,7 @@ def parse_hosts(
     Raises:
         UsageError: something in `words` is wrong; one line for each problem.
     """
-    no_nodes = f"{where}: no hosts; write them as in user@node[0-3]:22,user@other"
+    no_nodes = f"{where}: no hosts\ntip: write them as in user@node[0-3]:22,user@other"
     defaults = NodeSpec("", default_slots, user)
     return _read({where: ",".join(words)}, defaults, no_nodes)
 
@@ -95,7 +97,7 @@ def _nodes(words: Sequence[str], defaults: NodeSpec) -> list[NodeSpec]:
     template = _with_options(words[1:], defaults)
     nodes = [_node(login, template) for term in _terms(hosts) for login in _logins(term)]
     if template.address and len(nodes) > 1:
-        raise ValueError(f"one address, but {quoted(hosts)} is several nodes; split the line")
+        raise ValueError(f"one address, but {quoted(hosts)} is several nodes\ntip: split the line")
     return nodes
 
 
@@ -108,18 +110,18 @@ def _with_options(words: Sequence[str], node: NodeSpec) -> NodeSpec:
             if not slots:
                 raise ValueError(f"{quoted(option)} starts no workers; for workers: slots=4")
             if not SLOTS.fullmatch(value):
-                raise ValueError(f"{name} is {quoted(value)}; give a number from 1 to 9999")
+                raise ValueError(f"{name} is {quoted(value)}\ntip: give a number from 1 to 9999")
             if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
-                raise ValueError(f"slots={own} is more than {option}; give a smaller number")
+                raise ValueError(f"slots={own} is more than {option}\ntip: give a smaller number")
         elif not equals or name not in LINE_OPTIONS:
             names = " and ".join(LINE_OPTIONS)
-            raise ValueError(f"{quoted(option)} is no option, as {names} are; {EXAMPLE}")
+            raise ValueError(f"{quoted(option)} is no option, as {names} are{TIP}{EXAMPLE}")
         elif name == "address":
             node = replace(node, address=str(parse_address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):
             node = replace(node, nproc=WorkersPerNode.parse(value))
         else:
-            raise ValueError(f"slots is {quoted(value)}; give a number from 1 to 9999, or gpu")
+            raise ValueError(f"slots is {quoted(value)}\ntip: give a number from 1 to 9999, or gpu")
     return node
 
 
@@ -135,10 +137,10 @@ def _logins(term: str) -> list[str]:
     if IPV6.fullmatch(term):
         return [term]
     if len(term) > MAX_CHARACTERS:
-        raise ValueError(f"{quoted(term)} is too long for a host; {EXAMPLE}")
+        raise ValueError(f"{quoted(term)} is too long for a host{TIP}{EXAMPLE}")
     parts = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
     if any("[" in literal or "]" in literal for literal in parts[::2]):
-        raise ValueError(f"brackets do not match in {quoted(term)}; {RANGES}")
+        raise ValueError(f"brackets do not match in {quoted(term)}{TIP}{RANGES}")
     choices = [
         [part]
         if index % 2 == 0
@@ -172,7 +174,7 @@ def _node(login: str, template: NodeSpec) -> NodeSpec:
 
 
 def _too_many(term: str) -> ValueError:
-    return ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
+    return ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes\ntip: give fewer")
 
 
 def _numbers(item: str, term: str) -> Iterator[str]:
@@ -185,4 +187,4 @@ def _numbers(item: str, term: str) -> Iterator[str]:
     try:
         return iter([*RangeSet(item if match else "").striter()])
     except RangeSetParseError:  # not a range, or its ends are padded to different lengths
-        raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None
+        raise ValueError(f"bad range {quoted(item)} in {quoted(term)}{TIP}{RANGES}") from None

@@ -62,6 +62,8 @@ if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
 fi
 ((${#packages[@]})) || packages=(--editable ".[trainer,report]")
 say "installing packages, which can take some minutes"
-"${pip[@]}" install --use-pep517 --constraint constraints.txt "${packages[@]}"
+"${pip[@]}" --verbose install --use-pep517 --constraint constraints.txt "${packages[@]}" |
+    sed -n 's/^Successfully installed /installed /p' |
+    while read -r installed; do say "$installed"; done
 echo "$lock" >"$stamp"
 say "ready"

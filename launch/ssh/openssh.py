@@ -32,6 +32,7 @@ from launch.nodes.survey import (
 from launch.spec import NodeSpec
 from launch.ssh import connect
 from muster.printable import signal_name
+from muster.terminal import TIP
 from muster.tool_environment import environment_for, require
 
 AT_ONCE = 16
@@ -78,10 +79,16 @@ RSYNC_NOT_FOUND = re.compile(
 )
 # Words of OpenSSH's messages, what they mean, and what to do.
 EXPLANATIONS = (
-    ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
+    (
+        "Could not resolve hostname",
+        "its name does not resolve\ntip: correct it, or give its address",
+    ),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED_KEY),
     ("Host key verification failed", "its host key is not known; " + KEY_HINT),
-    ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
+    (
+        "Permission denied",
+        "it does not let you in\ntip: load your key with ssh-add, or name the user",
+    ),
     ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
     ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
     ("Connection timed out", "no answer; is it up, or does a firewall block it?"),
@@ -102,16 +109,18 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
     def explain_end(index: int, code: int, error_text: str) -> str:
         name = nodes[index].name
         if LOST_INPUT in error_text:
-            return f"{name}: {START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}"
+            return f"{name}: {START_UP} reads the input that is meant for Muster{TIP}{ONLY_BY_HAND}"
         if code == NOT_CONNECTED:
             return explain(nodes[index], error_text)
         if code < 0 or code - 128 in set(signal.Signals):  # see connect.py
             killed = signal_name(abs(code) % 128)
             return f"{name}: {CONNECTION_BROKE}: ssh, or the Python there, was killed by {killed}"
         if NO_LOGIN in error_text:
-            return f"{name}: permission denied: this account cannot log in; name another user"
+            return f"{name}: permission denied: this account cannot log in\ntip: name another user"
         if "python3" in error_text and "not found" in error_text:
-            return f"{name}: has no python3; run there: sudo apt-get install python3 python3-venv"
+            return (
+                f"{name}: has no python3\ntip: run there: sudo apt-get install python3 python3-venv"
+            )
         return f"{name}: its Python could not report on the node: {last_line(error_text)}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # each node needs one `ssh -G`
@@ -195,7 +204,7 @@ def rsync_problem(error_text: str) -> str | None:
     if RSYNC_NOT_FOUND.search(error_text):
         return NO_RSYNC
     if "is your shell clean?" in error_text:
-        return f"{START_UP} prints something, which rsync takes for its answer; {ONLY_BY_HAND}"
+        return f"{START_UP} prints something, which rsync takes for its answer{TIP}{ONLY_BY_HAND}"
     return None
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
+from configs import console
 from configs.settings.launch import Sending
 from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
@@ -159,6 +160,7 @@ def make_environments(
     apart = send_checkout(nodes, config)
     shared = [] if IS_INSTALLED else [node for node in nodes if node.shared]
     owners = [*shared[:1], *apart]
+    console.start_status(f"installing packages on {listed([node.name for node in owners])}")
     with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
         errors = pool.map(lambda node: _make_environment(node, config, packages), owners)
         fail([error for error in errors if error])
@@ -230,8 +232,9 @@ def _objection(node: NodeFacts, claim: Claim) -> str:
     mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
     return (
         f"{node.name}: {folder} holds {', '.join(names[:LISTED])}{more}, which Muster did not send "
-        "there, and to send the code would overwrite and delete files; name an empty or a new "
-        "folder with --remote-dir, or, if all of it may go (a copy that an earlier version sent): "
+        "there, and to send the code would overwrite and delete files"
+        "\ntip: name an empty or a new folder with --remote-dir, or, if all of it may go (a copy "
+        "that an earlier version sent): "
         f"{openssh.login_command(node.spec)} {mark}"
     )
 

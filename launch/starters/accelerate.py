@@ -23,7 +23,8 @@ class Accelerate(Starter):
         if len(set(counts)) > 1 or facts.world_size is None:
             raise UsageError(
                 f"--workers accelerate starts equally many workers on each node, but here they are "
-                f"{', '.join(map(str, counts))}; use --workers torchrun"
+                f"{', '.join(map(str, counts))}"
+                "\ntip: use --workers torchrun"
             )
         node = facts.nodes[node_rank]
         world_size = facts.world_size

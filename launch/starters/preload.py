@@ -196,12 +196,14 @@ class Preload(Starter):
         if program.wrap:
             yield (
                 f"--workers preload forks the workers, and --wrap {program.wrap[0]} starts each by "
-                "a command; use --workers torchrun"
+                "a command"
+                "\ntip: use --workers torchrun"
             )
         if program.argv[0] == "--exec":
             yield (
                 f"--workers preload imports for Python programs, and {program.argv[1]} is another "
-                "command; use --workers torchrun or manual"
+                "command"
+                "\ntip: use --workers torchrun or manual"
             )
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:

@@ -30,12 +30,14 @@ def suits(sweep: Sweep, at_once: int) -> bool:
         if at_once > 1:
             raise UsageError(
                 f"--at-once {at_once}, but this is inside a Slurm job, whose nodes one run takes "
-                "at a time; leave it out, or call it on a login node"
+                "at a time"
+                "\ntip: leave it out, or call it on a login node"
             )
         return False
     refuse(
         f"{cell.id}: asks for another launch than {sweep.cells[0].id}, but all tasks of a job "
-        "array ask for the same; leave nodes and the like out of the values"
+        "array ask for the same"
+        "\ntip: leave nodes and the like out of the values"
         for cell in sweep.cells
         if (cell.parsed.launch, cell.parsed.slurm) != (first.launch, first.slurm)
     )
@@ -80,7 +82,7 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
         facts = launcher.probe()
         most = launcher.most_in_array()
     except MusterError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError("\n".join(error.problems)) from None
     if len(cells) > most:
         raise UsageError(
             f"{len(cells)} runs, but this cluster allows {most} in a job array (MaxArraySize); "

@@ -28,6 +28,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS, without_advice
 from muster.records import fits
+from muster.terminal import TIP
 from muster.worker.process import end_with_parent
 from muster.writing import read_json, tail, write_text
 
@@ -144,7 +145,8 @@ def _last_record(file: Path) -> dict[str, Any]:
     record = read_json(file) or {}
     if not isinstance(record.get("cells"), list) and file.exists():
         raise UsageError(
-            f"{file} cannot be read, so nobody knows what is done; remove it, and all runs again"
+            f"{file} cannot be read, so nobody knows what is done"
+            "\ntip: remove it, and all runs again"
         )
     return record
 
@@ -181,11 +183,14 @@ def sweep_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"this sweep is running already: {folder}; see muster jobs list, or give this one "
-                "another --name"
+                f"this sweep is running already: {folder}"
+                "\ntip: see muster jobs list, or give this one another --name"
             ) from None
         except OSError as error:  # for example Lustre mounted without flock
-            note = f"note: {folder} cannot be locked ({error.strerror}); start this sweep once only"
+            note = (
+                f"note: {folder} cannot be locked ({error.strerror})"
+                "\ntip: start this sweep once only"
+            )
             print(note, file=sys.stderr)
         yield
 
@@ -216,7 +221,8 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         if launch.master_port is not None and at_once > 1:
             raise UsageError(
                 f"--master-port {launch.master_port} is one port, but --at-once {at_once} "
-                "runs meet on this machine; leave it out"
+                "runs meet on this machine"
+                "\ntip: leave it out"
             )
         return []
     everyone = replace(sweep.first, launch=replace(launch, nodes=None))
@@ -229,7 +235,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         raise UsageError(
             f"--at-once {at_once} of {nodes} {'node' if nodes == 1 else 'nodes'} each needs "
             f"{at_once * nodes} hosts, but there are {len(hosts)} ({names}), enough for {most} at "
-            f"a time; {remedy}"
+            f"a time{TIP}{remedy}"
         )
     return [hosts[index * nodes : (index + 1) * nodes] for index in range(at_once)]
 

@@ -168,8 +168,8 @@ def from_grid(
     arguments = program[1:] if program else flags
     in_place = grid.names_in_place(program[1:], block)
     refuse(
-        f"--over {name}: {' '.join(program) or 'the command'} has {word} already; give it in one "
-        "of the two places"
+        f"--over {name}: {' '.join(program) or 'the command'} has {word} already"
+        "\ntip: give it in one of the two places"
         for name in block
         if name not in in_place
         for word in arguments
@@ -229,10 +229,12 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         UsageError: launch/submit.py would refuse a cell; with every problem.
     """
     if not cells:
-        raise UsageError("a sweep without runs; give it at least one")
+        raise UsageError("a sweep without runs\ntip: give it at least one")
     count = Counter(cell.id for cell in cells)
     problems = [
-        f"{name}: two runs of this name; give each another" for name in count if count[name] > 1
+        f"{name}: two runs of this name\ntip: give each another"
+        for name in count
+        if count[name] > 1
     ]
     refuse([*problems, *_lines(cells, _problems)])
     refuse(_lines(cells, _of_program))
@@ -261,7 +263,7 @@ def _of_program(cell: Cell) -> list[str]:
         elif launcher.sees_python and isinstance(program.run, TrainElsewhere):
             program.check_plugins(launcher.assume().nodes[0].python)
     except UsageError as error:
-        return str(error).splitlines()
+        return error.problems
     return []
 
 
@@ -272,7 +274,7 @@ def _problems(cell: Cell) -> list[str]:
         cell.parsed, problems = CommandLine.read(cell.words)
         cell.nodes = cell.parsed.launch.most_nodes or cell.nodes
     except UsageError as error:
-        return str(error).splitlines()
+        return error.problems
     checked_launcher(cell.parsed, problems)
     add_new(problems, _of_sweep(cell.parsed))
     # an earlier run of the sweep may still make the checkpoint; else the run itself refuses
@@ -286,4 +288,4 @@ def _of_sweep(line: CommandLine) -> Iterator[str]:
     if line.run.checkpoint_dir is not None:
         yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
     if line.ssh.setup:
-        yield "--setup runs nothing; give it to muster run, before the sweep"
+        yield "--setup runs nothing\ntip: give it to muster run, before the sweep"

@@ -51,7 +51,9 @@ def refuse_too_many_runs(count: int) -> None:
         UsageError: there are more runs.
     """
     if count > MOST_RUNS:
-        raise UsageError(f"{count} runs are too many, the most are {MOST_RUNS}; give fewer values")
+        raise UsageError(
+            f"{count} runs are too many, the most are {MOST_RUNS}\ntip: give fewer values"
+        )
 
 
 def name_of(point: Mapping[str, Any]) -> str:
@@ -96,8 +98,8 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
             problems.append(f"{flag}{text}: {'a value' if any(values) else 'the list'} is empty")
         elif any(is_same_flag(name, other) for other in block):
             problems.append(
-                f"{flag}{text}: {name} is given twice; separate its values by commas: "
-                f"{name}=VALUE,VALUE"
+                f"{flag}{text}: {name} is given twice"
+                f"\ntip: separate its values by commas: {name}=VALUE,VALUE"
             )
         else:
             problems += [

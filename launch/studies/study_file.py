@@ -20,6 +20,7 @@ from launch.studies import grid
 from launch.studies.cells import Cell, Sweep, check_cells
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
+from muster.terminal import TIP
 
 # The user's texts, which stand beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
@@ -111,15 +112,16 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        refuse(str(error).splitlines(), where=f"{path}: ")
+        refuse(error.problems, where=f"{path}: ")
 
 
 def _wrong_keys(raw: Mapping[Any, Any]) -> Iterator[str]:
     """A line for each key that is unknown, or whose value has another form."""
     for key, value in raw.items():
         if key not in FORMS:
-            hint = alike(str(key), FORMS) or "known: " + ", ".join(FORMS)
-            yield f"unknown key {key!r}; {hint}"
+            similar = alike(str(key), FORMS)
+            hint = f"{TIP}{similar}" if similar else f"; known: {', '.join(FORMS)}"
+            yield f"unknown key {key!r}{hint}"
             continue
         form, text = FORMS[key]
         try:
@@ -181,8 +183,8 @@ def _role_problems(study: Sweep) -> Iterator[str]:
         other = rows.setdefault(row, cell)
         if other is not cell:
             yield (
-                f"series and x do not tell {other.id} and {cell.id} apart; add to series a "
-                "setting in which they differ"
+                f"series and x do not tell {other.id} and {cell.id} apart"
+                "\ntip: add to series a setting in which they differ"
             )
             return
 
@@ -225,9 +227,11 @@ def _given_twice(
         name = key.replace("-", "_")
         if name in flags:
             problem = f"the grid of {path} has {key} already"
-            yield f"{flag(name)}: {problem}; give it in one of the two places"
+            yield f"{flag(name)}: {problem}\ntip: give it in one of the two places"
     if repeats > 1 and SEED in flags and SEED not in {*common, *keys}:
-        yield f"{flag(SEED)}: each of the {repeats} repeats of {path} has another; leave it out"
+        yield (
+            f"{flag(SEED)}: each of the {repeats} repeats of {path} has another\ntip: leave it out"
+        )
 
 
 def _name_in_reports(path: Path) -> str:
@@ -240,7 +244,7 @@ def _own_study(path: Path) -> str:
     """A hint: the path of Muster's own study of this name, or the names of all its own studies."""
     own = OWN / f"{path.stem}.yaml"
     if own.is_file():
-        return f"; did you mean {own}?"
+        return f"\ntip: did you mean {own}?"
     names = sorted(file.stem for file in OWN.glob("*.yaml"))
     return f"; Muster's own are in {OWN}: {', '.join(names)}"
 
@@ -279,4 +283,4 @@ def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     if busy not in range(nodes + 1 if isinstance(nodes, int) else MAX_NODES):
         yield f"busy is a number of the {nodes} nodes (got {busy!r})"
     elif busy and settings.get(RATE) is None:
-        yield "busy is for nodes of a testbed; give a rate, such as unlimited"
+        yield "busy is for nodes of a testbed\ntip: give a rate, such as unlimited"

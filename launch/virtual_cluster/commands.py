@@ -29,11 +29,14 @@ def refuse_unfit_box() -> None:
     """
     if sys.platform != "linux":
         raise MusterError(
-            f"a testbed is made of Linux namespaces, but this is {sys.platform}; use a Linux host"
+            f"a testbed is made of Linux namespaces, but this is {sys.platform}"
+            "\ntip: use a Linux host"
         )
     problems = []
     if os.geteuid() != 0:
-        problems.append("a testbed is made by root, but this is another user; put sudo before it")
+        problems.append(
+            "a testbed is made by root, but this is another user\ntip: put sudo before it"
+        )
     commands = [command for several in PACKAGES.values() for command in several]
     if absent := [command for command in commands if not shutil.which(command)]:
         packages = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})

@@ -140,7 +140,7 @@ def end(find: Callable[[], Iterable[int]]) -> None:
     }:
         waited_s = time.monotonic() - began_s
         if waited_s > DAEMON_KILLED_S:
-            raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
+            raise MusterError(f"processes {sorted(numbers)} do not end\ntip: run down again later")
         for number in numbers if waited_s > DAEMON_ENDS_S else numbers - signalled.keys():
             if (started := started_at(number)) is not None:
                 signalled[number] = started

@@ -49,11 +49,12 @@ def up(options: Options, checkout: Path, say: Say) -> None:
             if (cluster.options, cluster.checkout) != (options, str(checkout)):
                 raise MusterError(
                     f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there"
-                    f" is one per machine; end it first: {down_command}"
+                    f" is one per machine"
+                    f"\ntip: end it first: {down_command}"
                 )
             if names := daemons.dead():
                 died = f"of this testbed {', '.join(names)} died"
-                raise MusterError(f"{died}; make it again: {down_command}, then up")
+                raise MusterError(f"{died}\ntip: make it again: {down_command}, then up")
             say(f"a testbed with {options} is up already")
             return
         if _remains():
@@ -89,7 +90,7 @@ def present() -> ClusterState:
     """
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
-        raise MusterError("no testbed is up; make one: muster testbed up --nodes 4")
+        raise MusterError("no testbed is up\ntip: make one: muster testbed up --nodes 4")
     return cluster
 
 
@@ -164,4 +165,4 @@ def _remains() -> bool:
 
 def _refuse_inside() -> None:
     if os.getpid() in daemons.inside(links.namespaces()):
-        raise MusterError("this is a node of the testbed; run this outside of it")
+        raise MusterError("this is a node of the testbed\ntip: run this outside of it")

@@ -124,5 +124,6 @@ def _refuse_used(net: str) -> None:
             if address["local"].startswith(net):
                 raise MusterError(
                     f"{link['ifname']} has {address['local']} already, and a testbed uses all that"
-                    f" begins with {net}; make the testbed on another machine"
+                    f" begins with {net}"
+                    "\ntip: make the testbed on another machine"
                 )

@@ -12,6 +12,7 @@ from configs.settings.launch import LaunchConfig, NodeCount, ProgramConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
+from muster.terminal import in_one_line
 from tests.configs import odd_values
 from tests.configs.made import train_config
 from tests.fuzzing import fuzzed
@@ -218,7 +219,7 @@ def test_file_of_accelerate_is_refused_once_with_our_flags(write):
         (["rte"], "unknown argument 'rte'; settings are given as --flag VALUE"),
         (["--quiet", "no"], "unknown argument 'no'; settings are given as --flag VALUE"),
         (["--config", "/"], "--config /: Is a directory"),
-        (["--batch-size", "64", "--local-batch-size", "16"], TWO_SIZES),
+        (["--batch-size", "64", "--local-batch-size", "16"], in_one_line(TWO_SIZES)),
     ],
 )
 def test_each_wrong_flag_is_one_line(argv, line):
@@ -239,7 +240,7 @@ def test_each_wrong_flag_is_one_line(argv, line):
         ("lr: 1\nepochs: [2", ":2: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("lr: 1\n\tepochs: 2", ":2: not YAML: found character '\\t' that cannot start any token"),
         ("lr: 1\n---\nlr: 2", ":2: not YAML: but found another document"),
-        ("batch_size: 64\nlocal_batch_size: 16", f":1: {TWO_SIZES}"),
+        ("batch_size: 64\nlocal_batch_size: 16", f":1: {in_one_line(TWO_SIZES)}"),
     ],
 )
 def test_each_wrong_line_of_a_file_is_one_line(write, text, line):

@@ -110,7 +110,7 @@ def test_a_split_has_one_weight_per_worker():
     assert config.split_weights() == (3.0, 1.0, 0.0)
     assert list(config.world_problems(3)) == []
     assert list(config.world_problems(4)) == [
-        "--split 3,1,0 has 3 weights, but world_size is 4; give one per worker"
+        "--split 3,1,0 has 3 weights, but world_size is 4\ntip: give one per worker"
     ]
     assert TrainConfig().split_weights() is None  # an even one suits any number
     assert list(TrainConfig().world_problems(7)) == []

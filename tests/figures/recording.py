@@ -3,22 +3,24 @@
     python -m tests.figures.recording [--output FILE] [--exit-code CODE] [-- COMMAND ...]
 
 Without a command: a rank that hangs (waiting_rank.py, as `train.py` of a project of its own), and
-is named by Muster. rich draws it. Long lines are broken between words, so that letters are 10
-pixels high on a phone of 390 pixels. The paths of the checkout and the project are left out.
+is named by Muster. The command prints to a terminal, in color; rich draws that. Long lines are
+broken between words, so that letters are 10 pixels high on a phone of 390 pixels. The paths of the
+checkout and the project are left out.
 """
 
 import argparse
 import io
 import os
+import pty
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from textwrap import TextWrapper
 
 from rich.console import Console
 from rich.text import Text
@@ -28,8 +30,11 @@ from muster.checkout import CHECKOUT
 PROGRAM = CHECKOUT / "tests/figures/waiting_rank.py"
 COMMAND = shlex.split("muster run --launcher local --nodes 4 --on-hang stop -- train.py")
 ENDED_FOR_A_HANG = 93
-# Letters of a line in the picture, and what continues one.
-LINES = TextWrapper(width=66, subsequent_indent="    ", break_on_hyphens=False)
+WIDTH = 66  # letters of a line in the picture
+INDENT = "    "  # of what continues a line
+MOST_LINES = 24
+CURSOR = re.compile(r"\x1b\[\?25[hl]")  # shows and hides it
+UP, ERASE = "\x1b[1A", "\x1b[2K"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,27 +50,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as project:
         shutil.copyfile(PROGRAM, Path(project, "train.py"))
-        done = subprocess.run(
-            args.command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-    if done.returncode != args.exit_code:
-        print(done.stdout, file=sys.stderr)
-        print(f"exit code {done.returncode} instead of {args.exit_code}", file=sys.stderr)
+        code, printed = on_terminal(args.command, project, {**os.environ, "PATH": path})
+    if code != args.exit_code:
+        print(printed, file=sys.stderr)
+        print(f"exit code {code} instead of {args.exit_code}", file=sys.stderr)
         return 1
-    printed = done.stdout.replace(f"{os.path.realpath(project)}/", "")
+    printed = printed.replace(f"{os.path.realpath(project)}/", "")
     args.output.write_text(drawn(shlex.join(args.command), printed), encoding="utf-8")
     return 0
 
 
+def on_terminal(command: Sequence[str], folder: str, env: Mapping[str, str]) -> tuple[int, str]:
+    """A command's exit code, and what a terminal shows when it has ended, with its colors."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        command, cwd=folder, env={**env, "TERM": "xterm-256color", "COLUMNS": "1000"},
+        stdin=its, stdout=its, stderr=its, start_new_session=True,
+    )  # fmt: skip
+    os.close(its)
+    printed = b""
+    with suppress(OSError):  # the end of its output
+        while chunk := os.read(ours, 65_536):
+            printed += chunk
+    os.close(ours)
+    return process.wait(), shown(printed.decode())
+
+
+def shown(printed: str) -> str:
+    """What is left of the output of a terminal once its status line is gone."""
+    lines = list[str]()
+    for line in CURSOR.sub("", printed).replace("\r\n", "\n").split("\n"):
+        if UP in line:
+            lines.pop()
+        lines.append(line.rpartition(ERASE)[2].lstrip("\r"))
+    return "\n".join(lines)
+
+
 def drawn(command: str, printed: str) -> str:
     """The file."""
-    lines = [f"$ {command}", *printed.replace(f"{CHECKOUT}/", "").splitlines()]
-    console = Console(width=LINES.width, record=True, file=io.StringIO())
-    for line in lines:
-        console.print(Text("\n".join(LINES.wrap(line))))
+    text = Text.from_ansi(f"$ {command}\n{printed.replace(f'{CHECKOUT}/', '')}")
+    console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
+    lines = [part for line in text.split() for part in _wrapped(line, console)]
+    if len(lines) > MOST_LINES:
+        raise SystemExit(f"{len(lines)} lines are too many for the picture: {MOST_LINES} at most")
+    console.print(Text("\n").join(lines))
     whole = console.export_svg(title="Muster", unique_id="run")
     return re.sub(r"@font-face {.*?}\n", "", whole, flags=re.DOTALL)  # which it would load
+
+
+def _wrapped(line: Text, console: Console) -> list[Text]:
+    """The line in parts that fit the picture; all but the first are indented."""
+    first, *others = line.wrap(console, WIDTH) or [line]
+    rest = Text(" ").join(others).wrap(console, WIDTH - len(INDENT)) if others else []
+    for part in rest:
+        part.pad_left(len(INDENT))
+    return [first, *rest]
 
 
 if __name__ == "__main__":

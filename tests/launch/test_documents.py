@@ -15,6 +15,7 @@ from launch.runs import waiting
 from muster import errors, json_output
 from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
+from muster.terminal import in_one_line
 from tests.commands import begin, call, finish
 from tests.launch.run_folders import jobs, leader, run_folder
 from tests.launch.submit import ENDLESS, JOBS, alive, recovery_s, wait_until
@@ -106,7 +107,8 @@ def test_refusal_is_a_json_document(words, logs):
     where = ["--logs-dir", logs] if words[0] == "jobs" else []
     python = interpreter(for_workers=False)
     code, (found,), err = muster(words[0], *where, "--json", *words[1:], python=python)
-    assert code == 2 and err.endswith(f"error: {found['message'].splitlines()[-1]}\n")
+    last = found["message"].splitlines()[-1]
+    assert code == 2 and in_one_line(err).endswith(f"error: {last}\n")
     assert (found["kind"], found["cause"], found["exit_code"]) == ("error", "refused", 2)
 
 

@@ -3,12 +3,14 @@
 import contextlib
 import io
 import itertools
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from launch.runs.watching.run_document import RunEvents
 from muster import json_output
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
+from muster.terminal import in_one_line
 from tests.commands import begin, call, ended, refused
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
@@ -45,13 +48,41 @@ def test_state_of_a_run_is_one_word(tmp_path):
     assert word("h", leader(launcher="nice")) == "running"  # which another checkout has
     code, out, _ = jobs(tmp_path, "list")
     head, *lines = out.splitlines()
-    assert code == 0 and head.split() == ["run", "launcher", "id", "state", "what", "it", "does"]
+    assert code == 0 and head.split() == ["run", "state", "started", "took", "workers", "cause"]
     assert all(line == line.rstrip() for line in lines)
-    assert [line.split()[0] for line in lines] == [*"hgfedcba"]
-    assert lines[2].split()[1:4] == ["local", str(os.getpid()), "failed"]
-    assert lines[2].rstrip().endswith("  exit code 1: boom")
-    assert "none of them has started workers yet" in lines[6]
+    assert [line.split()[0] for line in lines] == [*"abcdefgh"]
+    assert lines[5].split()[1] == "failed" and lines[5].endswith("  boom")
+    assert "none of them has started workers yet" in lines[1]
     assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
+
+
+def test_list_has_a_line_for_each_run_of_80_columns_and_one_for_a_sweep(tmp_path, project, other):
+    other.run("elsewhere")
+    message = {"code": 1, "message": f"RuntimeError: {'no ' * 50}", "time_unix_s": time.time() + 60}
+    write(project.run("20261129-061217-train-2x1"), {"exit.json": message})
+    sweep = project.logs / "sweeps" / "lr"
+    for name, end in (("lr-1", {"code": 0, "message": ""}), ("lr-2", None)):
+        run_folder(sweep / "runs", name, leader(), end)
+        (tmp_path / "muster" / "runs" / f"{name}-0").symlink_to(sweep / "runs" / name)
+    write(sweep, {"sweep.json": {}})
+    env = {"XDG_STATE_HOME": str(tmp_path), "COLUMNS": "80"}
+
+    def listed(*words):
+        done = call(sys.executable, JOBS, "list", *words, cwd=project.folder, env=env)
+        return done.stdout.splitlines()
+
+    _, of_run, of_sweep = listed()
+    assert re.fullmatch(r"20261129-061217-train-2x1  failed .* 60 s .*RuntimeError: .*…", of_run)
+    assert len(of_run) == 80
+    assert of_sweep.startswith("lr (2 runs) ") and of_sweep.endswith("1 running, 1 done")
+    assert [line.split()[0] for line in listed("--all")[1:]] == [
+        "elsewhere",
+        of_run.split()[0],
+        "lr",
+    ]
+    (document,) = map(json.loads, listed("--json"))
+    names = ["lr-2", "lr-1", of_run.split()[0], "elsewhere"]
+    assert [run["run_id"] for run in document["runs"]] == names
 
 
 def test_cancel_waits_for_stop_grace_of_the_run(tmp_path, monkeypatch):
@@ -144,7 +175,7 @@ def led_by(process):
 
 
 OVER = {"exit.json": {"code": 0, "message": ""}}
-NAME_IT = "name the one to end: muster jobs cancel RUN"
+NAME_IT = "; name the one to end: muster jobs cancel RUN"
 
 
 class Project:
@@ -163,9 +194,9 @@ class Project:
         return folder
 
     def cancel(self) -> str:
-        """The code and the only line of a command that names no run."""
+        """The code and the only line of a command that names no run; a tip is part of it."""
         done = self.call("cancel")
-        (line,) = (done.stdout + done.stderr).splitlines()
+        (line,) = in_one_line(done.stdout + done.stderr).splitlines()
         return f"{done.returncode} {line}"
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -199,7 +230,7 @@ def second() -> Iterator[subprocess.Popen]:
 
 def test_cancel_without_a_name_lists_the_runs_of_another_project(project, other, first):
     other.run("other", **led_by(first))
-    none = f"2 error: no run in {project.logs} is active; elsewhere are: other; {NAME_IT}"
+    none = f"2 error: no run in {project.logs} is active; elsewhere are: other{NAME_IT}"
     assert project.cancel() == none
     assert first.poll() is None
 
@@ -208,7 +239,7 @@ def test_cancel_without_a_name_lists_several_active_runs(project, first, second)
     project.run("a", **led_by(second))
     project.run("b", host="another-machine")  # it can be ended there alone
     project.run("c", **led_by(first))
-    assert project.cancel() == f"2 error: 2 runs are active: c, a; {NAME_IT}"
+    assert project.cancel() == f"2 error: 2 runs are active: c, a{NAME_IT}"
     assert first.poll() is second.poll() is None
 
 
@@ -330,7 +361,7 @@ def test_no_record_hides_another_run_or_moves_a_cursor(tmp_path_factory, monkeyp
     printed = io.StringIO()
     with Path(os.devnull).open("wb") as documents, contextlib.redirect_stdout(printed):
         monkeypatch.setattr(json_output, "_descriptor", documents.fileno())
-        commands._list([odd, good])
+        commands._list([odd, good], 20, None)
         commands._status(odd)
         RunEvents(odd).report(last=True)
         commands._nodes(None)
@@ -347,9 +378,10 @@ def test_a_damaged_record_is_named_with_the_reason(tmp_path):
     code, out, err = jobs(tmp_path, "list")
     rows = {line.split()[0]: line for line in out.splitlines()}
     assert (code, err) == (0, "")
-    assert "exit code 1: KeyError: '[/x]' :smile:" in rows["[b]"]
-    assert f"unreadable  {tmp_path}/odd/job.json is unreadable: 'pid' is None" in rows["odd"]
-    assert rows["deep"].split()[3] == "running"
+    assert rows["[b]"].endswith("  KeyError: '[/x]' :smile:")
+    assert rows["odd"].split()[1] == "unreadable"
+    assert f"  {tmp_path}/odd/job.json is unreadable: 'pid' is None" in rows["odd"]
+    assert rows["deep"].split()[1] == "running"
     code, out, err = jobs(tmp_path, "status", "deep")
     assert (code, err) == (0, "")
     assert f"{tmp_path}/deep/exit.json is unreadable: it is not whole, or no JSON (nested" in out
@@ -367,7 +399,7 @@ def test_the_output_of_each_attempt_is_shown(tmp_path):
     assert jobs(tmp_path, "logs", "a", "--attempt", "0") == refused
 
 
-@pytest.mark.parametrize("words", [["logs", "-f"], ["list"], ["list", "--json"], ["status"]])
+@pytest.mark.parametrize("words", [["logs", "-f"], ["list", "--json"], ["status"]])
 def test_output_that_is_only_read_at_its_head_is_no_error(tmp_path, words):
     line = f"{'x' * 100}\n"
     write(tmp_path / "long", {"config.yaml": "", "workers/rank_00000.out": line * 20_000})

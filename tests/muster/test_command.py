@@ -44,8 +44,16 @@ def test_the_last_of_one_name_counts():
     ("words", "code", "text"),
     [
         (["--help"], 0, "usage: muster jobs fetch"),
-        (["my-run"], 2, "error: my-run was not started from here on a login node; name the node"),
-        (["cut"], 2, "logins/cut is to say where cut is, but cannot be read; name its login node"),
+        (
+            ["my-run"],
+            2,
+            "error: my-run was not started from here on a login node\ntip: name the node",
+        ),
+        (
+            ["cut"],
+            2,
+            "logins/cut is to say where cut is, but cannot be read\ntip: name its login node",
+        ),
     ],
 )
 def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, text):
@@ -59,11 +67,11 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("runn", "error: unknown command 'runn'; did you mean muster run?\n"),
-        ("jbos", "error: unknown command 'jbos'; did you mean muster jobs?\n"),
-        ("version", "error: unknown command 'version'; did you mean muster --version?\n"),
-        ("xyz", "error: unknown command 'xyz'; muster --help lists them"),
-        ("a.py", "error: unknown command 'a.py'; to run it: muster run -- a.py\n"),
+        ("runn", "error: unknown command 'runn'\ntip: did you mean muster run?\n"),
+        ("jbos", "error: unknown command 'jbos'\ntip: did you mean muster jobs?\n"),
+        ("version", "error: unknown command 'version'\ntip: did you mean muster --version?\n"),
+        ("xyz", "error: unknown command 'xyz'\ntip: muster --help lists them"),
+        ("a.py", "error: unknown command 'a.py'\ntip: to run it: muster run -- a.py\n"),
     ],
 )
 def test_an_unknown_command_names_the_one_that_was_meant(word, text, monkeypatch, capsys):

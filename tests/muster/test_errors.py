@@ -63,7 +63,8 @@ def test_a_folder_that_was_removed_is_named(tmp_path):
     done = subprocess.run(["bash", "-c", line, folder, *run], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {folder}, in which this was called, was removed; go to a folder that exists: cd\n"
+        f"error: {folder}, in which this was called, was removed\n"
+        "tip: go to a folder that exists: cd\n"
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from muster import extras
+from muster.terminal import TIP
 
 
 @pytest.fixture
@@ -57,10 +58,10 @@ def test_where_an_environment_is_ready_it_is_to_be_activated(folder):
     activate.parent.mkdir(parents=True)
     activate.touch()
     do = f"activate Muster's environment: source '{activate}'"
-    assert extras.without_base("yaml") == f"{sys.executable} has no yaml; {do}"
+    assert extras.without_base("yaml") == f"{sys.executable} has no yaml{TIP}{do}"
     assert not extras.lacking(extras.REPORT, ["pillow"], sys.executable).endswith(do)
     (activate.parents[1] / "lib" / "python3.12" / "site-packages" / "PIL").mkdir(parents=True)
-    assert extras.lacking(extras.REPORT, ["pillow"], sys.executable).endswith(f"no pillow; {do}")
+    assert extras.lacking(extras.REPORT, ["pillow"], sys.executable).endswith(f"no pillow{TIP}{do}")
     assert not extras.lacking(extras.REPORT, ["pillow"], "/opt/env/bin/python").endswith(do)
 
 
@@ -78,5 +79,6 @@ def test_packages_are_named_for_another_python():
     text = extras.lacking(extras.TRAINER, lacks, "/opt/env/bin/python")
     assert text.startswith(
         "the trainer that comes with Muster needs the extra [trainer], but /opt/env/bin/python has "
-        "no torch, transformers, datasets, evaluate and 1 more; install: /opt/env/bin/python -m pip"
+        "no torch, transformers, datasets, evaluate and 1 more\ntip: install: "
+        "/opt/env/bin/python -m pip"
     )

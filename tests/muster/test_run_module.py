@@ -48,9 +48,9 @@ def test_torchrun_asks_nobody_for_this_machines_name(tmp_path):
 @pytest.mark.parametrize(
     "start", [["launch/jobs.py", "list"], ["muster/run_module.py", "train.report"]]
 )
-def test_a_python_without_packages_is_refused_in_one_line(start):
+def test_a_python_without_packages_is_refused_in_one_line_and_a_tip(start):
     done = call(sys.executable, "-S", CHECKOUT / start[0], start[1])
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.returncode, done.stderr.count("\n"), done.stderr.count("\ntip: ")) == (2, 2, 1)
     assert done.stderr.startswith("error: ") and f"{sys.executable} has no " in done.stderr
 
 

@@ -109,15 +109,16 @@ class MicroBatch:
             raise UsageError(
                 "muster.steps: some units= are 0, and a rank whose part counts nothing computes "
                 "none of its samples, but the BatchNorm layers of synced_batchnorm=True see all: "
-                "losses would depend on the number of ranks; leave out these samples or "
-                "synced_batchnorm=True"
+                "losses would depend on the number of ranks"
+                "\ntip: leave out these samples or synced_batchnorm=True"
             )
         if layers and self.cut_by:
             raise UsageError(
                 f"muster.steps: with {self.cut_by}= each rank cuts its part into micro-batches by "
                 "itself, but the BatchNorm layers of synced_batchnorm=True see the same one on all "
                 "ranks: losses would depend on the number of ranks, or ranks would wait for each "
-                f"other; leave out {self.cut_by}= or synced_batchnorm=True"
+                f"other"
+                f"\ntip: leave out {self.cut_by}= or synced_batchnorm=True"
             )
         batchnorm.count_samples(layers, self.samples > 0)
         try:

@@ -74,7 +74,7 @@ def steps(
         if isinstance(split, str) and split not in ("even", "auto"):
             yield f"unknown split {split!r}; known: even, auto, or a number for each rank"
         if split == "auto" and model is None:
-            yield "split='auto' measures the ranks by their model; give model=muster.sync(...)"
+            yield "split='auto' measures the ranks by their model\ntip: give model=muster.sync(...)"
         elif split == "auto":
             yield from methods("model", model, "parameters")
         yield from _no_ratios(parts, ranks.world_size)
@@ -106,7 +106,7 @@ def _are_numbers(values: Any, problems: Callable[[str, Any], Iterator[str]]) -> 
 def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
     """Why `split` is not a number for each rank."""
     if not _are_numbers(split, number):
-        yield f"split is {split!r}; give even, auto, or a number for each rank"
+        yield f"split is {split!r}\ntip: give even, auto, or a number for each rank"
     elif len(weights := [*map(float, split)]) != world_size:
         yield f"split has {len(weights)} numbers, but there are {world_size} ranks"
     elif not sum(weights) > 0 or not all(0 <= weight < math.inf for weight in weights):
@@ -265,8 +265,9 @@ class Steps:
         if self.step > step:
             raise UsageError(
                 f"muster.steps: step {self.step} was taken before the loop computes it: the loop "
-                f"is at step {step}, so that a checkpoint would skip samples; give a DataLoader "
-                "batch_sampler=steps.batches(), and go through steps in the loop: for step in "
+                f"is at step {step}, so that a checkpoint would skip samples"
+                "\ntip: give a DataLoader batch_sampler=steps.batches(), and go through steps in "
+                "the loop: for step in "
                 "steps: for micro, batch in zip(step.micro_batches, loader)"
             )
 
@@ -289,7 +290,8 @@ class Steps:
         if self._timer is not None:
             raise UsageError(
                 "muster.steps: split='auto' changes the parts while it trains, so batches cannot "
-                "be read ahead; load the samples of step.micro_batches in the loop, or give ratios"
+                "be read ahead"
+                "\ntip: load the samples of step.micro_batches in the loop, or give ratios"
             )
         return Batches(self)
 

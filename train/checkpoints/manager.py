@@ -330,5 +330,6 @@ class CheckpointManager:
         if saved.best is not None and self._best_by not in (None, was):
             yield (
                 f"--keep-best is {self._best_by}, but the best checkpoint so far, of step "
-                f"{saved.best_step}, is by {was}; give {was}, or leave --keep-best out"
+                f"{saved.best_step}, is by {was}"
+                f"\ntip: give {was}, or leave --keep-best out"
             )

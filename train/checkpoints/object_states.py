@@ -351,7 +351,7 @@ def _plain_number(value: Any) -> Any:
 def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:
     """A dense tensor of no other class, detached: what torch.load gives back as it is."""
     if nn.parameter.is_lazy(tensor):
-        raise _refused(path, "a parameter without a shape yet; run the model once before")
+        raise _refused(path, "a parameter without a shape yet\ntip: run the model once before")
     plain = tensor.detach()
     if type(plain) is not Tensor:  # its memory may hold only a part of what it stands for
         part = ", of which each rank holds a part (FSDP)" if hasattr(plain, "to_local") else ""

@@ -139,7 +139,8 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
     elif not method and len(ranks_here(args)) < size:
         yield (
             f"--distributed-init-method is missing: of {size} workers {len(ranks_here(args))} are "
-            "on this node (--distributed-gpus); give tcp://IP:PORT of rank 0"
+            "on this node (--distributed-gpus)"
+            "\ntip: give tcp://IP:PORT of rank 0"
         )
 
 
@@ -191,7 +192,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         why = str(error.strerror).lower()
         if isinstance(error, FileExistsError):
-            why = "another run has written it; delete it, or name another"
+            why = "another run has written it\ntip: delete it, or name another"
         raise UsageError(f"--distributed-init-method file://{path}: {why}") from None
 
 

@@ -98,7 +98,10 @@ def two_values(argv: Sequence[str], names: Mapping[str, str]) -> Iterator[str]:
         first, before = typed.get(ours, (theirs, value))
         typed[ours] = (theirs, value)
         if first != theirs and before != value:
-            yield f"{first} {before}, but {theirs} {value}: both mean {ours} here; give one of them"
+            yield (
+                f"{first} {before}, but {theirs} {value}: both mean {ours} here"
+                "\ntip: give one of them"
+            )
 
 
 def settings(

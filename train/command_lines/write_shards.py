@@ -57,7 +57,7 @@ def _write(config: TrainConfig, output: Path) -> int:
         for epoch in range(config.epochs if name == "train" else 1)
     }
     if existing := [str(path) for path in files if path.exists()]:
-        raise UsageError(f"{', '.join(existing)}: already there; give another folder")
+        raise UsageError(f"{', '.join(existing)}: already there\ntip: give another folder")
     output.mkdir(parents=True, exist_ok=True)
     width = config.max_seq_length
     guesses = segment_pairs.most_per_sample(config.mask_probability, width)

@@ -100,7 +100,7 @@ def _compute(
         if len(set(map(len, part.values()))) > 1:
             counts = ", ".join(f"{len(column)} {name}" for name, column in part.items())
             raise UsageError(
-                f"the metric's input on rank {rank} has {counts}; give one of each per sample"
+                f"the metric's input on rank {rank} has {counts}\ntip: give one of each per sample"
             )
         for name, column in part.items():
             columns.setdefault(name, []).extend(column)
@@ -112,7 +112,8 @@ def _compute(
         if lacking:  # a rank without samples may leave it out
             raise UsageError(
                 f"metric {label}: rank {', '.join(map(str, giving))} gave {name}, but rank "
-                f"{', '.join(map(str, lacking))} did not; give {name} on every rank with samples"
+                f"{', '.join(map(str, lacking))} did not"
+                f"\ntip: give {name} on every rank with samples"
             )
     positions = columns.pop(POSITIONS, None)
     if missing := [name for name in names if name not in columns]:

@@ -38,8 +38,9 @@ def load(name: str, config_name: str | None = None) -> Any:
             raise UsageError(
                 f"metric {name}: there is no file {script.absolute()}, {config.HF_ENDPOINT} has "
                 "no such metric, cannot be reached or is not to be asked (HF_EVALUATE_OFFLINE), "
-                f"and it is not in {config.HF_MODULES_CACHE}; give a file such as ./my_metric.py, "
-                f"or load it once where there is internet: {download}"
+                f"and it is not in {config.HF_MODULES_CACHE}"
+                "\ntip: give a file such as ./my_metric.py, or load it once where there is "
+                f"internet: {download}"
             ) from None
         line = text_of(error).strip().partition("\n")[0]
         if isinstance(error, TypeError):  # there is no class, so None is called

@@ -70,8 +70,8 @@ class RunSettings:
                 if was != now:
                     remedy = f"--reset-{part.replace('_', '-')}"
                     yield (
-                        f"{flag(name)} is {now}, but was {was} in the checkpoint; give {was}, "
-                        f"or {remedy}"
+                        f"{flag(name)} is {now}, but was {was} in the checkpoint"
+                        f"\ntip: give {was}, or {remedy}"
                     )
         if state["samples"] != self._samples and not config.reset_data:
             yield (
@@ -83,7 +83,8 @@ class RunSettings:
             yield (
                 f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
                 f"--schedule-steps {config.schedule_steps or 'unset'} it does until step "
-                f"{self._end}; give --schedule-steps {was}, or --reset-lr-scheduler"
+                f"{self._end}"
+                f"\ntip: give --schedule-steps {was}, or --reset-lr-scheduler"
             )
 
     def _is_moved(self, was: int | None) -> bool:

@@ -41,8 +41,9 @@ def _complex(model: nn.Module) -> Iterator[str]:
         if param.is_complex():
             yield (
                 f"the model's parameter {name} is complex ({_type_name(param)}), which optimizers "
-                "and collectives do not all take; make it a real one with a last dimension of 2, "
-                "and use torch.view_as_complex in the forward pass"
+                "and collectives do not all take"
+                "\ntip: make it a real one with a last dimension of 2, and use "
+                "torch.view_as_complex in the forward pass"
             )
             return
 

@@ -67,8 +67,8 @@ def record(
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
         raise UsageError(
-            "muster.record: MUSTER_RUN_DIR, the run folder, is not set; call muster.init() "
-            "first, or start the program with one of Muster's launchers"
+            "muster.record: MUSTER_RUN_DIR, the run folder, is not set"
+            "\ntip: call muster.init() first, or start the program with one of Muster's launchers"
         )
     if (loss is None) == (metrics is None):
         raise UsageError("muster.record: give either loss=... or metrics={...}")
@@ -102,7 +102,9 @@ def _problems(
     elif isinstance(metrics, Mapping):
         numbers = {**numbers, **{f"metrics[{name!r}]": metric for name, metric in metrics.items()}}
     else:
-        yield f"metrics is a {type(metrics).__name__}; give a dict: metrics={{'accuracy': 0.71}}"
+        yield (
+            f"metrics is a {type(metrics).__name__}\ntip: give a dict: metrics={{'accuracy': 0.71}}"
+        )
     for name, value in numbers.items():
         yield from number(name, value)
 

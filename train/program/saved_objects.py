@@ -77,8 +77,9 @@ def checkpoints(
     refuse(_problems(keep_last, name, objects, by_rank), where="muster.checkpoints: ")
     if not (given := folder or os.environ.get("MUSTER_CHECKPOINTS")):
         raise UsageError(
-            "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, call muster.init() "
-            "first, or start the program with one of Muster's launchers"
+            "muster.checkpoints: MUSTER_CHECKPOINTS is not set"
+            "\ntip: give a folder, call muster.init() first, or start the program with one of "
+            "Muster's launchers"
         )
     interval, ranks = _interval(every), current_ranks()
     path = Path(given, name or "")
@@ -108,15 +109,17 @@ def _problems(
     if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
         yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
     if not isinstance(by_rank, Mapping):
-        yield f'by_rank is a {type(by_rank).__name__}; give a dict: by_rank={{"loader": loader}}'
+        yield (
+            f'by_rank is a {type(by_rank).__name__}\ntip: give a dict: by_rank={{"loader": loader}}'
+        )
         by_rank = {}
     if not objects and not by_rank:
-        yield "there is nothing to save; give objects by names: model=model"
+        yield "there is nothing to save\ntip: give objects by names: model=model"
     for name in objects.keys() & by_rank.keys():
-        yield f"{name} is given twice; give it in by_rank alone"
+        yield f"{name} is given twice\ntip: give it in by_rank alone"
     for name, instance in {**objects, **{str(key): item for key, item in by_rank.items()}}.items():
         if name == GENERATORS or not name.isidentifier():
-            yield f"an object cannot be called {name!r}; give it another name: model=model"
+            yield f"an object cannot be called {name!r}\ntip: give it another name: model=model"
         if not isinstance(instance, Collected):
             yield from methods(name, instance, "state_dict", "load_state_dict")
 
@@ -273,5 +276,7 @@ def _interval(every: str | None) -> tuple[float, str] | None:
     except (ValueError, KeyError):
         interval = (0.0, "")
     if not 0 < interval[0] < math.inf or (interval[1] == "step" and interval[0] % 1):
-        raise UsageError(f"muster.checkpoints: every is {every!r}; write '100 steps' or '10 min'")
+        raise UsageError(
+            f"muster.checkpoints: every is {every!r}\ntip: write '100 steps' or '10 min'"
+        )
     return interval

@@ -14,5 +14,6 @@ def note(model: nn.Module) -> str:
         return ""
     return (
         f"max_norm of {', '.join(names)}: in a forward pass each rank rescales the rows that it "
-        "uses, so that the ranks' weights drift apart, as with DDP; leave max_norm out"
+        "uses, so that the ranks' weights drift apart, as with DDP"
+        "\ntip: leave max_norm out"
     )

@@ -222,7 +222,8 @@ class Ranks:
             raise UsageError(
                 f"process_group= has {members} of {dist.get_world_size()} ranks, but this mode, "
                 "compressor or BatchNorm needs a second group, which only all ranks together can "
-                "make; leave process_group= out, or use mode='all_reduce' alone"
+                "make"
+                "\ntip: leave process_group= out, or use mode='all_reduce' alone"
             )
 
 
@@ -237,8 +238,8 @@ def chosen_gpu() -> torch.device:
     if number == 0 and local_rank != "0" and (count := torch.cuda.device_count()) > 1:
         raise UsageError(
             f"LOCAL_RANK is {local_rank}, but this process uses the first of its {count} GPUs, as "
-            "it has chosen none; call torch.cuda.set_device(LOCAL_RANK) before "
-            "init_process_group()"
+            "it has chosen none"
+            "\ntip: call torch.cuda.set_device(LOCAL_RANK) before init_process_group()"
         )
     return torch.device("cuda", number)
 
@@ -261,8 +262,8 @@ def current_ranks() -> Ranks:
     world_size = os.environ.get("WORLD_SIZE", "1")
     if world_size != "1":
         raise UsageError(
-            f"WORLD_SIZE is {world_size}, but this process has joined no group yet; call "
-            "torch.distributed.init_process_group() or muster.init() before"
+            f"WORLD_SIZE is {world_size}, but this process has joined no group yet"
+            "\ntip: call torch.distributed.init_process_group() or muster.init() before"
         )
     return Ranks()
 

@@ -63,7 +63,8 @@ class BertPreTraining(PreparedTask):
             if isinstance(own, Shards) and own.width > length:
                 raise UsageError(
                     f"--max-seq-length is {length}, but {own.paths[0].parent} has samples "
-                    f"of {own.width} tokens; give --max-seq-length {own.width}"
+                    f"of {own.width} tokens"
+                    f"\ntip: give --max-seq-length {own.width}"
                 )
 
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
@@ -145,7 +146,8 @@ class BertPreTraining(PreparedTask):
             raise UsageError(f"--max-seq-length must be at least {corpus.MARKS + 2} for pairs")
         if None in (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
             raise UsageError(
-                f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]; give one of BERT's"
+                f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]"
+                "\ntip: give one of BERT's"
             )
         if self.config.whole_word and not self._masking.continues:
             raise UsageError(

@@ -46,7 +46,8 @@ class Benchmark(GlueTask):
         if words <= FIRST_WORD:
             raise UsageError(
                 f"--model {self.model} knows {words} tokens, but the benchmark's words "
-                f"begin at {FIRST_WORD}; give a model with BERT's vocabulary"
+                f"begin at {FIRST_WORD}"
+                "\ntip: give a model with BERT's vocabulary"
             )
 
     def sets(self) -> dict[str, Samples]:

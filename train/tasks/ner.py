@@ -102,7 +102,8 @@ class Ner(LabelledTask):
         if not tokenizer.is_fast:
             raise UsageError(
                 f"--tokenizer {self.tokenizer} has no fast form, which alone tells the word of "
-                "each piece; give another, such as bert-base-cased"
+                "each piece"
+                "\ntip: give another, such as bert-base-cased"
             )
         read = self._read()
         tags, length = tags_of(read["train"]), self.config.max_seq_length

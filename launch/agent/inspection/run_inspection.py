@@ -171,10 +171,12 @@ class RunInspection:
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
-        self._print_line(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
+        every_rank = f"(every rank: muster jobs stacks {self._run_dir.name})"
+        is_cause = self._spec.on_hang != "warn"  # then it is printed when the attempt has ended
+        self._print_line(every_rank if is_cause else f"{text}\n{every_rank}")
         findings["on_hang"] = self._spec.on_hang
         findings["text"] = text
-        if self._spec.on_hang != "warn":
+        if is_cause:
             self.hang = of_hang(findings)
 
     def timeout_for(self, ends: Collection[End]) -> End | None:

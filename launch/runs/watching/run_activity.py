@@ -10,7 +10,7 @@ from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import RunStatus
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import records, run_files
-from muster.printable import duration
+from muster.printable import counted, duration
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
 SILENT_STEPS = 10  # after the time of so many steps without a new one, that is reported
@@ -51,16 +51,23 @@ def one_line(run_dir: Path, state: RunStatus) -> str:
     return words[0] if state.notes else "; ".join(words)
 
 
+def pace(step_s: float) -> str:
+    """The speed of a run whose steps take `step_s` seconds."""
+    return (
+        f"{step_s:.3g} s per step"
+        if step_s >= 1
+        else f"{1 / max(step_s, 1e-9):.3g} steps per second"
+    )
+
+
 def _pace(progress: Mapping[str, Any]) -> str:
     """The run's step, its speed by the median of the last steps, and the time left."""
     total = progress["total"]
     step_s = progress["step_s"]
     left_s = progress["left_s"]
     step = f"step {progress['step']}" + (f" of {total}" if total else "")
-    pace = f"{1 / max(step_s, 1e-9):.3g} steps per second"
-    pace = f"{step_s:.3g} s per step" if step_s >= 1 else pace
     left = "time left not known" if left_s is None else f"{duration(left_s)} left"
-    return f"{step}, {pace}, {left}"
+    return f"{step}, {pace(step_s)}, {left}"
 
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
@@ -75,8 +82,8 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
             return f"nodes connect: node 0 is {text}, {duration(since_s)} ago"
         return "its nodes start, or connect: none of them has started workers yet"
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
-    count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
-    nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"
+    count = counted(ranks, "worker")
+    nodes = counted(len(agents), "node")
     after = f"started {duration(time.time() - max(began_ns) / 1e9)} ago"
     if has_records:
         return f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"

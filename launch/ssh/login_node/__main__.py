@@ -206,8 +206,8 @@ def main() -> int:
         refuse(name_problems("jobs fetch ", fetch.run))
         if "login" not in login:
             raise UsageError(
-                f"{fetch.run} was not started from here on a login node; name the node it is on: "
-                "--login me@cluster"
+                f"{fetch.run} was not started from here on a login node"
+                "\ntip: name the node it is on: --login me@cluster"
             )
     if "login" not in login:  # a cluster without a login node
         become(*COMMANDS[word], *arguments, typed=word)
@@ -246,8 +246,9 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
         record = read_json(path, *LOGIN, "session", "seen", "detached")
         if record is None:
             raise UsageError(
-                f"{path} is to say where {path.name} is, but cannot be read; name its login node "
-                "with --login, or remove the file if the run is one of this machine"
+                f"{path} is to say where {path.name} is, but cannot be read"
+                "\ntip: name its login node with --login, or remove the file if the run is one of "
+                "this machine"
             )
         # a home directory that both machines share has the run of the login node, too
         there = Path(str(record["session"])).parent.parent
@@ -294,7 +295,7 @@ def _run(command: Command, installation: Installation) -> int:
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
     if code == openssh.NOT_CONNECTED:
         raise ConnectionLost(
-            f"{connection.login}: the connection was lost; give the same command again"
+            f"{connection.login}: the connection was lost\ntip: give the same command again"
         )
     return code
 

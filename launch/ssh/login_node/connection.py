@@ -26,6 +26,7 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
 from muster.ownership import user_name
+from muster.terminal import TIP, in_one_line
 
 ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that is yours alone"
 # A command's stdout and stderr begin after this line. Start-up files of the login shell may print
@@ -105,7 +106,7 @@ class Connection:
             )
         if done.returncode:
             error_text = done.stderr.rpartition(BEGIN)[2].decode(errors="replace")
-            last = last_line(error_text, f"exit code {done.returncode}")
+            last = last_line(in_one_line(error_text), f"exit code {done.returncode}")
             raise self._failed(last.removeprefix("error: "))
         return output.decode(errors="replace")
 
@@ -133,7 +134,7 @@ class Connection:
         raise self._failed(f"rsync failed: {lines[0]}")
 
     def _failed(self, line: str) -> MusterError:
-        remedy = "; make room there, or name a folder on another disk with --login-dir"
+        remedy = "\ntip: make room there, or name a folder on another disk with --login-dir"
         is_full = any(words in line for words in ("No space left", "Disk quota exceeded"))
         return MusterError(f"{self.login}: {line}{remedy if is_full else ''}")
 
@@ -155,12 +156,16 @@ def _private_folder() -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}, for ssh's socket; {ELSEWHERE}") from None
+        raise UsageError(f"{folder}: {error.strerror}, for ssh's socket{TIP}{ELSEWHERE}") from None
     state = folder.lstat()
     if state.st_uid != os.getuid():
-        raise UsageError(f"{folder} belongs to {user_name(state.st_uid)}, not to you; {ELSEWHERE}")
+        raise UsageError(
+            f"{folder} belongs to {user_name(state.st_uid)}, not to you{TIP}{ELSEWHERE}"
+        )
     if folder.is_symlink():
-        raise UsageError(f"{folder} is a link, where ssh's socket is to be; {ELSEWHERE}")
+        raise UsageError(f"{folder} is a link, where ssh's socket is to be{TIP}{ELSEWHERE}")
     if state.st_mode & 0o077:
-        raise UsageError(f"{folder}: others may enter it; make it yours alone: chmod 700 {folder}")
+        raise UsageError(
+            f"{folder}: others may enter it\ntip: make it yours alone: chmod 700 {folder}"
+        )
     return folder

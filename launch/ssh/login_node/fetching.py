@@ -52,8 +52,8 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
     target = given.to / given.run
     if target.resolve() in map(Path.resolve, run_record.run_folders()):
         raise UsageError(
-            f"{target} is a run on this machine, which a copy would overwrite; choose another "
-            "folder with --to"
+            f"{target} is a run on this machine, which a copy would overwrite"
+            "\ntip: choose another folder with --to"
         )
     target.mkdir(parents=True, exist_ok=True)
     if given.results:
@@ -93,8 +93,8 @@ def _folder_of(run: str, answer: str, login: str) -> str:
         ) from None
     if folder.name != run:
         raise UsageError(
-            f"{run!r} is not the whole name of a run of {login}, which knows {folder.name!r}; give "
-            "the whole name: it is also the folder's name here"
+            f"{run!r} is not the whole name of a run of {login}, which knows {folder.name!r}"
+            "\ntip: give the whole name: it is also the folder's name here"
         )
     if not folder.is_absolute():
         raise MusterError(f"{login}: its answer about {run} is not understood: {answer[:200]!r}")

@@ -103,7 +103,7 @@ def install(
     ] or [""]
     if not base.startswith("/"):
         raise MusterError(
-            f"{connection.login}: its login shell does not answer; try there: bash -lc true"
+            f"{connection.login}: its login shell does not answer\ntip: try there: bash -lc true"
         )
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:

@@ -34,5 +34,5 @@ def test_rsync_that_this_machine_lacks_is_named_with_other_problems(tmp_path, mo
     launch = LaunchConfig(launcher="ssh", send=Sending("data"))
     problems = [*Ssh(Settings(launch, SshConfig(), SlurmConfig())).problems()]
     assert len(problems) == 2 and problems[1] == (
-        "--send needs rsync, which this machine lacks; run: sudo apt-get install rsync"
+        "--send needs rsync, which this machine lacks\ntip: run: sudo apt-get install rsync"
     )

@@ -12,6 +12,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.checkout import CHECKOUT
+from muster.terminal import in_one_line
 from tests.commands import call
 from tests.written import write
 
@@ -70,7 +71,8 @@ def test_spec_of_another_version_ends_the_job_with_a_sentence(tmp_path, change, 
     done = call(sys.executable, *words, cwd=CHECKOUT, env=JOB)
     end = run_record.read_end(tmp_path)
     message = "this job was submitted by another version of Muster; submit it again "
-    assert done.stderr == f"error: {end['message']}\n" and done.returncode == end["code"] == 2
+    assert in_one_line(done.stderr) == f"error: {end['message']}\n"
+    assert done.returncode == end["code"] == 2
     assert end["message"].startswith(f"{message}({path}: ") and field in end["message"]
 
 

@@ -163,7 +163,7 @@ def test_all_problems_of_a_command_line_are_named_at_once(tmp_path, monkeypatch)
     starts += "--env RANK: the|--partition has no effect|tain.py: No such file"
     for line, start in zip(lines, starts.split("|"), strict=True):
         assert line.startswith(start)
-    assert lines[-1].endswith("; did you mean train.py?")
+    assert lines[-1].endswith("\ntip: did you mean train.py?")
 
 
 HIDDEN = [
@@ -229,7 +229,7 @@ def test_wrong_setting_is_one_line(words, start):
 def test_missing_input_of_the_trainer_is_refused_where_known(tmp_path):
     words = ["--resume", "nofile", "--data-dir", "/nope", "--model", "./mine", "--tokenizer", "ber"]
     lines = all_lines(*OWN, *words)
-    flags = [line.partition(" does not exist; give ")[0] for line in lines]
+    flags = [line.partition(" does not exist\ntip: give ")[0] for line in lines]
     assert flags == ["--data-dir /nope", "--resume nofile", "--model ./mine"]
     assert all_lines("--launcher", "ssh", "--hosts", "a", *words) == []  # a node may have them
     at_slurm = all_lines("--launcher", "slurm", *words)  # which begins in this folder
@@ -250,7 +250,7 @@ def test_port_in_use_and_missing_gpus_are_refused_together(monkeypatch):
         words = ["--nproc-per-node", "gpu", "--master-port", port, "--", "true"]
         lines = all_lines(*OWN, *words)
     assert lines[0].startswith("--nproc-per-node gpu, but this machine shows no GPU")
-    assert lines[1].endswith("is in use on this machine; leave it out, or choose another")
+    assert lines[1].endswith("is in use on this machine\ntip: leave it out, or choose another")
 
 
 @pytest.mark.parametrize(

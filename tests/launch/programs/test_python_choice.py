@@ -108,7 +108,11 @@ def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
         ({"PYTHONPATH": str(site)}, {}, []),
         ({}, {"PYTHONPATH": str(site)}, []),  # --env PYTHONPATH=...
         ({}, {"PYTHONPATH": "site"}, []),  # from the folder that workers start in
-        ({}, {}, [f"{python} has no torch, which --workers torchrun needs; name another with "]),
+        (
+            {},
+            {},
+            [f"{python} has no torch, which --workers torchrun needs\ntip: name another with "],
+        ),
     ]
     for env, given, lines in cases:
         asked = workers_environment(tmp_path, given, env, is_over_ssh=False)
@@ -120,7 +124,7 @@ def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
 def test_pythonhome_that_keeps_python_from_starting_is_named(tmp_path):
     python = bare(tmp_path)
     environment = workers_environment(tmp_path, {"PYTHONHOME": "/old"}, {}, is_over_ssh=False)
-    refusal = f"{python} does not start with PYTHONHOME=/old; unset it"
+    refusal = f"{python} does not start with PYTHONHOME=/old\ntip: unset it"
     assert list(problems(python, "torchrun", environment)) == [refusal]
 
 

@@ -469,6 +469,15 @@ def last_lines(tmp_path, shown=b""):
 POINTER = "its output: muster jobs logs {} --rank 1"
 
 
+def test_long_traceback_is_cut_to_ten_lines(ended, tmp_path):
+    calls = [f'  File "train.py", line {number}, in f' for number in range(20)]
+    traceback = "\n".join(["Traceback (most recent call last):", *calls, "ValueError: no"])
+    ended(1, "crash", 1.0, "ValueError: no", traceback)
+    _, first, left_out, *rest = last_lines(tmp_path)
+    assert first.startswith("Traceback") and left_out == "  ... (13 lines)"
+    assert rest == [*calls[13:], "ValueError: no"]
+
+
 def test_last_output_of_a_rank_that_exits_is_shown(ended, tmp_path):
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=b"cannot read data: /data/x missing\n\n", out=b"step 1\n")

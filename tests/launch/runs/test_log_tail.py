@@ -130,6 +130,29 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path, workers, capfdbin
     assert b"19999 of 100000" in capfdbinary.readouterr().out[-100:]
 
 
+def test_saved_lines_have_no_progress_bars_and_no_colors(tmp_path, workers, capfdbinary):
+    """A line that tqdm writes above its bar stays."""
+    bar = (
+        "\r  0%|          | 0/3 [00:00<?, ?step/s]\r 33%|###       | 1/3 [00:00<00:00,  3.1step/s]"
+    )
+    workers(0, f"{bar}\r{' ' * 40}\r\x1b[32mstep 1\x1b[0m  loss 0.7\n{bar}\nthe end\n{bar}")
+    follower = Follower(tmp_path, prefixes=True)
+    follower.poll()
+    follower.poll(last=True)
+    assert capfdbinary.readouterr().out == b"node?.0| step 1  loss 0.7\nnode?.0| the end\n"
+
+
+def test_tail_shows_the_last_lines_and_what_follows(tmp_path, workers, capfdbinary):
+    workers(0, "".join(f"{number}\n" for number in range(1000)))
+    follower = Follower(tmp_path, prefixes=True, tail=2)
+    follower.poll()
+    workers(0, "1000\n")
+    workers(1, "new\n")
+    follower.poll(last=True)
+    shown = capfdbinary.readouterr().out.splitlines()
+    assert shown == [b"node?.0| 998", b"node?.0| 999", b"node?.0| 1000", b"node?.1| new"]
+
+
 def test_new_file_of_same_name_is_shown_from_start(tmp_path, workers, capfdbinary):
     """A requeued job puts aside what its last attempt left."""
     follower = Follower(tmp_path)

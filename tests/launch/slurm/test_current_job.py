@@ -10,14 +10,15 @@ from configs.settings.remote import SlurmConfig
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 from muster.rank_variables import torchrun_variables
+from muster.terminal import TIP
 from tests.configs.made import made
 from tests.launch.pretended import assignment
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
-TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"
+TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4{TIP}take fewer, or {INSTEAD}"
 NEW = "for a new job, but this is inside job 12, which has its own"
-OF_SBATCH = f"--partition, --time, --slurm are {NEW}; {INSTEAD}"
+OF_SBATCH = f"--partition, --time, --slurm are {NEW}{TIP}{INSTEAD}"
 
 
 def found() -> CurrentJob | None:

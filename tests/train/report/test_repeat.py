@@ -1,6 +1,7 @@
 """The commands that a report and the end of a run print."""
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -69,7 +70,8 @@ def test_printed_commands_work(tmp_path, is_users):
     words = ["--run-id", "old", "--logs-dir", logs, "--launcher", "local", "--nodes", "1"]
     done = call("muster", "run", *words, *program, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
+    about, _, last = done.stderr.splitlines()[-1].rpartition(": ")
+    assert re.fullmatch(r"done: 1 worker on 1 node, \d+ s", about), about
     assert last == f"muster report {shlex.quote(str(logs / 'old'))}"
     made = call("bash", "-c", last, cwd="/", env=env)
     assert made.returncode == 0, made.stderr

@@ -52,7 +52,8 @@ class PowerSgd(BucketHook):
         if model is not None and model.static_graph:
             raise UsageError(
                 "--compress powersgd does not go with static_graph=True, whose buckets would be "
-                "others after a resume; use --compress bf16, or find_unused_parameters=True"
+                "others after a resume"
+                "\ntip: use --compress bf16, or find_unused_parameters=True"
             )
         return self.ranks.own_group(self.options.timeout_s)
 
@@ -118,7 +119,8 @@ def _problems(model: nn.Module) -> Iterator[str]:
         ):
             yield (
                 f"{name} must be a contiguous tensor of real numbers with a dense gradient and at "
-                "least one dimension; use --compress bf16"
+                "least one dimension"
+                "\ntip: use --compress bf16"
             )
 
 

@@ -131,16 +131,16 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
     has_hook = mode != "ddp" or options.compress != "none"
     if ddp_options.get("mixed_precision") is not None and has_hook:
         yield (
-            "mixed_precision= needs a hook of DDP's own, and DDP takes one; use torch.autocast, or "
-            "mode='ddp' without compress"
+            "mixed_precision= needs a hook of DDP's own, and DDP takes one"
+            "\ntip: use torch.autocast, or mode='ddp' without compress"
         )
     for name in ddp_options.keys() & GONE.keys():
         yield f"there is no {name} any more: {GONE[name]}"
     yield from option_problems(options)
     if mode in ("gather_scatter", "single") and options.compress != "none":
-        yield f"compress={options.compress!r} does not go with mode {mode!r}; use 'all_reduce'"
+        yield f"compress={options.compress!r} does not go with mode {mode!r}\ntip: use 'all_reduce'"
     if options.bucket_mb is not None and ddp_options.get("bucket_cap_mb") is not None:
-        yield "bucket_mb and bucket_cap_mb both say how large buckets are; give one of them"
+        yield "bucket_mb and bucket_cap_mb both say how large buckets are\ntip: give one of them"
 
 
 def _no_mode(mode: str) -> Iterator[str]:
@@ -199,7 +199,7 @@ class HookChoice(NamedTuple):
             remedy = "--sync ddp, or mode='ddp' in muster.sync"
             if self.options.compress != "none":
                 remedy = "--compress none, or compress='none' in muster.sync"
-            raise UsageError(f"{name} needs NCCL on GPUs, and these use gloo; use {remedy}")
+            raise UsageError(f"{name} needs NCCL on GPUs, and these use gloo\ntip: use {remedy}")
         return self
 
     def bucket_options(

@@ -94,12 +94,14 @@ def sync_ddp(
 def _of_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
     if _has_prepared_models(accelerator):
         raise UsageError(
-            "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
+            "muster.sync_ddp: this Accelerator has prepared a model already"
+            "\ntip: call it before prepare"
         )
     if (hook := str(getattr(accelerator.ddp_handler, "comm_hook", "no"))) != "no":
         raise UsageError(
             f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
-            "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
+            "DDP takes one only"
+            "\ntip: leave it out and give compress=..., or leave sync_ddp out"
         )
 
     def options() -> dict[str, Any]:
@@ -131,8 +133,8 @@ def _of_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
     ddp_options, comm_hook = _given_to_strategy(strategy)
     if comm_hook is not None:
         raise UsageError(
-            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
-            "out and give compress=..., or leave sync_ddp out"
+            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only"
+            "\ntip: leave it out and give compress=..., or leave sync_ddp out"
         )
     make = getattr(strategy, method)
 

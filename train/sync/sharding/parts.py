@@ -94,7 +94,8 @@ class ShardedSync(GradSync):
             raise UsageError(
                 f"sync mode {type(self).__name__.lower()} leaves a part of every parameter to each "
                 f"rank, but {type(optimizer).__name__} is not known to treat each value for "
-                f"itself; use all_reduce, or one of {', '.join(kind.__name__ for kind in BY_VALUE)}"
+                f"itself"
+                f"\ntip: use all_reduce, or one of {', '.join(kind.__name__ for kind in BY_VALUE)}"
             )
         return optimizer
 

@@ -93,12 +93,15 @@ def check_tokenizer(name: str, config: Any, tokenizer: Any) -> None:
         UsageError: it does not fit.
     """
     if tokenizer.pad_token_id is None:
-        raise UsageError(f"the tokenizer of {name} has no padding token; give another --tokenizer")
+        raise UsageError(
+            f"the tokenizer of {name} has no padding token\ntip: give another --tokenizer"
+        )
     count = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
     if count > config.vocab_size:
         raise UsageError(
             f"the tokenizer has {count} tokens, but --model {name} knows "
-            f"{config.vocab_size}; give the model's own with --tokenizer"
+            f"{config.vocab_size}"
+            "\ntip: give the model's own with --tokenizer"
         )
 
 
@@ -142,7 +145,7 @@ def build(
     body = [key for key in model.state_dict() if key.startswith(prefix)]
     for key, theirs, ours in sorted(loading["mismatched_keys"]):
         if not new_head or key in body:
-            remedy = "; give --new-head for a new head" if key not in body else ""
+            remedy = "\ntip: give --new-head for a new head" if key not in body else ""
             raise UsageError(
                 f"--model {name}: {key} is of shape {tuple(theirs)} in its weights, but "
                 f"{tuple(ours)} in its configuration{remedy}"

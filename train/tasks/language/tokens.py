@@ -58,7 +58,8 @@ def load(name: str, lower_case: str) -> Any:
     if lower_case != "auto" and lowers is not None and lowers != (lower_case == "yes"):
         raise UsageError(
             f"--lower-case {lower_case}, but the tokenizer of {name} "
-            f"{'lower-cases' if lowers else 'keeps case'}; leave it at auto"
+            f"{'lower-cases' if lowers else 'keeps case'}"
+            "\ntip: leave it at auto"
         )
     return tokenizer
 
@@ -140,7 +141,8 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
     if share > MAX_UNKNOWN:
         raise UsageError(
             f"{share:.0%} of the words are {tokenizer.unk_token} to the tokenizer of {name}: its "
-            "vocabulary does not fit the text; give another with --tokenizer, or see --lower-case"
+            "vocabulary does not fit the text"
+            "\ntip: give another with --tokenizer, or see --lower-case"
         )
 
 

@@ -130,7 +130,9 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
         )
     kinds = {path.suffix in SHARDS for paths in sets.values() for path in paths}
     if len(kinds) > 1:
-        raise UsageError(f"--data-dir {folder} has text and HDF5 shards; give a folder of one kind")
+        raise UsageError(
+            f"--data-dir {folder} has text and HDF5 shards\ntip: give a folder of one kind"
+        )
     for path in (path for paths in sets.values() for path in paths):
         refuse_stand_in(path)
     return sets

@@ -127,7 +127,7 @@ def _shape(path: Path) -> tuple[int, int]:
     if not fits:
         raise UsageError(f"{path}: its datasets do not fit each other: {shapes}")
     if not rows:
-        raise UsageError(f"{path} is empty: its datasets have no rows; leave it out")
+        raise UsageError(f"{path} is empty: its datasets have no rows\ntip: leave it out")
     return rows, width
 
 

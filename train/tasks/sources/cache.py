@@ -37,7 +37,8 @@ def root(cache_dir: Path | None) -> Path:
     except RuntimeError:
         raise UsageError(
             "HOME is not set, and this user has no home folder: nothing can be kept for later "
-            "runs; set HOME, or XDG_CACHE_HOME to a folder that can be written"
+            "runs"
+            "\ntip: set HOME, or XDG_CACHE_HOME to a folder that can be written"
         ) from None
 
 

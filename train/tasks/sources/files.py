@@ -65,8 +65,8 @@ def stand_in(path: Path) -> str:
         return "is empty; download or copy it again"
     if head.startswith(LFS_POINTER):
         return (
-            "is a Git LFS pointer, not the file itself; run `git lfs pull` in its repository, or "
-            "download it again"
+            "is a Git LFS pointer, not the file itself"
+            "\ntip: run `git lfs pull` in its repository, or download it again"
         )
     if HTML.match(head):
         return "is a web page, not the file itself; download it again"

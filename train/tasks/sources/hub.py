@@ -85,7 +85,7 @@ def rows(*name: str, **options: Any) -> Any:
 def _reason(error: Exception, instead: str) -> str:
     text = str(error)
     if "not a valid model identifier" in text or "404" in text:
-        return f"the Hub has no such name; give a Hub name, {instead}"
+        return f"the Hub has no such name\ntip: give a Hub name, {instead}"
     if "onnect" in text or "reach" in text or "ffline" in text:
         return (
             "not on this disk, and the Hub cannot be reached; "
