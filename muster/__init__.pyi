@@ -462,15 +462,20 @@ def checkpoints(
     every: str | None = None,
     keep_last: int = 2,
     name: str | None = None,
+    by_rank: Mapping[str, Stateful] | None = None,
     **objects: Stateful | Collected,
 ) -> Checkpoints:
     """Save and resume `objects`; every rank must call this, and its methods, at the same places.
 
-    One rank of each file system writes. Parts that differ by rank are saved for each rank: random
-    generators, errors of compression, parts of an object's state. To find them, each rank reads
-    its states once per checkpoint, and the ranks exchange checksums. A step waits for these and
-    for a copy in CPU memory, not for the disk. On another number of ranks, parts of states are
-    those of rank 0.
+    One rank of each file system writes. What differs by rank is saved for each rank: random
+    generators, errors of compression, and the objects in `by_rank`. If another object differs, so
+    is it, with a warning. To find that out, each rank reads its states once per checkpoint, and the
+    ranks exchange checksums. A step waits for these and for a copy in CPU memory, not for the disk.
+    On another number of ranks, all get rank 0's state.
+
+    The checkpoints of a folder are one chain, whichever runs wrote them. A run that does not call
+    `resume` is refused in the folder of another one. If it resumes, later checkpoints in the folder
+    are moved to `set_aside/`.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -484,6 +489,7 @@ def checkpoints(
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
         name: of a folder in `folder`, for each of several trainings of one program.
+        by_rank: objects whose states differ by rank, such as {"loader": loader}.
         objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
             what `muster.sync` returned, or the model in it.
 
@@ -570,6 +576,7 @@ def record(
     samples: int = 0,
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
+    log_with: str | Sequence[str] = (),
 ) -> float | None:
     """Record a step, or an evaluation, in the run folder; every rank must call this alike.
 
@@ -594,10 +601,13 @@ def record(
         samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
+        log_with: "tensorboard", "wandb", or both in a list: rank 0 shows this record and all later
+            ones there, too, with the run's settings.
 
     Raises:
         UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
-            steps, or no run folder (no launcher, no `muster.init`).
+            steps, no run folder (no launcher, no `muster.init`), or a tracker that is not
+            installed.
     """
 
 def steps(

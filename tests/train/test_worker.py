@@ -58,7 +58,7 @@ def test_a_single_run_prints_and_records(single):
 
 def test_by_hand_on_three_nodes_equals_single(single, logs):
     port = free_port()
-    more = flags(logs, "hand", "--sync", "gather_scatter", "--split", "5,0,2", "--tensorboard")
+    more = flags(logs, "hand", "--sync", "gather_scatter", "--split", "5,0,2")
     ended = finish([start_by_hand(rank, 3, port, *more) for rank in (1, 2, 0)])
     assert [code for code, *_ in ended] == [0, 0, 0], ended
     assert ended[0][1] == "" and "step 5" in ended[2][1]  # only rank 0 speaks
@@ -71,7 +71,6 @@ def test_by_hand_on_three_nodes_equals_single(single, logs):
         assert len({record["grad_norm"] for record in of_all}) == 1
         assert sum(record["local_samples"] for record in of_all) == of_all[0]["samples"]
     assert ranks[1][0]["local_samples"] == 0
-    assert list((logs / "hand" / "tensorboard").glob("events*"))
 
 
 @pytest.mark.slow
