@@ -77,7 +77,7 @@ class WeightsAndBiases:
         self._run.log({"step": step, **values})
 
     def close(self) -> None:
-        self._run.finish(exit_code=int(sys.exception() is not None))
+        self._run.finish(exit_code=int(sys.exc_info()[0] is not None))
 
 
 def _wandb_id(run_dir: Path) -> str:
