@@ -77,7 +77,7 @@ def record(
     if (loss is None) == (metrics is None):
         raise UsageError("muster.record: give either loss=... or metrics={...}")
     numbers: dict[str, Any] = {"lr": lr, "grad_norm": grad_norm}
-    names = [log_with] if isinstance(log_with, str) else log_with
+    names: Sequence[Any] = log_with if isinstance(log_with, list | tuple) else [log_with]
     refuse(_problems(step, loss, metrics, model, samples, numbers, names), where="muster.record: ")
     recorder = _recorder(Path(run_dir), current_ranks())
     if metrics is not None:
@@ -103,7 +103,7 @@ def _problems(
     model: object,
     samples: object,
     numbers: dict[str, Any],
-    trackers: Sequence[str],
+    trackers: Sequence[object],
 ) -> Iterator[str]:
     if step is not None and not isinstance(step, StepPlan):
         yield from whole_number("step", step, 0)

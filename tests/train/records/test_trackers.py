@@ -177,11 +177,3 @@ def test_nothing_of_a_tracker_is_imported_unless_asked_for(tmp_path):
     )
     ((code, out, err),) = run_program(tmp_path, text)
     assert (code, out) == (0, "set()\n"), err
-
-
-def test_an_unknown_tracker_is_refused(tmp_path, monkeypatch):
-    import muster
-
-    monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path))
-    with pytest.raises(muster.UsageError, match="log_with is 'mlflow'; known: tensorboard, wandb"):
-        muster.record(loss=1.0, log_with="mlflow")
