@@ -29,12 +29,18 @@ REMOVED = {
     "compress_share": "it was topk's, which was removed; powersgd has compress_rank",
     "preflight": "the nodes are always checked\ntip: leave it out",
     "random_weights": "weights are random where --model is the path of a config.json",
+    "tensorboard": "use --log-with tensorboard, or log_with: tensorboard in a file",
 } | {
     name: f"give this option of sbatch as --slurm {name}=VALUE, or as slurm in a file"
     for name in ("constraint", "nodelist", "qos", "reservation")
 }
 # Their defaults, unless these were null: a run's config.yaml has all settings of its release.
-REMOVED_DEFAULTS = {"compress_share": "0.01", "preflight": "true", "random_weights": "false"}
+REMOVED_DEFAULTS = {
+    "compress_share": "0.01",
+    "preflight": "true",
+    "random_weights": "false",
+    "tensorboard": "false",
+}
 
 
 Source = Literal["command line", "file", "recipe", "cluster"]

@@ -583,6 +583,7 @@ def record(
     samples: int = 0,
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
+    log_with: str | Sequence[str] = (),
 ) -> float | None:
     """Record a step, or an evaluation, in the run folder; every rank must call this alike.
 
@@ -607,10 +608,13 @@ def record(
         samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
+        log_with: "tensorboard", "wandb", or both in a list: rank 0 shows this record and all later
+            ones there, too, with the run's settings.
 
     Raises:
         UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
-            steps, or no run folder (no launcher, no `muster.init`).
+            steps, no run folder (no launcher, no `muster.init`), or a tracker that is not
+            installed.
     """
 
 def steps(

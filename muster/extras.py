@@ -29,6 +29,7 @@ MODULES = {
     "python-dotenv": "dotenv",
 }
 OWN_FOLDER = CHECKOUT / ".venv" / "bin"  # of the environment that `make install` makes
+PIPX_FILE = "pipx_metadata.json"  # in an environment that pipx has made
 MOST_NAMES = 4  # of packages in a message
 OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
@@ -67,13 +68,23 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
     prefix = Path(python).parent.parent
     if prefix == OWN_FOLDER.parent:
         return f"make -C {shlex.quote(str(CHECKOUT))} install"
-    if (prefix / "pipx_metadata.json").exists():
-        return f"pipx inject muster {shlex.join(names)}"
-    own = f"{CHECKOUT}[{extra}]" if extra else str(CHECKOUT)
-    words = shlex.join(names if IS_INSTALLED else ["-e", own])
+    if IS_INSTALLED or (prefix / PIPX_FILE).exists():
+        return _adding(names, python)
+    return _adding(["-e", f"{CHECKOUT}[{extra}]" if extra else str(CHECKOUT)], python)
+
+
+def _adding(words: Collection[str], python: str) -> str:
+    """What adds packages to a Python; `words`: their names, or a folder and how to install it."""
+    if (Path(python).parent.parent / PIPX_FILE).exists():
+        return f"pipx inject muster {shlex.join(words)}"
     if python == sys.executable and importlib.util.find_spec("pip") is None:
-        return f"uv pip install --python {shlex.quote(python)} {words}"
-    return f"{shlex.quote(python)} -m pip install --use-pep517 {words}"
+        return f"uv pip install --python {shlex.quote(python)} {shlex.join(words)}"
+    return f"{shlex.quote(python)} -m pip install --use-pep517 {shlex.join(words)}"
+
+
+def without_tracker(name: str, python: str = sys.executable) -> str:
+    """The end of a line about a tracker of metrics whose package `python` lacks."""
+    return f"{python} has no {name}; install: {_adding([name], python)}"
 
 
 def without_base(module: str) -> str:

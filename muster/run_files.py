@@ -119,7 +119,8 @@ PROFILE = RunFile("profile/rank_{rank}.json", "attempt", "whole")
 TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "growing")
 ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
 # By rank 0.
-TENSORBOARD = RunFile("tensorboard/events{name}", "run", "growing")
+TENSORBOARD = RunFile("tensorboard/events{name}", "run", "growing", cleared="unless_resumed")
+WANDB = RunFile("wandb/**", "run", "never", cleared="unless_resumed")
 SUMMARY = RunFile("summary.json", "run", "whole")
 START = RunFile("start.json", "attempt", "whole")  # the time of its first step
 STOPPED = RunFile("stopped.json", "attempt", "whole")

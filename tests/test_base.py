@@ -46,7 +46,7 @@ def remedy(python: Path, extra: str) -> str:
     [
         ((), ("configs", "launch", "muster")),
         (("report",), OF_REPORTS),
-        (("trainer", "tensorboard"), ("train",)),
+        (("trainer", "tensorboard", "wandb"), ("train",)),
     ],
 )
 def test_setup_requires_what_is_imported(chosen, parts):

@@ -32,7 +32,7 @@ def test_the_page_has_the_signatures_of_the_code():
             parameter.replace(annotation=inspect.Parameter.empty)
             for parameter in signature.parameters.values()
         ]
-        text = str(inspect.Signature(plain)).strip("()")
+        text = str(inspect.Signature(plain))[1:-1]
         of_code[name] = ast.unparse(ast.parse(f"def {name}({text}): ...").body[0].args)
     assert shown == of_code
     functions = {name for name in muster.__all__ if name[0].islower()}

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
+from muster import extras
 from muster.errors import UsageError, refuse
 from muster.worker.process import end_with_parent
 from train.distributed.exit_guard import ExitGuard
@@ -80,6 +82,12 @@ def silence_torch() -> None:
 
 def _train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     refuse(config.world_problems(world.world_size))
+    if world.is_main:
+        refuse(
+            f"--log-with {name}: {extras.without_tracker(name)}"
+            for name in config.log_with or ()
+            if find_spec(name) is None
+        )
     gc.disable()  # a fifth of the time of the imports, up to the first step
     from train.loop import run  # here, since a wrong flag should be reported at once
 

@@ -129,7 +129,11 @@ class OutputConfig:
         least=0,
     )
     cache_dir: Path | None = setting(None, "folder of tokenised data (default: ~/.cache/muster)")
-    tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
+    log_with: tuple[Literal["tensorboard", "wandb"], ...] | None = setting(
+        None,
+        "also show metrics there; for both: tensorboard,wandb",
+        between=",",
+    )
     profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")
     redirect: bool = setting(False, "the run folder is this run's already", internal=True)
 

@@ -142,7 +142,8 @@ class OwnProgram:
         is_language = is_own and self.run.task not in WITHOUT_TRANSFORMERS
         if self._launch.program == "worker" and is_language:
             needed |= {"transformers"}
-        yield from trainer_python.problems(self._python or python, needed)
+        trackers = self.run.log_with or () if self._launch.program == "worker" else ()
+        yield from trainer_python.problems(self._python or python, needed, trackers)
 
 
 def is_this_python(python: str) -> bool:

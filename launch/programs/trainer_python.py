@@ -24,14 +24,21 @@ print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 """
 
 
-def problems(python: str, needed: Collection[str]) -> Iterator[str]:
-    """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs."""
+def problems(python: str, needed: Collection[str], trackers: Collection[str] = ()) -> Iterator[str]:
+    """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs.
+
+    And a line for each of the `trackers` of metrics that it lacks.
+    """
     packages = extras.packages(extras.TRAINER)
     packages |= {name: extras.MODULES.get(name, name) for name in AGENT_PACKAGES}
-    missing = _missing_modules(python, tuple(packages.values()))
+    missing = _missing_modules(python, (*packages.values(), *trackers))
     if isinstance(missing, str):
         yield f"{missing}\ntip: name another Python with --python"
-    elif {name for name in packages if packages[name] in missing} & {*ALWAYS, *needed}:
+        return
+    for name in trackers:
+        if name in missing:
+            yield f"--log-with {name}: {extras.without_tracker(name, python)}"
+    if {name for name in packages if packages[name] in missing} & {*ALWAYS, *needed}:
         names = [name for name in packages if packages[name] in missing]
         yield extras.lacking(extras.TRAINER, names, python)
 

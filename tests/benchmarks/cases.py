@@ -61,6 +61,9 @@ CASES = (
     Case("all_reduce_no_overlap", OURS, ("--sync", "all_reduce", "--no-overlap")),
     Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
     Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),
+    # ours, with a tracker of metrics
+    Case("all_reduce_tensorboard", OURS,
+         ("--sync", "all_reduce", "--log-with", "tensorboard"), base="all_reduce"),
     Case("all_reduce_by_parameter", OURS, ("--sync", "all_reduce", "--bucket-mb", "0")),
 )  # fmt: skip
 KNOWN = {case.name: case for case in CASES}

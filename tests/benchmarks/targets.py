@@ -38,6 +38,7 @@ TARGETS = (
     Target("nanoGPT's loop with muster.sync(model)", "nanogpt", 0.82, GPT),
     Target("nanoGPT's loop, beside DDP with buckets as small", "nanogpt", 1.02,
            "nanogpt_ddp_4mib"),
+    Target("--log-with tensorboard beside none", "all_reduce_tensorboard", 1.02, "all_reduce"),
     Target("RTE's recipe with --sync all_reduce beside DDP by hand", "all_reduce", 0.59,
            model=GIVEN),
 )  # fmt: skip

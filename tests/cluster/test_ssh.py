@@ -118,7 +118,7 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
         where = ["--logs-dir", str(tmp_path), "--run-id", name]
         return ways.call(apart, ways.ssh(apart, 2, *SHORT, *where, *flags))
 
-    code, out, err = run("first", "--profile", "--tensorboard")
+    code, out, err = run("first", "--profile", "--log-with", "tensorboard")
     assert code == 0, err
     run_dir = tmp_path / "first"
     assert len(losses(run_dir)) == 4 and "node0.0| step 4" in out

@@ -37,6 +37,7 @@ def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]
         "schedule_steps": st.none() | st.integers(10),
         "device": st.sampled_from(["auto", "cuda"]),
         "seed": st.integers(0, 2**63 - 1),
+        "log_with": st.none() | st.permutations(["tensorboard", "wandb"]).map(tuple),
         "keep_best": st.none() | st.sampled_from(["accuracy", "perplexity", "own:min", "own:max"]),
     }
     if item.name in special:

@@ -62,5 +62,7 @@ def test_removed_setting_is_refused_by_name(tmp_path, read_again):
     with pytest.raises(UsageError, match=replaced):
         train_config("--config", str(path))
     read_again()
-    path.write_text("compress_share: 0.01\npreflight: true\nqos: null\nlr: 0.5\n")
+    path.write_text(
+        "compress_share: 0.01\npreflight: true\ntensorboard: false\nqos: null\nlr: 0.5\n"
+    )
     assert train_config("--config", str(path)).lr == 0.5  # a run's config.yaml has all settings

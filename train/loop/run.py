@@ -117,7 +117,7 @@ def prepared(
             )
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
-        sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
+        sinks = Sinks(run_dir, ranks.rank, profile=config.profile)
         closing.callback(sinks.close)
         host = "/".join(peers.workers[ranks.rank].place)
         firsts = first_on_disk(config.checkpoint_dir or run_dir, ranks, host)
@@ -138,6 +138,7 @@ def prepared(
         closing.callback(trainer.manager.close)  # its last record goes to the sinks
         closing.callback(console.stop)
         trainer.resume()
+        sinks.log_with(config.log_with or (), trainer.completed, "--log-with")
         try:
             yield trainer, run_dir
         except RuntimeError as error:

@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from muster.arguments import methods, number, whole_number
+from muster.arguments import methods, number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
-from ..records.sinks import Sinks
+from ..records.sinks import TRACKERS, Sinks
 from ..sync.ddp import reducer
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ranks import Collective, Ranks, current_ranks
@@ -35,6 +35,7 @@ def record(
     samples: int = 0,
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
+    log_with: str | Sequence[str] = (),
 ) -> float | None:
     """Record a step, or an evaluation, in the run folder; every rank must call this alike.
 
@@ -59,10 +60,13 @@ def record(
         samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
+        log_with: "tensorboard", "wandb", or both in a list: rank 0 shows this record and all later
+            ones there, too, with the run's settings.
 
     Raises:
         UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
-            steps, or no run folder (no launcher, no `muster.init`).
+            steps, no run folder (no launcher, no `muster.init`), or a tracker that is not
+            installed.
     """
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
@@ -73,13 +77,16 @@ def record(
     if (loss is None) == (metrics is None):
         raise UsageError("muster.record: give either loss=... or metrics={...}")
     numbers: dict[str, Any] = {"lr": lr, "grad_norm": grad_norm}
-    refuse(_problems(step, loss, metrics, model, samples, numbers), where="muster.record: ")
+    names: Sequence[Any] = log_with if isinstance(log_with, list | tuple) else [log_with]
+    refuse(_problems(step, loss, metrics, model, samples, numbers, names), where="muster.record: ")
     recorder = _recorder(Path(run_dir), current_ranks())
     if metrics is not None:
+        recorder.sinks.log_with(names, None, "muster.record: log_with")
         recorder.evaluated(step, metrics)
         return None
     assert loss is not None
     plan = recorder.counted(step, int(samples))
+    recorder.sinks.log_with(names, plan.step - 1, "muster.record: log_with")
     shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
     recorder.compare(shared.losses)
     sent = [] if model is None else sent_by(model)
@@ -90,13 +97,21 @@ def record(
 
 
 def _problems(
-    step: object, loss: Any, metrics: Any, model: object, samples: object, numbers: dict[str, Any]
+    step: object,
+    loss: Any,
+    metrics: Any,
+    model: object,
+    samples: object,
+    numbers: dict[str, Any],
+    trackers: Sequence[object],
 ) -> Iterator[str]:
     if step is not None and not isinstance(step, StepPlan):
         yield from whole_number("step", step, 0)
     yield from whole_number("samples", samples, 0)
     if model is not None:
         yield from methods("model", model, "parameters")
+    for tracker in trackers:
+        yield from one_of("log_with", tracker, *TRACKERS)
     if metrics is None:
         numbers = {"loss": loss, **numbers}
     elif isinstance(metrics, Mapping):

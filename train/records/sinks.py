@@ -1,29 +1,34 @@
 """Where a run's records go: this rank's JSON lines, and what was asked for beside them.
 
-That is TensorBoard on rank 0, and a trace of a few steps on each rank, which
-https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, and a table at the
-end, which sums up what `History` has counted.
+That is a tracker of metrics on rank 0, such as TensorBoard, and a trace of a few steps on each
+rank, which https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, and a
+table at the end, which sums up what `History` has counted.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from muster import extras
 from muster.errors import UsageError, explained
 from muster.printable import json_text
-from muster.run_files import METRICS, PROFILE, START, TENSORBOARD
+from muster.run_files import METRICS, PROFILE, START
 from muster.writing import CannotWrite, write_json, writing
 
 from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, StepRecord
 
+if TYPE_CHECKING:
+    from .trackers import Tracker
+
+TRACKERS = ("tensorboard", "wandb")  # of trackers.py, by the names of their packages
 FIRST_LOSSES = 5  # printed one by one, as in the courses
 LINE_S = 10.0  # at a terminal no longer than about this without a line
 TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
@@ -34,37 +39,39 @@ ACTIVE = 5
 
 
 class Sinks:
-    """Writes each record to `metrics/rank_*.jsonl` of the run folder, and to TensorBoard.
+    """Writes each record to `metrics/rank_*.jsonl` of the run folder, and to trackers."""
 
-    Raises:
-        UsageError: TensorBoard is wanted but not installed.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        rank: int,
-        *,
-        tensorboard: bool = False,
-        profile: bool = False,
-    ) -> None:
+    def __init__(self, run_dir: Path, rank: int, *, profile: bool = False) -> None:
+        self._run_dir, self._rank = run_dir, rank
         self._path = METRICS.path(run_dir, rank=rank)
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
         self._profiler = start_tracer(run_dir, rank) if profile else None
-        self._board: Any = None
+        self._trackers: dict[str, Tracker] = {}
         self._collectives: Sequence[Collective] = []
         self._start = START.path(run_dir) if rank == 0 else None
         self.total_steps: int | None = None  # of the whole run, if known
-        if tensorboard and rank == 0:
+
+    def log_with(self, names: Collection[str], last_step: int | None, given: str) -> None:
+        """From now on show records in these trackers, too; only rank 0 does.
+
+        `last_step`: the one after which this attempt begins, if it is known. `given`: the setting
+        that names them, for an error.
+
+        Raises:
+            UsageError: the package of one is not installed.
+            MusterError: it does not start.
+        """
+        for name in names if self._rank == 0 else ():
+            if name in self._trackers:
+                continue
+            from . import trackers  # here, since few runs have one
+
             try:
-                from torch.utils.tensorboard import SummaryWriter
+                self._trackers[name] = trackers.KINDS[name](self._run_dir, last_step)
             except ImportError:
-                raise UsageError(
-                    "--tensorboard needs the package tensorboard; pip install tensorboard"
-                ) from None
-            self._board = SummaryWriter(str(TENSORBOARD.path(run_dir, name="").parent))
+                raise UsageError(f"{given} {name}: {extras.without_tracker(name)}") from None
 
     def write(self, record: Record) -> None:
         """A line is on its way to the disk when this returns.
@@ -78,16 +85,10 @@ class Sinks:
             raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):
             self._profiler.step()
-        if self._board is None or not isinstance(record, StepRecord | EvalRecord):
-            return
-        if isinstance(record, StepRecord):
-            values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
-            for phase in (*PHASES, "step"):
-                values[f"seconds/{phase}"] = getattr(record, f"{phase}_s")
-        else:
-            values = {f"evaluation/{name}": value for name, value in record.metrics.items()}
-        for name, value in values.items():
-            self._board.add_scalar(name, value, record.step)
+        if self._trackers and isinstance(record, StepRecord | EvalRecord):
+            values = _tracked_values(record)
+            for tracker in self._trackers.values():
+                tracker.add(record.step, values)
 
     def stepped(self, step: StepRecord, made: Sequence[Collective]) -> None:
         """Write `step`, and its gradient collectives if they differ from the last ones."""
@@ -105,8 +106,16 @@ class Sinks:
         self._file.close()
         if self._profiler is not None:
             self._profiler.stop()
-        if self._board is not None:
-            self._board.close()
+        for tracker in self._trackers.values():
+            tracker.close()
+
+
+def _tracked_values(record: StepRecord | EvalRecord) -> dict[str, float]:
+    if isinstance(record, EvalRecord):
+        return {f"evaluation/{name}": value for name, value in record.metrics.items()}
+    values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
+    seconds = {f"seconds/{phase}": getattr(record, f"{phase}_s") for phase in (*PHASES, "step")}
+    return values | seconds
 
 
 def _line(record: Record) -> str:

@@ -72,6 +72,8 @@ def test_record_without_a_loss_or_run_folder_is_refused(monkeypatch, run_dir):
         ({"loss": 1.0, "step": "one"}, "step is 'one'; it must be a whole number"),
         ({"loss": 1.0, "samples": -4}, "samples is -4; it must be at least 0"),
         ({"loss": 1.0, "lr": None}, "lr is None; it must be a number"),
+        ({"loss": 1.0, "log_with": "mlflow"}, "log_with is 'mlflow'; known: tensorboard, wandb"),
+        ({"loss": 1.0, "log_with": None}, "log_with is None; known: tensorboard, wandb"),
         ({"loss": 1.0, "model": 3}, "model is a int, which has no parameters"),
         ({"metrics": 0.7}, "metrics is a float; give a dict"),
         ({"metrics": {"f1": None}}, "metrics['f1'] is None; it must be a number"),

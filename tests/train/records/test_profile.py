@@ -20,7 +20,7 @@ def traced(tmp_path_factory):
     """The folder of a run of two ranks, and what it printed."""
     folder = tmp_path_factory.mktemp("runs")
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "9"]
-    flags += ["--tensorboard", "--checkpoint-every", "4", "--evaluate", "end"]
+    flags += ["--log-with", "tensorboard", "--checkpoint-every", "4", "--evaluate", "end"]
     code, out, err = submit(*flags, "--profile", "--logs-dir", str(folder), "--run-id", "traced")
     assert code == 0, err
     return folder / "traced", out
