@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from muster.orderly_stop import without_advice
-from train.report.data.frames import add_up, frame, mean_of_all, of_last_attempt
+from train.report.data.frames import add_up, mean_of_all, of_last_attempt
 from train.report.data.reader import Row, Run, mean
 from train.report.data.subject import Subject
 
@@ -125,15 +125,14 @@ def failures(subject: Subject) -> pd.DataFrame:
     ends = pd.DataFrame(_failures(subject), columns=FAILURE_FIELDS, dtype=object)
     message = ends["message"].where(ends["message"] != "", ends["who"]).rename("shared")
     of_each = ends.groupby(["run", "attempt", message], sort=False)[FAILURE_FIELDS[2:]]
-    table = of_each.agg(_each_once).reset_index().drop(columns="shared")
+    table = of_each.agg(_each_once).reset_index().drop(columns="shared").astype(object)
     cells = [
-        {"run": str(cell.get("id")), "who": "cell", "cause": "failed"}
-        | {"message": short(cell.get("message"))}
+        (str(cell.get("id")), None, "cell", None, "failed", short(cell.get("message")))
         for cell in subject.cells
         if cell.get("state") == "failed"
     ]
-    cells_table = frame(cells).reindex(columns=FAILURE_FIELDS)
-    return pd.concat([table, cells_table], ignore_index=True).astype(object)
+    of_cells = pd.DataFrame(cells, columns=FAILURE_FIELDS, dtype=object)
+    return pd.concat([table, of_cells], ignore_index=True)
 
 
 def _failures(subject: Subject) -> Iterator[Row]:

@@ -177,7 +177,7 @@ def column(values: Iterable[float], *, is_time: bool = False) -> list[str]:
 
 def as_tick(value: float, _position: object = None) -> str:
     """The number at a tick of an axis."""
-    return in_digits(value, None)
+    return in_digits(value, 0) if abs(value) >= 1000 else f"{value:.10g}"
 
 
 def with_intervals(

@@ -26,7 +26,6 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
-    "eval_loss": "{:.4f}",
     **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
     **dict.fromkeys(("difference", "difference_to_it", "drift"), "{:.1e}"),
@@ -85,7 +84,7 @@ def as_text(value: Any, column: str = "", places: int | None = None) -> str:
     if not isinstance(value, int | float):
         return str(value)
     if how := next((how for end, how in FORMATS.items() if column.endswith(end)), ""):
-        return how.format(value)
+        return how.format(value) if value or "e" not in how else "0"
     if column.endswith("bytes") or isinstance(value, int):
         places = 0
     text = drawing.in_digits(value, places)

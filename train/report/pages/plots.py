@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from train.records.schema import PHASES
@@ -138,10 +139,11 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
         bases = apart["reference"].unique()
         base = bases[0] if len(bases) == 1 else "its reference"
         note = "; no point: equal" if (gaps == 0).any() else ""
-        title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
-        panel = Panel(
-            apart, "step", "difference", "difference", look=look, title=title, is_log=True
-        )
+        power = np.log10(gaps.astype(float).where(gaps != 0))  # the axis is one of powers of ten
+        shown, hidden = _once(apart.assign(power=power), "step", "power")
+        title = f"|loss \N{MINUS SIGN} loss of {base}|{note}{hidden and '; ' + hidden}"
+        options = {"look": look, "title": title, "is_log": True}
+        panel = Panel(shown, "step", "difference", "difference", **options)
         found["loss_differences"] = lines([[panel]], names)
     return found
 
