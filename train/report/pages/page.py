@@ -26,11 +26,10 @@ PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
-    **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
+    **dict.fromkeys(("batch_loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
     **dict.fromkeys(("difference", "difference_to_it", "drift"), "{:.1e}"),
 }
-UNGROUPED = ("seed", "value")  # columns whose numbers are names
 
 
 MOST_BESIDE = 7  # columns of a table beside its figure on a wide screen
@@ -85,10 +84,9 @@ def as_text(value: Any, column: str = "", places: int | None = None) -> str:
         return str(value)
     if how := next((how for end, how in FORMATS.items() if column.endswith(end)), ""):
         return how.format(value) if value or "e" not in how else "0"
-    if column.endswith("bytes") or isinstance(value, int):
-        places = 0
-    text = drawing.in_digits(value, places)
-    return text.replace("\N{NO-BREAK SPACE}", "" if column in UNGROUPED else " ")
+    if isinstance(value, int) and not column.endswith("bytes"):
+        return str(value)
+    return drawing.in_digits(value, places).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def as_anchor(title: str) -> str:
