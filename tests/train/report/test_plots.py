@@ -204,6 +204,10 @@ def test_losses_on_one_another_are_called_so(tmp_path):
 
     (title, of_differences) = titles(1e-4)
     assert title == "1 more curve lies on this one" and "single" in of_differences
+    equal = {"sync": "all_reduce"}  # a curve that has no point among the differences
+    both = {"sync": "single", "workers": 1}, equal, {"rows": [step(n, loss=2.0) for n in (1, 2)]}
+    apart = plots.losses(subject_of(tmp_path / "equal", *both).losses)["loss_differences"]
+    assert "more curve" not in apart.axes[0].get_title(loc="left")
     assert titles(1e-7) == [title]  # rounding alone has no figure of its own
     assert titles(0.5)[0] == ""
 

@@ -150,7 +150,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
 
 def _once(table: pd.DataFrame, x: str, y: str) -> tuple[pd.DataFrame, str]:
     """The table without the curves that lie on an earlier one, and a title that counts those."""
-    runs = table["run"].unique()
+    runs = table.loc[table[y].notna(), "run"].unique()
     curves = table.astype({y: float}).pivot_table(index=x, columns="run", values=y, aggfunc="last")
     most = ON_ONE_LINE * (curves.max(axis=None) - curves.min(axis=None))
     kept: list[Any] = []
