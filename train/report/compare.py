@@ -29,7 +29,7 @@ def main(folders: list[Path], wanted: float | None) -> int:
     for name, (_, text) in zip(names[1:], parts, strict=True):
         print(f"{names[0]} and {name}: {text}")
     for name, run in zip(names, runs, strict=True):
-        for note in run.notes:
+        for note in [*run.notes, *run.remarks]:
             print(f"note: {name}: {note}")
     return 0 if wanted is None or all(is_equal for is_equal, _ in parts) else 1
 

@@ -41,7 +41,7 @@ def test_rows_and_lines_are_of_the_columns_that_the_study_names(tmp_path):
 
 
 def test_x_of_words_is_drawn_as_bars(tmp_path):
-    runs = [{"precision": one} for one in ("fp32", "bf16")]
+    runs = [{"precision": one, "step_s": step_s} for one, step_s in (("fp32", 0.2), ("bf16", 0.1))]
     subject = study_of(tmp_path, runs, x="precision", series=["sync"])
     part = next(one for one in sections.build(subject) if one.name == "throughput")
     assert list(part.figures) == ["throughput"]

@@ -1,8 +1,8 @@
 """A figure has the points that were measured, and says no more than its table."""
 
 import math
+import re
 
-import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
@@ -77,7 +77,7 @@ def evaluations(*rows: tuple[float, float | None]):
     ("rows", "is_drawn"),
     [
         ([(1.0, None), (2.0, None)], False),
-        ([(1.0, 0.1)], True),
+        ([(1.0, 0.1), (2.0, 0.1)], True),
         ([(1.0, 0.1), (2.0, None)], True),
     ],
 )
@@ -100,7 +100,7 @@ def test_many_bars_are_several_figures_on_one_scale():
 
 def test_bars_with_long_names_are_fewer_in_a_figure():
     name = "a setting and its value " * 4  # in lines of 24 letters
-    rows = frame({"run": f"{name}{n}", "eval_s": 1.0} | NO_ENDS for n in range(18))
+    rows = frame({"run": f"{name}{n}", "eval_s": 1.0 + n} | NO_ENDS for n in range(18))
     axes = [figure.axes[0] for figure in plots.evaluation(rows).values()]
     lines = [1 + label.get_text().count("\n") for label in axes[0].get_yticklabels()]
     assert len(axes) == 3 and sum(lines) <= plots.MOST_NAME_LINES
@@ -118,7 +118,7 @@ def test_throughput_is_the_total_by_workers_and_precision():
     (axis,), (legend,) = figure.axes, figure.legends
     names = [one.get_text() for one in axis.get_yticklabels()]
     assert names == ["fp32, 1", "bf16, 4", "fp32, 4"]  # by workers
-    assert [text.get_text() for text in axis.texts] == ["200", "37\xa0875", "812.3"]
+    assert [text.get_text() for text in axis.texts] == ["200", "37\xa0875", "812"]
     of_kind = {one.get_label(): [bar.get_width() for bar in one] for one in axis.containers[:2]}
     assert of_kind == {"fp32": [200, 0, 812.34], "bf16": [0, 37875.2, 0]}
     assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
@@ -155,7 +155,7 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
     (line,) = both["loss_differences"].axes[0].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
-    assert len(both["first_losses"].axes[0].lines) == 2
+    assert len(both["first_losses"].axes[0].lines) == 1  # one curve lies on the other
     same = table[table["difference"].fillna(0) == 0]
     assert list(plots.losses(same)) == ["first_losses"]  # of equal losses nothing else is drawn
 
@@ -169,7 +169,12 @@ def test_many_series_over_workers_are_bars_and_not_as_many_colours():
     def figures(series):
         rows = ((f"batch {number}", workers) for number in range(series) for workers in (1, 2))
         table = frame(
-            {"series": name, "run": f"{name}, {workers}", "workers": workers, "epoch_s": 9.0}
+            {
+                "series": name,
+                "run": f"{name}, {workers}",
+                "workers": workers,
+                "epoch_s": 9.0 / workers,
+            }
             for name, workers in rows
         )
         return plots.over_x(table, "workers", {"time": ("epoch_s", "seconds of an epoch")})
@@ -191,18 +196,26 @@ def test_a_legend_names_no_part_that_cannot_be_seen():
 
 
 def test_losses_on_one_another_are_called_so(tmp_path):
-    near = [step(n, loss=1 / n + 1e-7) for n in range(1, 9)]
-    table = subject_of(tmp_path, {"sync": "single", "workers": 1}, {"rows": near}).losses
-    both = [figure.axes[0].get_title(loc="left") for figure in plots.losses(table).values()]
-    assert both[0] and "single" in both[1]
-    other = table.assign(loss=table["loss"] + 10, run=table["run"] + " of 4", reference=None)
-    apart = plots.losses(pd.concat([table, other.assign(difference=math.nan)]))["first_losses"]
-    assert apart.axes[0].get_title(loc="left") == ""  # some are compared with nothing
+    def titles(gap):
+        near = [step(n, loss=1 / n + gap) for n in range(1, 9)]
+        runs = {"sync": "single", "workers": 1}, {"rows": near}
+        found = plots.losses(subject_of(tmp_path / str(gap), *runs).losses)
+        return [figure.axes[0].get_title(loc="left") for figure in found.values()]
+
+    (title, of_differences) = titles(1e-4)
+    assert title == "1 more curve lies on this one" and "single" in of_differences
+    equal = {"sync": "all_reduce"}  # a curve that has no point among the differences
+    both = {"sync": "single", "workers": 1}, equal, {"rows": [step(n, loss=2.0) for n in (1, 2)]}
+    apart = plots.losses(subject_of(tmp_path / "equal", *both).losses)["loss_differences"]
+    assert "more curve" not in apart.axes[0].get_title(loc="left")
+    assert titles(1e-7) == [title]  # rounding alone has no figure of its own
+    assert titles(0.5)[0] == ""
 
 
 def test_many_runs_have_the_looks_of_their_series(tmp_path):
     rows = [
-        {"run": f"{series}, {workers}", "series": series, "step": n, "loss": 1.0 / n,
+        {"run": f"{series}, {workers}", "series": series, "step": n,
+         "loss": 1.0 / n + workers + 9 * (series == "b"),
          "reference": None, "difference": math.nan}
         for series in ("a", "b") for workers in range(4) for n in range(1, 5)
     ]  # fmt: skip
@@ -212,3 +225,29 @@ def test_many_runs_have_the_looks_of_their_series(tmp_path):
     many = frame(row | {"series": row["run"], "name": None} for row in rows)
     (axis,) = plots.losses(many)["first_losses"].axes
     assert len(axis.lines) == 8 and len({line.get_color() for line in axis.lines}) == 1
+
+
+def test_long_curves_are_smoothed_before_their_steps_which_show_their_values(tmp_path):
+    losses = {n: 1 + (-1) ** n * 0.5 for n in range(1, 401)}
+    rows = [step(n, loss=loss) for n, loss in losses.items()]
+    (figure,) = plots.losses(subject_of(tmp_path, {"rows": rows}).losses).values()
+    (axis,) = figure.axes
+    raw, smooth = (line.get_ydata() for line in axis.lines)
+    assert list(raw) == [*losses.values()] and max(abs(smooth - 1)) < 0.1
+    assert "mean of 11 steps" in axis.get_ylabel().replace("\n", " ")
+    titles = re.findall("<title>(.*?)</title>", AS_SVG(figure))
+    assert 40 < len(titles) <= drawing.MOST_HOVERED and titles[0] == "ddp, step 1: 0.5"
+
+
+def test_alike_bars_compare_nothing():
+    def drawn(*peaks):
+        rows = ({"run": str(n), "precision": "fp32", "peak_memory_bytes": peak * 2**20,
+                 "peak_gpu_memory_bytes": None} for n, peak in enumerate(peaks))  # fmt: skip
+        return plots.memory(frame(rows))
+
+    assert drawn(324, 327.8, 326.4) == {} and list(drawn(324, 400)) == ["memory"]
+
+
+def test_axis_of_bars_ends_with_them():
+    (axis,) = plots.evaluation(evaluations((1.0, None), (2.5, None)))["evaluation"].axes
+    assert axis.spines["bottom"].get_bounds() == (0, 2.5) and max(axis.get_xticks()) <= 2.5

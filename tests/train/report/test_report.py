@@ -16,7 +16,7 @@ from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
 from tests.preload import skip_if_quick
 from tests.train.report import folders
-from tests.train.report.folders import make_run, make_study, step
+from tests.train.report.folders import evaluation, make_run, make_study, step
 from tests.train.report.studies import MODES, course_study, full_study
 from tests.written import write
 from train.report import __main__ as command
@@ -67,6 +67,29 @@ def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
     assert sum(bool(part.figures) for part in parts) >= 6
     assert "currentColor" in text
     assert "currentColor" not in page.html(subject, parts, ink="#000000")
+
+
+def test_no_table_has_numbers_of_an_earlier_one(tmp_path):
+    subject = read_subject([course_study(tmp_path / "study")])
+    parts = {part.name: part for part in sections.build(subject)}
+    for name in ("metrics", "speedup"):  # all of it is in the first table
+        assert not parts[name].has_table and len(parts[name].table)
+    assert not parts["metrics"].is_on_page and parts["speedup"].is_on_page  # with its figure
+    assert {"train_s", "batch_of_each"} <= set(parts["training"].shown)
+    assert not {"accuracy", "speedup"} & set(parts["training"].shown)
+    text = page.html(subject, list(parts.values()))
+    assert 'id="metrics"' not in text and 'id="speed-up-and-efficiency"' in text
+
+
+def test_page_of_a_single_run_is_folded_and_compares_it_with_nothing(tmp_path):
+    subject = read_subject([make_run(tmp_path / "run", more=[evaluation(20, accuracy=0.5)])])
+    parts = sections.build(subject)
+    text = page.html(subject, parts)
+    before, _, folded = text.partition('<details class="rest">')
+    assert before.count("<table") == 1 and before.count("<svg") == 2  # losses and seconds
+    assert all(f'<h3 id="{name}' in folded for name in ("first_losses-table", "ranks"))
+    for word in ("reference", "speed-up", "repeats"):
+        assert word not in page.markdown(subject, parts)
 
 
 BARE = [{"kind": "step", "step": number, "loss": 1.0} for number in range(1, 5)]  # no seconds

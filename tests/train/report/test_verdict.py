@@ -1,9 +1,12 @@
 """What a report says first is true: each finding is left out where it was not measured."""
 
+import math
 import re
+import shutil
 
 import pytest
 
+from muster import run_files
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, subject_of
@@ -137,9 +140,13 @@ def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
 
 
 def test_quantities_are_written_as_people_write_them():
-    assert [drawing.duration(one) for one in (0.006735, 4.3701)] == ["6.73 ms", "4.37 s"]
-    assert drawing.with_interval(0.0067351, 0.00662, 0.00685, Unit("ms", 1e-3)) == "6.74 ± 0.12 ms"
-    assert drawing.with_interval(4.37, 4.30, 4.44, Unit("s", 1)) == "4.370 ± 0.070 s"
+    means, lows, highs = [0.0067351, 0.0851], [0.00662, math.nan], [0.00685, math.nan]
+    texts = drawing.with_intervals(means, lows, highs, Unit("ms", 1e-3))
+    assert texts == ["6.74 ± 0.12 ms", "85.10 ms"]  # as many decimals in each row
+    assert drawing.column([10057.7, 10058, 871.24]) == ["10\xa0058", "10\xa0058", "871"]
+    assert drawing.column([0.5, 0.25, math.nan]) == ["0.50", "0.25", "none"]
+    assert drawing.column([0.1, 3e-5]) == ["0.1", "3e-05"]  # a small one is not lost
+    assert drawing.column([18.94, 0.003], is_time=True) == ["18.94", "<0.01"]
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
     assert [drawing.link_rate(one) for one in rates] == written
@@ -159,8 +166,21 @@ def test_foreign_program_run_has_its_name_and_one_note(tmp_path):
     (run_dir / "config.yaml").write_text("launcher: ssh\nnodes: '2'\n")
     subject = read_subject([run_dir])
     assert subject.entries[0].name == run_dir.name
-    (note,) = provenance.notes(subject)
-    assert "muster.record" in note
+    found = verdict.build(subject)
+    assert found.warnings == [] and "muster.record" in found.remarks[0]
+
+
+def test_where_agents_ran_the_report_has_their_hosts(tmp_path):
+    run_dir = make_run(tmp_path / "hello", rows={}, end={})
+    shutil.rmtree(run_dir / "environment")
+    write_json(run_dir / "job.json", {"launcher": "ssh", "started_unix_s": 1.0})
+    for node in (0, 1):
+        end = {"index": node, "node": f"node{node}", "host": f"host{node}", "code": 0}
+        end |= {"cause": "done", "message": "", "ends": [], "time_unix_s": 2.0}
+        write_json(run_files.AGENT_END.path(run_dir, node=node), end)
+    subject = read_subject([run_dir])
+    assert provenance.hosts(subject) == [{"host": "host0"}, {"host": "host1"}]
+    assert "on 2 hosts" in verdict.build(subject).measured
 
 
 def test_cut_table_has_first_rows_of_each_run():
@@ -239,8 +259,9 @@ def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
 
 def test_study_texts_stand_beside_results_and_links_resolve(tmp_path):
     texts = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
-    path = make_study(tmp_path, [cell("a")], texts=texts)
-    make_run(path / "runs" / "a")
+    path = make_study(tmp_path, [cell("a"), cell("b")], texts=texts)
+    for name in ("a", "b"):
+        make_run(path / "runs" / name, sync="single" if name == "a" else "ddp")
     subject = read_subject([path])
     parts = sections.build(subject)
     text, plain = page.html(subject, parts), page.markdown(subject, parts)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from muster.orderly_stop import without_advice
-from train.report.data.frames import add_up, frame, mean_of_all, of_last_attempt
+from train.report.data.frames import add_up, mean_of_all, of_last_attempt
 from train.report.data.reader import Row, Run, mean
 from train.report.data.subject import Subject
 
@@ -15,6 +15,7 @@ from train.report.data.subject import Subject
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
 RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
+FAILURE_FIELDS = ["run", "attempt", "who", "host", "cause", "message"]
 COLLECTIVE_FIELDS = ["operation", "shape", "dtype", "bytes", "parameter"]
 
 
@@ -121,25 +122,27 @@ def checkpoints(subject: Subject) -> pd.DataFrame:
 
 def failures(subject: Subject) -> pd.DataFrame:
     """Attempts, ranks and cells that did not end well; those with one message are one row."""
-    return frame(_failures(subject))
+    ends = pd.DataFrame(_failures(subject), columns=FAILURE_FIELDS, dtype=object)
+    message = ends["message"].where(ends["message"] != "", ends["who"]).rename("shared")
+    of_each = ends.groupby(["run", "attempt", message], sort=False)[FAILURE_FIELDS[2:]]
+    table = of_each.agg(_each_once).reset_index().drop(columns="shared").astype(object)
+    cells = [
+        (str(cell.get("id")), None, "cell", None, "failed", short(cell.get("message")))
+        for cell in subject.cells
+        if cell.get("state") == "failed"
+    ]
+    of_cells = pd.DataFrame(cells, columns=FAILURE_FIELDS, dtype=object)
+    return pd.concat([table, of_cells], ignore_index=True)
 
 
 def _failures(subject: Subject) -> Iterator[Row]:
+    """How each rank, node and attempt ended that did not end well."""
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
-            grouped: dict[str, list[Row]] = {}
-            for who, of_end in _bad_ends(part):
-                message = without_advice(short(of_end.get("message")))
-                cells = {"who": who, "host": of_end.get("host"), "cause": of_end["cause"]}
-                grouped.setdefault(message or who, []).append(cells | {"message": message})
-            for rows in grouped.values():
-                at = {"run": entry.name, "attempt": number}
-                at |= {name: _each_once(row[name] for row in rows) for name in rows[0]}
-                yield at
-    for cell in subject.cells:
-        if cell.get("state") == "failed":
-            at = {"run": str(cell.get("id")), "attempt": None, "who": "cell", "host": None}
-            yield at | {"cause": "failed", "message": short(cell.get("message"))}
+            for who, end in _bad_ends(part):
+                message = without_advice(short(end.get("message")))
+                at = {"run": entry.name, "attempt": number, "who": who, "host": end.get("host")}
+                yield at | {"cause": end["cause"], "message": message}
 
 
 def _each_once(values: Iterable[Any], most: int = 4) -> str:

@@ -80,6 +80,7 @@ class Run:
     ranks: dict[int, dict[str, list[Row]]] = field(default_factory=dict)  # rows by their kind
     attempts: list["Run"] = field(default_factory=list)  # those before the last
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # on what is missing as it should be
 
     def lead(self, kind: str) -> int | None:
         """The lowest rank that has a record of this kind."""
@@ -257,9 +258,9 @@ def _average_metrics(run: Run, notes: list[str]) -> None:
 
 def _note_missing_ranks(run: Run) -> None:
     if run.is_foreign and not run.ranks:
-        run.notes.append(
-            "there are no records: the program wrote none with muster.record; workers/ of the run "
-            "folder has what it printed"
+        run.remarks.append(
+            "no losses or seconds, since the program does not call muster.record; workers/ of the "
+            "run folder has what it printed"
         )
         return
     wanted = run.workers or 0

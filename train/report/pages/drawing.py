@@ -5,18 +5,21 @@ No text is in a colour: small coloured text has too little contrast, and a legen
 the bar beside the name.
 
 Quantities are written as a person reads them: `6.7 ms`, `4.37 s`, `6.70 ± 0.12 ms`, `1 Gbit/s`.
+All numbers of a column or of a figure's bars have one unit, and as many decimals.
 """
 
 import io
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 from train.report.data.quantities import Unit
+from train.report.data.reader import numbers
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # in the form of a testbed's --rate
 INK = "#010203"  # stands for the page's own colour until the figure is placed
@@ -31,6 +34,11 @@ WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
 LEGEND_PT = 8.5  # on paper at least 7, where two figures are side by side
 BESIDE_NAME_PT = 27  # in a legend: the line or bar, and space
 LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
+DIGITS = 4  # of the largest number of a column
+MOST_DECIMALS = 6  # with more, a power of ten is easier to read
+TIME_DECIMALS = 4  # a shorter time, in the unit of its table, is shown as less than that
+HOVER, MOST_HOVERED = "hover-", 60  # ids of points with values; how many a line has
+GROUPED_FROM = 10_000  # from here on thousands are set apart
 STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
 
@@ -51,7 +59,37 @@ def as_svg(figure: Any) -> str:
     metadata = {"Date": None, "Creator": None}
     figure.savefig(out, format="svg", transparent=True, metadata=metadata)
     text = out.getvalue()
-    return text[text.index("<svg") :].replace(INK, "currentColor")
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    for axis in figure.axes:
+        for points in axis.collections:
+            text = _with_values(text, points, axis.get_xlabel())
+    return text
+
+
+def hover(axis: Any, x: Sequence[float], y: Sequence[float], name: str) -> None:
+    """Points of a line that are seen, with their values, where the pointer is over them."""
+    every = [point for point in zip(x, y, strict=True) if math.isfinite(sum(point))]
+    points = every[:: -(-len(every) // MOST_HOVERED) or 1]
+    if points:
+        gid = f"{HOVER}{axis.get_subplotspec().num1}-{len(axis.collections)}"
+        look = {"s": 64, "color": INK, "alpha": 0, "clip_on": False}
+        axis.scatter(*zip(*points, strict=True), label=f"_{name}", gid=gid, **look)
+
+
+def _with_values(svg: str, points: Any, x_name: str) -> str:
+    """The figure, each of whose points to hover over has its value as a title."""
+    begin = svg.find(f'<g id="{points.get_gid()}">')
+    if begin < 0:
+        return svg
+    name = points.get_label().removeprefix("_")
+    titles = (f"{name}, {x_name} {as_tick(x)}: {y:.6g}" for x, y in points.get_offsets())
+    end = svg.find('<g id="', begin + 1)
+    titled = re.sub(
+        r"<use ([^>]*)/>",
+        lambda use: f"<use {use[1]}><title>{escape(next(titles, name))}</title></use>",
+        svg[begin:end],
+    )
+    return svg[:begin] + titled + svg[end:]
 
 
 def alone(svg: str) -> str:
@@ -93,23 +131,69 @@ def whole_numbers(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))
+    axis.xaxis.set_major_formatter(as_tick)
     low, high = axis.get_xlim()
     if high - low < 1:
         axis.set_xlim((low + high) / 2 - 1, (low + high) / 2 + 1)
 
 
-def duration(seconds: float) -> str:
-    """Three digits, in milliseconds below one second."""
-    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+def decimals(values: Iterable[Any], *, is_time: bool = False) -> int | None:
+    """How many decimals all numbers of a column have: its largest then has four digits.
+
+    Fewer where all would end in zeros. None: each has its own, since the smallest would be lost; a
+    short time may be.
+    """
+    known = [abs(value) for value in numbers(values) if value]
+    places = DIGITS - 1 - math.floor(math.log10(max(known, default=1.0)))
+    places = max(0, min(places, TIME_DECIMALS) if is_time else places)
+    is_lost = min(known, default=1.0) < 0.5 * 10.0**-places
+    if places > MOST_DECIMALS or (is_lost and not is_time):
+        return None
+    if is_lost:
+        return places
+    written = (f"{value:.{places}f}".partition(".")[2] for value in known)
+    return max((len(text.rstrip("0")) for text in written), default=0)
 
 
-def with_interval(mean_s: float, low_s: float, high_s: float, unit: Unit) -> str:
-    """The mean, with half of the interval if there is one, in the unit of its column."""
-    if not low_s < high_s:  # there is none
-        return f"{unit.convert(mean_s):.3g} {unit.name}"
-    half = unit.convert((high_s - low_s) / 2)
-    digits = max(0, 1 - math.floor(math.log10(half)))
-    return f"{unit.convert(mean_s):.{digits}f} ± {half:.{digits}f} {unit.name}"
+def in_digits(value: float, places: int | None) -> str:
+    """A number with so many decimals, its thousands set apart; None: as it is, in four digits."""
+    if value != value:
+        return "none"
+    if places is None and abs(value) < 1000:
+        return f"{value:.{DIGITS}g}"
+    places = places or 0
+    if 0 < value < 0.5 * 10.0**-places:
+        return f"<{10.0**-places:.{places}f}"
+    text = f"{value:,.{places}f}"
+    return text.replace(",", "" if abs(value) < GROUPED_FROM else "\N{NO-BREAK SPACE}")
+
+
+def column(values: Iterable[float], *, is_time: bool = False) -> list[str]:
+    """Numbers of one column, each with as many decimals."""
+    known = list(values)
+    places = decimals(known, is_time=is_time)
+    return [in_digits(value, places) for value in known]
+
+
+def as_tick(value: float, _position: object = None) -> str:
+    """The number at a tick of an axis."""
+    return in_digits(value, 0) if abs(value) >= 1000 else f"{value:.10g}"
+
+
+def with_intervals(
+    means_s: Sequence[float], lows_s: Sequence[float], highs_s: Sequence[float], unit: Unit
+) -> list[str]:
+    """A column of means in one unit, with half of the interval where there is one."""
+    shown = [unit.convert(mean) for mean in means_s]
+    ends = zip(lows_s, highs_s, strict=True)
+    halves = [unit.convert((high - low) / 2) if low < high else 0.0 for low, high in ends]
+    places = decimals([*shown, *halves], is_time=True)
+    return [
+        in_digits(mean, places)
+        + (f" ± {in_digits(half, places)}" if half > 0 else "")
+        + f" {unit.name}"
+        for mean, half in zip(shown, halves, strict=True)
+    ]
 
 
 def link_rate(text: str) -> str:

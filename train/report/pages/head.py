@@ -96,9 +96,10 @@ def measured(subject: Subject) -> str:
     entries, hosts = subject.entries, provenance.hosts(subject)
     if not hosts:
         return ""
-    kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
+    kinds = "; ".join(filter(None, dict.fromkeys(map(_kind, hosts))))
     is_one = all(map(provenance.is_simulated, entries))
-    where = f"on {'one machine' if is_one else several(len(hosts), 'host')} ({kinds})"
+    where = f"on {'one machine' if is_one else several(len(hosts), 'host')}"
+    where += f" ({kinds})" if kinds else ""
     nodes = [int(entry.settings["nodes"]) for entry in entries]
     if is_one and max(nodes) > 1:
         where += f" that simulated {_up_to(nodes, 'node')}"
@@ -131,6 +132,6 @@ def several(count: int, noun: str) -> str:
 
 
 def _kind(host: Row) -> str:
-    own = several(int(host["cores"]), "core") if numbers([host["cores"]]) else None
-    parts: list[Any] = [host["processor"], own, host["memory"], host["GPUs"] or "no GPU"]
+    own = several(int(host["cores"]), "core") if numbers([host.get("cores")]) else None
+    parts: list[Any] = [host.get("processor"), own, host.get("memory"), host.get("GPUs")]
     return ", ".join(str(part) for part in parts if part)

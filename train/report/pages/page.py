@@ -19,17 +19,16 @@ from train.report.pages import drawing, head, provenance, repeat, sections, verd
 from train.report.pages.sections import Section
 
 UNKNOWN = "-"  # the cell of a value that is not known
-LEAST = 0.0001  # of a time in the unit of its table; a shorter one is shown as less than it
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
-# By the end of a column's name.
+# By the end of a column's name; other columns have as many decimals as `drawing.decimals` gives.
 FORMATS = {
     **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
     "speedup": "{:.2f}",
-    "eval_loss": "{:.5g}",
-    **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
+    **dict.fromkeys(("batch_loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
     "_share": "{:.0%}",
+    **dict.fromkeys(("difference", "difference_to_it", "drift"), "{:.1e}"),
 }
 
 
@@ -55,7 +54,11 @@ def shown(
     All seconds of a table are in one unit, and memory is in MiB; data/ keeps seconds and bytes.
     """
     table = frame(table) if isinstance(table, list) else table
-    values = {name: list(table[name]) for name in columns or table.columns if name in table}
+    values = {
+        name: list(table[name])
+        for name in (table.columns if columns is None else columns)
+        if name in table
+    }
     units = quantities.units(values)
     found = []
     for name, cells in values.items():
@@ -65,26 +68,25 @@ def shown(
         if unit := units.get(name):
             name = f"{name.rpartition('_')[0]}_{unit.name}"
             cells = [unit.convert(value) for value in cells]
-        found.append(Column(name, is_number, [as_text(value, name) for value in cells]))
+        is_time = bool(unit and unit.name in ("s", "ms"))
+        places = drawing.decimals(cells, is_time=is_time) if name != "value" else None
+        found.append(Column(name, is_number, [as_text(value, name, places) for value in cells]))
     return found
 
 
-def as_text(value: Any, column: str = "") -> str:
-    """A value as a person reads it; an unknown one is a dash."""
+def as_text(value: Any, column: str = "", places: int | None = None) -> str:
+    """A value as a person reads it, with the decimals of its column; an unknown one is a dash."""
     if value is None or value is pd.NA or known(value) is None:
         return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, int | float):
         return str(value)
-    if column.endswith("bytes"):
-        return f"{value:,.0f}".replace(",", " ")
-    if column.endswith(("_s", "_ms")) and 0 < value < LEAST:
-        return f"<{LEAST:g}"
-    if isinstance(value, int) or (abs(value) >= 1000 and value.is_integer()):
-        return f"{value:.0f}"
-    usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
-    return next((how for end, how in FORMATS.items() if column.endswith(end)), usual).format(value)
+    if how := next((how for end, how in FORMATS.items() if column.endswith(end)), ""):
+        return how.format(value) if value or "e" not in how else "0"
+    if isinstance(value, int) and not column.endswith("bytes"):
+        return str(value)
+    return drawing.in_digits(value, places).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def as_anchor(title: str) -> str:
@@ -113,10 +115,12 @@ def layout(part: Section) -> str:
     On a wide screen "beside" is a table beside its figure, and "half" a table in half of the page.
     On paper "slim" is a table beside its figure, and "led" the words beside it.
     """
+    if part.is_folded:
+        return "half"
     columns = len(shown(part.rows, part.shown))
     if len(part.figures) != 1:
         return "half" if not part.figures and columns <= MOST_HALF else ""
-    if part.in_appendix:
+    if part.in_appendix or not part.has_table:
         return "led"
     if columns <= MOST_HALF:
         return "slim beside"
@@ -151,7 +155,8 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
     for convert in (as_anchor, as_heading, layout, shown, without_html):
         environment.filters[convert.__name__] = convert
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
-    what: dict[str, Any] = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    on_page = [part for part in parts if part.is_on_page]
+    what: dict[str, Any] = {"subject": subject, "parts": on_page, "verdict": verdict.build(subject)}
     what |= {"ended_at": head.ended_at(subject), "provenance": provenance, "repeat": repeat}
     what["most_printed"] = MOST_PRINTED
     return environment.get_template(template).render(what, **more)

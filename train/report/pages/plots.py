@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from train.records.schema import PHASES
@@ -32,6 +33,9 @@ MOST_NAME_LINES = 36  # of all its bars, for the same reason
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
 ON_ONE_LINE = 0.01  # of the range of losses: a smaller difference cannot be seen
+MEANS = 40  # of a smoothed curve: as many do not overlap
+ROUNDING = 1e-6  # of the largest loss: a smaller difference is that of a few roundings
+ALIKE = 0.05  # of the longest bar: bars that differ less have nothing to compare
 SEEN = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
@@ -49,6 +53,9 @@ class Panel:
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps at zero values
     from_zero: bool = False
+    mean_of: int = (
+        1  # how many steps a point of the line is the mean of, before the steps themselves
+    )
 
 
 def lines(rows: Sequence[Sequence[Panel]], names: Sequence[Any] = ()) -> str:
@@ -96,7 +103,11 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         marker = marker if len(rows) <= MOST_POINTS else ""
         is_plain = panel.ideal or panel.from_zero
         look = {"linestyle": "-" if is_plain else dashes, "marker": marker, "clip_on": False}
-        axis.plot(x, y, label=name, markersize=5, **look, **colour)
+        means = y.rolling(panel.mean_of, center=True, min_periods=1).mean()
+        if panel.mean_of > 1:
+            axis.plot(x, y, color=colour["color"], linewidth=0.8, alpha=0.35)
+        axis.plot(x, means, label=name, markersize=5, **look, **colour)
+        drawing.hover(axis, x, y, name)
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title), loc="left", fontsize="medium")
     if panel.ideal or panel.from_zero:
@@ -104,33 +115,54 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     if panel.is_log:
         axis.set_yscale("log")
     else:
-        axis.yaxis.set_major_formatter(lambda value, _: as_digits(value))
+        axis.yaxis.set_major_formatter(drawing.as_tick)
 
 
 def losses(table: pd.DataFrame) -> dict[str, str]:
-    """Loss over steps, and another figure of the differences from references, if there are any.
+    """Loss over steps, and another figure of the differences from references.
 
-    With many runs, those of one series look the same.
+    There is no such figure of differences that rounding alone makes. With many runs, those of one
+    series look the same. Many steps are smoothed.
     """
     table, look = _with_look(table)
+    steps = table.groupby("run").size().max()
+    mean_of = int(steps // MEANS) | 1 if steps > MOST_POINTS else 1
+    label = f"loss, mean of {mean_of} steps" if mean_of > 1 else "loss"
+    shown, title = _once(table, "step", "loss")
+    options: dict[str, Any] = {"look": look, "title": title, "mean_of": mean_of}
+    names = table[look].unique()
+    panel = Panel(shown, "step", "loss", label, **options)
+    found = {"first_losses": lines([[panel]], names)}
     apart = table[table["difference"].notna()]
     gaps = apart["difference"].abs()
-    title = ""
-    height = table["loss"].max() - table["loss"].min()
-    if _has_one_reference(table) and gaps.max() <= ON_ONE_LINE * height:
-        title = "all curves lie on one another" if gaps.any() else "all curves are equal"
-    found = {
-        "first_losses": lines([[Panel(table, "step", "loss", "loss", look=look, title=title)]])
-    }
-    if gaps.any():
-        names = apart["reference"].unique()
-        base = names[0] if len(names) == 1 else "its reference"
+    if gaps.max() > ROUNDING * table["loss"].abs().max():
+        bases = apart["reference"].unique()
+        base = bases[0] if len(bases) == 1 else "its reference"
         note = "; no point: equal" if (gaps == 0).any() else ""
-        title = f"|loss \N{MINUS SIGN} loss of {base}|{note}"
-        options: dict[str, Any] = {"look": look, "title": title, "is_log": True}
-        panel = Panel(apart, "step", "difference", "difference", **options)
-        found["loss_differences"] = lines([[panel]], table[look].unique())
+        power = np.log10(gaps.astype(float).where(gaps != 0))  # the axis is one of powers of ten
+        shown, hidden = _once(apart.assign(power=power), "step", "power")
+        title = f"|loss \N{MINUS SIGN} loss of {base}|{note}{hidden and '; ' + hidden}"
+        options = {"look": look, "title": title, "is_log": True}
+        panel = Panel(shown, "step", "difference", "difference", **options)
+        found["loss_differences"] = lines([[panel]], names)
     return found
+
+
+def _once(table: pd.DataFrame, x: str, y: str) -> tuple[pd.DataFrame, str]:
+    """The table without the curves that lie on an earlier one, and a title that counts those."""
+    runs = table.loc[table[y].notna(), "run"].unique()
+    curves = table.astype({y: float}).pivot_table(index=x, columns="run", values=y, aggfunc="last")
+    most = ON_ONE_LINE * (curves.max(axis=None) - curves.min(axis=None))
+    kept: list[Any] = []
+    for run in runs:
+        curve = curves[run].dropna()
+        if not any(((curves[other] - curve).abs()[curve.index] <= most).all() for other in kept):
+            kept.append(run)
+    hidden = len(runs) - len(kept)
+    if not hidden:
+        return table, ""
+    curve = "1 more curve lies" if hidden == 1 else f"{hidden} more curves lie"
+    return table[table["run"].isin(kept)], f"{curve} on {'this one' if len(kept) == 1 else 'these'}"
 
 
 def _with_look(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -142,18 +174,15 @@ def _with_look(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return table.assign(name="each run"), "name"
 
 
-def _has_one_reference(table: pd.DataFrame) -> bool:
-    """Whether all runs of a table of losses are compared with one, which is among them."""
-    bases = table.groupby("run")["reference"].first()
-    return len(bases.dropna().unique()) == 1 and set(bases[bases.isna()].index) <= {*bases}
-
-
 def metrics(table: pd.DataFrame) -> str:
     """A panel for each metric, over epochs; over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
     table, look = _with_look(table)
-    of_metrics = table.groupby("metric", sort=False)
-    return lines([[Panel(own, "epoch", "value", str(name), look=look)] for name, own in of_metrics])
+    panels = []
+    for name, own in table.groupby("metric", sort=False):
+        shown, title = _once(own, "epoch", "value")
+        panels.append([Panel(shown, "epoch", "value", str(name), look=look, title=title)])
+    return lines(panels, table[look].unique())
 
 
 def speedup(table: pd.DataFrame) -> dict[str, str]:
@@ -211,13 +240,19 @@ def bars(
 
     Each row of `sizes`, with its name in the index, is a bar: its parts are the columns, stacked or
     `beside` each other. Values are printed at the ends, or else `labels`. `ends` has the ends of
-    intervals in two columns. The axis is `room` times as long as the longest bar.
+    intervals in two columns. There is `room` times the longest bar in a figure, for the texts; the
+    axis ends with the bars. There is no figure of bars that are alike.
     """
+    from matplotlib.ticker import MaxNLocator
+
     whole = sizes.sum(axis=1)
-    labels = labels or list(map(as_digits, whole))
+    labels = labels or drawing.column(whole)
     ends = pd.DataFrame(index=sizes.index, columns=["low_s", "high_s"]) if ends is None else ends
     longest = pd.concat([sizes if beside else whole, ends.astype(float)]).max(axis=None)
-    found = {}
+    has_parts = beside or ((sizes > 0).sum(axis=1) > 1).any()
+    if not has_parts and whole.max() - whole.min() <= ALIKE * whole.max():
+        return {}
+    places, found = drawing.decimals(sizes.to_numpy().flat), {}
     highest = max((1 + text(size, NAME_LETTERS).count("\n") for size in sizes.index), default=1)
     most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
     most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # as many in each figure
@@ -233,18 +268,23 @@ def bars(
             drawn, about = list(axis.containers), ""
             if beside:
                 for bar, values in zip(drawn, parts.T.to_numpy(), strict=True):
-                    axis.bar_label(bar, list(map(as_digits, values)), padding=4)
+                    axis.bar_label(
+                        bar, [drawing.in_digits(one, places) for one in values], padding=4
+                    )
             else:
                 about = _intervals(axis, whole[rows], ends[rows], labels[rows])
             if len(drawn) > 1:
                 drawing.legend(figure, drawn)
             axis.set_ylim(len(names) - 0.4, -0.6)
             axis.set_xlim(0, room * longest or 1)  # with space for the text at the ends
-            axis.set_xlabel(text(unit + about, 36))
+            axis.set_xlabel(text(unit + about, 36), loc="left")
             axis.spines["left"].set_visible(False)
+            axis.spines["bottom"].set_bounds(0, longest or 1)
             axis.tick_params(left=False)
             axis.grid(visible=False)
-            axis.locator_params(axis="x", nbins=4)
+            ticks = MaxNLocator(nbins=3).tick_values(0, longest or 1)
+            axis.set_xticks([tick for tick in ticks if 0 <= tick <= longest * 1.001])
+            axis.xaxis.set_major_formatter(drawing.as_tick)
             found[name + (f"_{number}" if number > 1 else "")] = drawing.as_svg(figure)
     return found
 
@@ -262,13 +302,6 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
     axis.bar_label(ended, labels, padding=4)
     about = "(mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
     return " " + about.replace(" ", "\N{NO-BREAK SPACE}")  # on a line of its own
-
-
-def as_digits(value: float) -> str:
-    """The text at a bar's end; not a power of ten if plain digits are readable."""
-    if value != value:
-        return "none"
-    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
 def phases(
@@ -292,7 +325,10 @@ def phases(
     unit = unit_of_seconds([*table[whole], *table["high_s"]])
     return bars(
         name, sizes / unit.size, f"{unit.in_full} per {of}", fills=[colours[row] for row in sizes],
-        labels=[f"{unit.convert(value):.3g} {unit.name}" for value in table[whole]],
+        labels=[
+            f"{size} {unit.name}"
+            for size in drawing.column(table[whole] / unit.size, is_time=True)
+        ],
         ends=table[["low_s", "high_s"]].astype(float) / unit.size,
     )  # fmt: skip
 

@@ -1,9 +1,10 @@
 """What was run, and on which machines, from the run folders."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from train.report.data.columns import Entry, defaults
-from train.report.data.reader import Row, numbers
+from train.report.data.reader import Row, Run, numbers
 from train.report.data.subject import Subject
 
 # Settings of where a run is and writes, and what it prints: they change no number. Hosts have a
@@ -33,6 +34,10 @@ def hosts(subject: Subject) -> list[Row]:
             if is_simulated(entry):  # its links have the rate of the testbed, or none
                 name, host["host"], host["interface"] = "", "one machine", None
             found[name] = host
+        if not entry.run.environments:  # a program of the user's writes none, its agents do
+            for agent in entry.run.agents:
+                name = "" if is_simulated(entry) else str(agent.get("host"))
+                found.setdefault(name, {"host": name or "one machine"})
     return list(found.values())
 
 
@@ -76,18 +81,27 @@ def _without_folders(value: object) -> object:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    return list(dict.fromkeys([*subject.notes, *_of_runs(subject)]))
+    return list(dict.fromkeys([*subject.notes, *_of_runs(subject, _missing)]))
 
 
-def _of_runs(subject: Subject) -> list[str]:
-    """Missing or broken parts of runs; the same one of several runs or ranks is one note."""
+def remarks(subject: Subject) -> list[str]:
+    """What a reader may look for in vain, where nothing is wrong."""
+    return _of_runs(subject, lambda run: run.remarks)
+
+
+def _missing(run: Run) -> list[str]:
+    """Missing or broken parts of a run."""
+    own = [note for part in (run, *run.attempts) for note in part.notes]
+    is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
+    return own + (["no steps on record"] if is_to_train and run.lead("step") is None else [])
+
+
+def _of_runs(subject: Subject, notes_of: Callable[[Run], list[str]]) -> list[str]:
+    """The notes of each run; the same one of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
         run, name = entry.run, entry.name if entry.title or subject.cells else entry.run.name
-        own = [note for part in (run, *run.attempts) for note in part.notes]
-        is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
-        own += ["no steps on record"] if is_to_train and run.lead("step") is None else []
-        for note in own:
+        for note in notes_of(run):
             _file, of_rank, text = note.partition(".jsonl: ")
             found.setdefault(text if of_rank else note, []).append((name, f"{name}: {note}"))
     return [_joined(text, every, len(subject.entries)) for text, every in found.items()]

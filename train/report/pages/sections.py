@@ -3,7 +3,7 @@
 What sections are called and say is in sections.yaml.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ import yaml
 from train.report.data import event_tables, over_workers, quantities, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
-from train.report.pages import plots
+from train.report.pages import plots, verdict
 
 SHORT = 12  # rows of a table that has a place in the body
 TEXTS = Path(__file__).with_name("sections.yaml")
+# Columns that name the rows of a table, or what its numbers are of.
+NAMING = frozenset("run series label workers precision epoch step steps rank samples".split())
 # Columns of "What was run" of any run, before the settings in which runs differ.
 MAIN = "run folder state task sync workers nodes batch_size precision seed steps".split()
 Charts = Mapping[str, tuple[str, str]]  # a column and the label of its axis, by the figure's name
@@ -38,6 +40,16 @@ class Section:
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
     longest: int = 60  # rows in the page; the data has all of them
     in_appendix: bool = False  # the table; figures and lines stay in the body
+    is_folded: bool = False  # table and text of a single run, whose page is short
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the page has the table, or it is in the data alone."""
+        return self.shown != []
+
+    @property
+    def is_on_page(self) -> bool:
+        return bool(self.has_table or self.figures or self.lines)
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -55,14 +67,51 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """The sections for which there are records, in reading order."""
-    parts = []
+    parts, is_one = [], len(subject.entries) == 1
     for name, text in yaml.safe_load(TEXTS.read_text(encoding="utf-8")).items():
         content = CONTENTS[name](subject, text.pop("charts", {}))
+        of_several = text.pop("of_several", "")
+        if of_several and not is_one:
+            text["text"] = f"{text.get('text', '')} {of_several}".strip()
         parts.append(Section(**{"name": name} | text | content))
     parts = [part for part in parts if len(part.table)]
+    _show_once(parts, verdict.build(subject).table)
     for part in parts:
-        part.in_appendix = len(part.table) > SHORT
+        part.is_folded = is_one and part.name != "failures"
+        part.in_appendix = part.has_table and (len(part.table) > SHORT or part.is_folded)
     return parts
+
+
+def _show_once(parts: Iterable[Section], first: pd.DataFrame) -> None:
+    """Show no column of a table whose numbers an earlier table, or the first one, shows as well.
+
+    A table of which only the columns that name its rows are left is not shown.
+    """
+    seen: dict[str, pd.Series] = {}
+    for part in [Section("first", first, ""), *parts]:
+        table = quantities.without_doubted(part.table)
+        shown = list(table) if part.shown is None else part.shown
+        if "run" not in table or not table["run"].is_unique:
+            continue  # of several rows for a run, which no other table has
+        of_runs = table.set_index("run", drop=False)
+        new = [
+            name
+            for name in shown
+            if name in NAMING or name not in seen or not _agree(of_runs[name], seen[name])
+        ]
+        part.shown = new if set(new) - NAMING else []
+        seen |= {name: of_runs[name] for name in shown}
+
+
+def _agree(column: pd.Series, other: pd.Series) -> bool:
+    """Whether the same runs have the same values in both."""
+    if not column.index.isin(other.index).all():
+        return False
+    pairs = zip(column, other.reindex(column.index), strict=True)
+    return all(
+        one == two if pd.notna(one) and pd.notna(two) else pd.isna(one) and pd.isna(two)
+        for one, two in pairs
+    )
 
 
 def _training(subject: Subject, charts: Charts) -> Content:
@@ -92,7 +141,9 @@ def _runs(subject: Subject, charts: Charts) -> Content:
     shown = [
         column for column in table if column in {"run", "workers", *differing, *subject.varying}
     ]
-    return {"table": table, "shown": shown if len(table) > 1 else None}
+    if len(table) == 1:  # the first table and the settings have it all, if there is a first table
+        return {"table": table, "shown": None if table["last_batch_loss"].isna().all() else []}
+    return {"table": table, "shown": shown}
 
 
 def _losses(subject: Subject, charts: Charts) -> Content:

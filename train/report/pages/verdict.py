@@ -10,8 +10,8 @@ from train.report.data.columns import NAME_COLUMN
 from train.report.data.frames import records
 from train.report.data.reader import mean
 from train.report.data.subject import Subject
-from train.report.pages import head, provenance
-from train.report.pages.drawing import duration, with_interval
+from train.report.pages import drawing, head, provenance
+from train.report.pages.drawing import with_intervals
 
 SAME_TOKENS = 1.02  # a ratio of tokens below it counts as the same work
 EVALUATED = "eval_loss"  # the metric that every task of the trainer has
@@ -35,6 +35,7 @@ class Verdict(NamedTuple):
     table: pd.DataFrame
     under: list[str]  # sentences under the table
     warnings: list[Warned]
+    remarks: list[str]
 
 
 def build(subject: Subject) -> Verdict:
@@ -53,7 +54,8 @@ def build(subject: Subject) -> Verdict:
         under.append(_on_losses(subject))
     notes = [Warned(note, []) for note in provenance.notes(subject)]
     warnings = [*notes, *_warnings(subject, seconds, doubts)]
-    return Verdict(head.facts(subject), head.measured(subject), table, under, warnings)
+    remarks = provenance.remarks(subject)
+    return Verdict(head.facts(subject), head.measured(subject), table, under, warnings, remarks)
 
 
 def _warnings(subject: Subject, seconds: pd.DataFrame, doubts: dict[str, str]) -> Iterator[Warned]:
@@ -67,14 +69,18 @@ def _warnings(subject: Subject, seconds: pd.DataFrame, doubts: dict[str, str]) -
         more = "Losses are compared at the steps that both runs have."
         yield Warned(f"{text}losses, metrics and MB.", [more])
     yield from _unequal_tokens(subject)
-    uneven = [
-        f"{row['run']}: mean {duration(row['mean_s'])}, median {duration(row['median_s'])}"
-        for row in records(seconds)
-        if quantities.is_uneven(row)
-    ]
-    if uneven:
+    uneven = seconds[[quantities.is_uneven(row) for row in records(seconds)]]
+    if len(uneven):
         text = "Iterations of a run differ widely; other programs may have used the machine."
-        yield Warned(text, uneven)
+        unit = quantities.unit_of_seconds([*seconds["mean_s"], *seconds["high_s"]])
+        both = pd.concat([uneven["mean_s"], uneven["median_s"]]) / unit.size
+        shown = drawing.column(both, is_time=True)
+        pairs = zip(uneven["run"], shown[: len(uneven)], shown[len(uneven) :], strict=True)
+        name = unit.name
+        yield Warned(
+            text,
+            [f"{run}: mean {mean} {name}, median {median} {name}" for run, mean, median in pairs],
+        )
 
 
 def _table(
@@ -146,9 +152,8 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
 def _times(table: pd.DataFrame, column: str) -> pd.Series:
     """These seconds with their intervals, as texts, all in the unit of the section's table."""
     unit = quantities.unit_of_seconds([*table[column], *table["high_s"]])
-    rows = zip(table.index, table[column], table["low_s"], table["high_s"], strict=True)
-    found = {run: with_interval(value, low, high, unit) for run, value, low, high in rows}
-    return pd.Series(found, dtype=object)
+    texts = with_intervals(table[column], table["low_s"], table["high_s"], unit)
+    return pd.Series(texts, index=table.index, dtype=object)
 
 
 def _bases(subject: Subject) -> list[str]:
