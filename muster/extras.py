@@ -84,7 +84,7 @@ def _adding(words: Collection[str], python: str) -> str:
 
 def without_tracker(name: str, python: str = sys.executable) -> str:
     """The end of a line about a tracker of metrics whose package `python` lacks."""
-    return f"{python} has no {name}; install: {_adding([name], python)}"
+    return f"{python} has no {name}{TIP}install: {_adding([name], python)}"
 
 
 def without_base(module: str) -> str:
