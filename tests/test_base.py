@@ -166,7 +166,7 @@ def test_missing_packages_of_the_trainer_are_refused_before_it_starts(muster, tm
     assert done.stderr.startswith("error: the trainer ")
     assert f" needs the extra [trainer], but {python} has no torch, " in done.stderr
     assert done.stderr.endswith(f"\ntip: {remedy(python, 'trainer')}\n")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2
     assert [*tmp_path.iterdir()] == []
 
 

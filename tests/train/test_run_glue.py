@@ -278,8 +278,8 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
     ((code, _, err),) = finish([start_script(course_folder)])
     assert (code, results.read_text()) == (2, "mine\n")
     assert err == (
-        f"error: --output_dir {course_folder}/out has something in it; "
-        "give another, or --overwrite_output_dir\n"
+        f"error: --output_dir {course_folder}/out has something in it\n"
+        "tip: give another, or --overwrite_output_dir\n"
     )
 
 

@@ -133,7 +133,7 @@ def test_rank_0_names_a_missing_tracker_before_it_meets_others(monkeypatch):
     monkeypatch.setattr(worker, "find_spec", lambda _: None)
     config = TrainConfig(task="synthetic", log_with=("wandb",))
     with pytest.raises(
-        UsageError, match=r"^--log-with wandb: \S+ has no wandb\ntip: install: \S+ .*"
+        UsageError, match=r"^--log-with wandb: \S+ has no wandb; install: \S+ .*"
     ):
         worker._train(config, World(), None)
 
