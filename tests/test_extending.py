@@ -90,7 +90,9 @@ def test_a_launcher_is_one_file(checkout):
     try:
         records = checkout / "logs" / "nice0" / "metrics" / "rank_00001.jsonl"
         wait_until(lambda: records.exists() and records.stat().st_size > 9000)
-        assert re.search(r"nice0 +nice +\d+ +running", jobs(checkout, "list"))
+        assert re.search(r"^nice0 +running ", jobs(checkout, "list"), re.M)
+        listed = json.loads(jobs(checkout, "list", "--json"))["runs"][0]
+        assert (listed["run_id"], listed["launcher"]) == ("nice0", "nice")
         assert jobs(checkout, "status", "nice0").startswith("nice0: running (led by process")
         assert "node0.0| step 1  loss" in jobs(checkout, "logs", "nice0")
         agent = json.loads((checkout / "logs/nice0/agents/node_00000.json").read_text())
