@@ -69,13 +69,13 @@ def finish(process: subprocess.Popen[str], timeout_s: float = LIMIT_S) -> tuple[
 
 
 def cause_in(text: str) -> str:
-    """The last line of the cause that a failed run prints: after it stands only its rank's output.
+    """The last line of the cause that a failed run prints: only its rank's output follows it.
 
-    The last line of all where no rank is named.
+    Where no rank is named, it is the last line that is not a tip.
     """
     before, _, _ = text.rpartition("\nrun folder: ")
     last = text[len(before) :]  # of the last attempt
-    lines = [line for line in last.splitlines() if line]
+    lines = [line for line in last.splitlines() if line and not line.startswith("tip: ")]
     pointers = [at for at, line in enumerate(lines) if line.startswith("its output: muster jobs ")]
     if not pointers:
         return lines[-1]

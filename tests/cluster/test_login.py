@@ -97,9 +97,9 @@ def test_a_full_disk_there_is_named(laptop, cluster):
         run = laptop.run("", *LOCAL, code=1)
     finally:
         cluster.exec("node0", "umount", "--lazy", str(laptop.remote))
-    last = run.stderr.splitlines()[-1]
-    assert last.startswith("error: root@node0: ") and str(laptop.remote) in last
-    assert "No space left" in last and "make room there, or name a folder" in last
+    *_, problem, tip = run.stderr.splitlines()
+    assert problem.startswith("error: root@node0: ") and str(laptop.remote) in problem
+    assert "No space left" in problem and tip.startswith("tip: ") and "--login-dir" in tip
 
 
 @pytest.mark.slow

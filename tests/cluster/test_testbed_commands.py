@@ -64,8 +64,8 @@ def test_up_again_changes_nothing_and_another_is_refused(cluster):
     assert record("node0.slurmd") == before
     other = testbed("up", "--nodes", "2")
     assert other.returncode == 1
-    (line,) = other.stderr.splitlines()
-    assert str(Path(TESTBED).parent.parent) in line and line.endswith(f"python {TESTBED} down")
+    problem, tip = other.stderr.splitlines()
+    assert str(Path(TESTBED).parent.parent) in problem and tip.endswith(f"python {TESTBED} down")
 
 
 @pytest.mark.slow
