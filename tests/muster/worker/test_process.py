@@ -54,7 +54,9 @@ def test_helpers_of_processes_are_defined_once(what):
 
 
 def test_a_file_is_written_whole_in_one_place():
-    renames = re.compile(r"os\.(replace|rename)\(|\.rename\((?!columns|\")|(partial|into)\.replace\(")
+    renames = re.compile(
+        r"os\.(replace|rename)\(|\.rename\((?!columns|\")|(partial|into)\.replace\("
+    )
     files = {
         str(path.relative_to(CHECKOUT))
         for path in SOURCES
