@@ -104,7 +104,7 @@ def test_muster_is_described_in_the_same_words_everywhere(file):
     assert sentence and sentence[1] in " ".join(text_of(CHECKOUT / file).split())
 
 
-OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md")]
+OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md", "history.md")]
 
 
 @pytest.mark.parametrize("page", OF_NOW, ids=lambda page: page.name)

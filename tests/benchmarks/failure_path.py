@@ -28,8 +28,7 @@ import psutil
 from muster.checkout import CHECKOUT
 from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
-from tests.launch.walked import traced
-from tests.launch.walked.sitecustomize import ANEW, FUNCTIONS
+from tests.launch.walked import sitecustomize
 
 PROGRAM = """import os, pathlib, time
 import torch
@@ -66,17 +65,22 @@ def main() -> int:
 def called_after_kill(folder: Path, workers: str) -> set[str]:
     """Each function as FILE:LINE, where its definition begins."""
     (folder / "t.py").write_text(PROGRAM)
-    env = {**traced(folder), FUNCTIONS: "1", "XDG_STATE_HOME": str(folder / "state")}
+    notes = folder / "notes"
+    notes.mkdir()
+    env = {
+        "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
+        sitecustomize.NOTES: str(notes),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
     command = [sys.executable, str(CHECKOUT / "muster" / "command.py"), "run"]
     flags = ["--launcher", "local", "--nodes", "2", "--workers", workers, "--", "t.py"]
     began = [folder / f"began.{rank}" for rank in (0, 1)]
     with ended(begin(*command, *flags, cwd=folder, env=env)) as leader:
         wait_until(lambda: all(file.exists() and file.read_text() for file in began))
-        notes = folder / "notes"
         processes = [leader.pid, *(each.pid for each in psutil.Process(leader.pid).children(True))]
         traced_pids = [pid for pid in processes if (notes / str(pid)).exists()]
         for pid in traced_pids:
-            os.kill(pid, ANEW)
+            os.kill(pid, sitecustomize.ANEW)
         wait_until(lambda: all((notes / f"{pid}.before").exists() for pid in traced_pids))
         os.kill(int(began[1].read_text()), signal.SIGKILL)
         code, out, err = finish(leader)

@@ -1,10 +1,9 @@
-"""Write down which of our files a command and its agents enter: on PYTHONPATH, for `test_walk.py`.
+"""Write down which of our functions a process calls: on PYTHONPATH of a run's processes.
 
-A file is entered when one of its functions is called. What runs as a module is imported does not
-count: its body, those of classes, and what they call. It is written down at once: a process may
-become another. At the signal `ANEW` a process begins anew, to another file. By `tracer`, tests of
-train trace a part of one process. With `FUNCTIONS` in the environment every process of the run,
-its workers among them, writes down each function instead, as FILE:LINE.
+Each is written down at once, as FILE:LINE, since a process may become another. What runs as a
+module is imported does not count: its body, those of classes, and what they call. At the signal
+`ANEW` a process begins again, with another file. Tests call `tracer` to trace a part of one
+process, by file.
 """
 
 import os
@@ -15,18 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
-WALKERS = (
-    "command.py",
-    "submit.py",
-    "jobs.py",
-    "launch.agent",
-    "launch.leading.batch_job",
-    "launch.in_job.task",
-)
 RUN = ("__main__", "__channelexec__")  # the latter as execnet does, which xdist stands on
 INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 ANEW = signal.SIGRTMIN + 5
-FUNCTIONS = "MUSTER_TEST_WALK_FUNCTIONS"
+NOTES = "MUSTER_TEST_WALK"  # the variable with the folder for what processes write down
 CO_OPTIMIZED = 1  # of functions: names of modules and classes are looked up
 ROOT = Path(__file__).resolve().parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("configs", "launch", "muster", "train"))
@@ -87,10 +78,10 @@ def trace(folder: str) -> None:
         entered.clear()
 
     signal.signal(ANEW, begin_anew)
-    enter = tracer(note, entered, function_of if FUNCTIONS in os.environ else file_of)
+    enter = tracer(note, entered, function_of)
     threading.setprofile(enter)
     sys.setprofile(enter)
 
 
-if FUNCTIONS in os.environ or any(word.endswith(WALKERS) for word in sys.orig_argv):
-    trace(os.environ["MUSTER_TEST_WALK"])
+if NOTES in os.environ:
+    trace(os.environ[NOTES])
