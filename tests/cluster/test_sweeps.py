@@ -107,6 +107,9 @@ class OnSlurm:
         return sorted((folder_of(self.project) / "submissions").iterdir())
 
 
+shares_runs = pytest.mark.xdist_group("on_slurm")  # whose runs each would start anew
+
+
 @pytest.fixture(scope="module")
 def on_slurm(_testbed, tmp_path_factory) -> OnSlurm:
     cluster = _testbed("usual", "--nodes", "4")
@@ -119,6 +122,7 @@ def on_slurm(_testbed, tmp_path_factory) -> OnSlurm:
 FAILED = "train-lr-3e-4_seed-2"
 
 
+@shares_runs
 def test_sweep_on_slurm_is_one_array(on_slurm):
     code, out, err = on_slurm.detached
     assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
@@ -133,6 +137,7 @@ def test_sweep_on_slurm_is_one_array(on_slurm):
     assert {row["place"] for row in on_slurm.first.values()} == places
 
 
+@shares_runs
 def test_second_call_on_slurm_runs_what_failed(on_slurm):
     code, out, err = on_slurm.again
     assert code == 0, out + err
@@ -144,6 +149,7 @@ def test_second_call_on_slurm_runs_what_failed(on_slurm):
     assert [one["state"] for one in cells(on_slurm.project).values()] == ["done"] * 4
 
 
+@shares_runs
 def test_each_submission_of_a_sweep_has_a_snapshot_of_its_own(on_slurm):
     submissions = on_slurm.all_submissions
     assert [len([*path.glob("submitit/*_0_log.out")]) for path in submissions] == [4, 1]
@@ -151,6 +157,7 @@ def test_each_submission_of_a_sweep_has_a_snapshot_of_its_own(on_slurm):
     assert snapshots == ["with a bug", "repaired"]
 
 
+@shares_runs
 def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
     environment = ways.environment(on_slurm.cluster)
     listed = call(sys.executable, JOBS, "list", env=environment, cwd=on_slurm.project).stdout
