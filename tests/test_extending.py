@@ -12,8 +12,8 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.commands import call
+from tests.fork_server import interpreter, skip_if_quick
 from tests.launch.submit import wait_until
-from tests.preload import interpreter, skip_if_quick
 from tests.train import workers
 
 PAGE = (CHECKOUT / "docs" / "extending.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import pytest
 
 import muster
 from tests.commands import call
+from tests.fork_server import interpreter, skip_if_quick
 from tests.pages import ACCELERATE, DOCS, LIGHTNING, ONE_LINE, TRAINER, WHOLE_LOOP, text_of
-from tests.preload import interpreter, skip_if_quick
 
 PAGE = text_of(DOCS / "library.md")
 LOADER = re.search(r"`(loader = iter\(.*\))` after resuming", PAGE)[1]

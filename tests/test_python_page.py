@@ -8,8 +8,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.commands import call
+from tests.fork_server import interpreter, skip_if_quick
 from tests.pages import DOCS, python_of
-from tests.preload import interpreter, skip_if_quick
 
 EXAMPLES = python_of(DOCS / "python.md")
 CLUSTER = 'launcher="ssh", hosts="node[0-3]"'

@@ -16,7 +16,7 @@ from tests.cluster import ways
 from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.environments import paced_python
-from tests.preload import OWN_BOX, interpreter
+from tests.fork_server import OWN_BOX, interpreter
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nodes start begins at once; not for tests that look at whose child a process is."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 

@@ -57,7 +57,7 @@ def run(project):
     return run
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_results_and_the_exception_of_four_ranks(cluster, run):
     run(cluster, "slurm", 2)
 

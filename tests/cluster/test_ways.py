@@ -11,7 +11,7 @@ from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.launch.submit import only_run, run_well
 from tests.train.workers import losses
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 WAYS = {
     "multinode.sh": ways.sbatch("multinode.sh"),

@@ -15,9 +15,9 @@ import pytest
 
 from launch.studies import cell_runs
 from tests import commands
+from tests.fork_server import skip_if_quick
 from tests.launch.submit import JOBS, SWEEP, alive, wait_until
 from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
-from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
 
 

@@ -14,8 +14,8 @@ import pytest
 import muster
 from muster.run_files import FUNCTION, LAUNCH, RESULT
 from tests.commands import call
+from tests.fork_server import skip_if_quick
 from tests.launch.submit import alive, wait_until
-from tests.preload import skip_if_quick
 from tests.written import write
 
 FOUR = 'nodes=2, nproc_per_node=2, launcher="local", workers="manual"'

@@ -25,7 +25,7 @@ ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
 def run(project: Path, *words: str) -> str:
-    """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
+    """Whose child a worker is is looked at: it takes a Python that is not forked."""
     return run_well(*words, cwd=project, python=sys.executable)
 
 

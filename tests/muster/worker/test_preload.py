@@ -14,7 +14,7 @@ from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
 from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import skip_if_quick
+from tests.fork_server import skip_if_quick
 
 WORKER = CHECKOUT / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"

@@ -12,8 +12,8 @@ from muster.checkout import CHECKOUT
 from muster.writing import write_json
 from tests.commands import call, refused
 from tests.damaged_records import damaged_record
+from tests.fork_server import skip_if_quick
 from tests.fuzzing import fuzzed
-from tests.preload import skip_if_quick
 from tests.train.report import folders
 from tests.train.report.folders import evaluation, make_run, make_study, step
 from tests.train.report.studies import MODES, course_study, full_study
