@@ -48,7 +48,7 @@ def clashing_project(tmp_path) -> Path:
     return tmp_path
 
 
-def run(clashing_project: Path, text: str, ranks: int = 2, *words: str) -> str:
+def output_of(clashing_project: Path, text: str, ranks: int = 2, *words: str) -> str:
     """The example as the user's own train.py; what it prints."""
     (clashing_project / "train.py").write_text(text)
     start = [*TORCHRUN, str(ranks)] if ranks else []
@@ -63,19 +63,19 @@ def run(clashing_project: Path, text: str, ranks: int = 2, *words: str) -> str:
     ids=["one line", "accelerate", "trainer"],
 )
 def test_an_example_trains_on_two_ranks(clashing_project, example, end):
-    printed = run(clashing_project, example)
+    printed = output_of(clashing_project, example)
     assert sorted(re.findall(rf"rank (\d) of 2: {end}", printed)) == ["0", "1"], printed
 
 
 @pytest.mark.slow
 def test_lightning_starts_its_second_rank_itself(clashing_project):
-    printed = run(clashing_project, LIGHTNING, ranks=0)
+    printed = output_of(clashing_project, LIGHTNING, ranks=0)
     assert "rank 0 of 2: step 3" in printed and "rank 1 of 2: step 3" in printed
 
 
 def losses(clashing_project: Path, ranks: int, text: str = WHOLE_LOOP) -> dict[int, float]:
     """Of each step that the loop prints; with 0 ranks it is started without torchrun."""
-    found = re.findall(r"step (\d+): (.*)", run(clashing_project, text, ranks))
+    found = re.findall(r"step (\d+): (.*)", output_of(clashing_project, text, ranks))
     return {int(step): float(loss) for step, loss in found}
 
 
@@ -111,7 +111,7 @@ def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(clashing_proj
 @pytest.mark.parametrize("example", [ONE_LINE, WHOLE_LOOP], ids=["one line", "whole loop"])
 def test_dropout_differs_between_ranks(clashing_project, example):
     # one text a print: where Python does not buffer, the words of two ranks may mix
-    printed = run(
+    printed = output_of(
         clashing_project, f"{example}print(f'seed {{torch.initial_seed()}}', flush=True)\n"
     )
     assert sorted(re.findall(r"seed (\d+)", printed)) == ["0", "1"]
@@ -144,7 +144,7 @@ def with_loader(text: str) -> str:
 def test_documented_loop_with_dropout_and_loader_resumes_bit_for_bit(clashing_project):
     def losses(epochs: int) -> dict[str, str]:
         text = with_loader(WHOLE_LOOP).replace("epochs=3", f"epochs={epochs}")
-        return dict(re.findall(r"step (\d+): (.*)", run(clashing_project, text)))
+        return dict(re.findall(r"step (\d+): (.*)", output_of(clashing_project, text)))
 
     whole = losses(3)
     assert len(whole) == 18

@@ -37,7 +37,7 @@ def project_with_helper(tmp_path, monkeypatch) -> Path:
     return new_project_with_helper(tmp_path, monkeypatch)
 
 
-def run(project: Path, text: str) -> Any:
+def script_output(project: Path, text: str) -> Any:
     """What a script of the user's prints, as JSON."""
     (project / "script.py").write_text(text)
     done = call(sys.executable, "script.py", cwd=project)
@@ -72,7 +72,7 @@ class Worked(NamedTuple):
 def worked(tmp_path_factory) -> Iterator[Worked]:
     with pytest.MonkeyPatch.context() as patching:
         project = new_project_with_helper(tmp_path_factory.mktemp("worked"), patching)
-        folder, *printed = run(project, WORKS)
+        folder, *printed = script_output(project, WORKS)
         yield Worked(Path(folder), *printed)
 
 
@@ -142,7 +142,7 @@ def failure(kind):
 if __name__ == "__main__":
     print(json.dumps([failure(kind) for kind in ("key", "odd", "lock")]))
 """
-    key, odd, lock = run(project_with_helper, text)
+    key, odd, lock = script_output(project_with_helper, text)
     assert [one[0] for one in (key, odd, lock)] == [2, 2, 2]
     assert {one[1] for one in (key, odd, lock)} == {"node1"}  # as in what the run prints
     assert key[2].startswith("rank 2 on node1: KeyError: 'nothing'\n\nIn the worker:")
@@ -234,7 +234,7 @@ if __name__ == "__main__":
     again, none = muster.job(jobs[1].run_id).rank(0), muster.map(square, [])
     print(json.dumps([found, words, again, len(none)]))
 """
-    found, words, again, none = run(project_with_helper, text)
+    found, words, again, none = script_output(project_with_helper, text)
     assert found[:2] == [[[4, 2]] * 2, [[9, 2]] * 2] and again == [9, 2] and none == 0
     assert found[2][1] == "ValueError('five')" and found[2][0] in (0, 1)
     assert "stopped by SIGTERM" in found[3][2]

@@ -56,7 +56,7 @@ def package(project_with_packages: Path, name: str, text: str) -> None:
     (project_with_packages.parent / "packages" / f"{name}.py").write_text(text)
 
 
-def run(
+def run_preloaded(
     project_with_packages: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str
 ):
     workers = WorkersPerNode(nproc)
@@ -79,7 +79,7 @@ def test_each_rank_is_as_under_torchrun(project_with_packages):
     skip_if_quick()
     words = ["train.py", "--lr", "1e-3", "--"]
     env = {"TMPDIR": str(project_with_packages)}
-    ours = printed(run(project_with_packages, *words, **env))
+    ours = printed(run_preloaded(project_with_packages, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
                 "--master-addr=127.0.0.1", "--rdzv-id=run", "--max-restarts=0", "--nnodes=1",
                 "--node-rank=0", f"--master-port={free_port()}",
@@ -98,7 +98,7 @@ def test_each_rank_is_as_under_torchrun(project_with_packages):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["-m", "train", "-h"], ["app.pyz", "-x"]])
 def test_forked_module_and_zipapp_start_as_without_fork(project_with_packages, words):
-    own = printed(run(project_with_packages, *words))[1]
+    own = printed(run_preloaded(project_with_packages, *words))[1]
     argv = [sys.executable, WORKER / "worker_main.py", *words]
     (other,) = printed(call(*argv, cwd=project_with_packages, env=own["env"]))
     for name in ("argv", "path", "name", "file", "main", "package", "cwd", "own"):
@@ -106,7 +106,9 @@ def test_forked_module_and_zipapp_start_as_without_fork(project_with_packages, w
 
 
 def test_each_forked_worker_replaces_placeholders_by_its_own_values(project_with_packages):
-    workers = printed(run(project_with_packages, "--fill-in", "train.py", "{rank} of {world_size}"))
+    workers = printed(
+        run_preloaded(project_with_packages, "--fill-in", "train.py", "{rank} of {world_size}")
+    )
     assert [one["argv"] for one in workers] == [["train.py", f"{rank} of 2"] for rank in range(2)]
 
 
@@ -120,7 +122,7 @@ CHILD = "import subprocess\nchild = subprocess.Popen(['sleep', '5'])"
 )
 def test_module_that_cannot_be_forked_is_refused_as_preload(project_with_packages, text):
     package(project_with_packages, "busy", text)
-    done = run(project_with_packages, "train.py", modules="decimal,busy")
+    done = run_preloaded(project_with_packages, "train.py", modules="decimal,busy")
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: --preload busy: busy leaves a thread or process" in done.stderr
 
@@ -129,24 +131,26 @@ def test_package_known_to_read_rank_is_not_preloaded(project_with_packages):
     package(
         project_with_packages, "lightning_utilities", "import os\nrank = os.environ.get('RANK')"
     )
-    done = run(project_with_packages, "train.py", modules="lightning_utilities")
+    done = run_preloaded(project_with_packages, "train.py", modules="lightning_utilities")
     assert "lightning_utilities reads RANK as it is imported" in done.stderr
     (project_with_packages / "train.py").write_text(
         "import decimal, lightning_utilities, os\nfrom says import say\n"
         "say(lightning_utilities.rank == os.environ['RANK'])"
     )
-    assert run(project_with_packages, "train.py", modules="decimal").stdout == "True\n" * 2
+    assert (
+        run_preloaded(project_with_packages, "train.py", modules="decimal").stdout == "True\n" * 2
+    )
 
 
 def test_a_module_that_fails_is_for_the_worker_to_meet(project_with_packages):
     package(project_with_packages, "broken", "raise ValueError('no such device')")
-    done = run(project_with_packages, "train.py", modules="broken,nothing,decimal")
+    done = run_preloaded(project_with_packages, "train.py", modules="broken,nothing,decimal")
     assert len(printed(done)) == 2
     assert "note: --preload broken: ValueError: no such device" in done.stderr
     (project_with_packages / "train.py").write_text("import broken")
     assert (
         "ValueError: no such device"
-        in run(project_with_packages, "train.py", modules="broken").stderr
+        in run_preloaded(project_with_packages, "train.py", modules="broken").stderr
     )
 
 
@@ -155,9 +159,9 @@ def test_module_hidden_by_the_project_is_not_preloaded(project_with_packages):
     (project_with_packages / "train.py").write_text(
         "import decimal\nfrom says import say\nsay(decimal.mine)"
     )
-    done = run(project_with_packages, "train.py", modules="xml.dom")
+    done = run_preloaded(project_with_packages, "train.py", modules="xml.dom")
     assert done.stdout == "True\nTrue\n", done.stderr
-    done = run(project_with_packages, "train.py", modules="decimal")
+    done = run_preloaded(project_with_packages, "train.py", modules="decimal")
     assert "imports decimal, which the program's folder has, too" in done.stderr
 
 
@@ -174,7 +178,7 @@ if __name__ == "__main__":
 
 def test_a_class_of_the_program_comes_back_from_a_spawned_process(project_with_packages):
     (project_with_packages / "train.py").write_text(SPAWNS)
-    done = run(project_with_packages, "train.py", nproc=1, modules="multiprocessing.pool")
+    done = run_preloaded(project_with_packages, "train.py", nproc=1, modules="multiprocessing.pool")
     assert done.stdout == "True module\n", done.stderr
 
 
@@ -185,7 +189,7 @@ def test_file_of_a_preloaded_program_hides_the_standard_librarys(project_with_pa
         "import resource, signal, traceback\nfrom says import say\n"
         "say(resource.mine, signal.mine, traceback.mine)"
     )
-    done = run(project_with_packages, "train.py", nproc=1, modules="math")
+    done = run_preloaded(project_with_packages, "train.py", nproc=1, modules="math")
     assert done.stdout == "True True True\n", done.stderr
 
 
@@ -215,7 +219,7 @@ def test_module_hidden_by_an_archive_is_not_preloaded(project_with_packages, pro
     (project_with_packages / "app" / "says.py").touch()
     (project_with_packages / "app" / "__main__.py").touch()
     zipapp.create_archive(project_with_packages / "app", project_with_packages / "app.pyz")
-    done = run(project_with_packages, program, nproc=1, modules="says")
+    done = run_preloaded(project_with_packages, program, nproc=1, modules="says")
     assert done.returncode == 2 and "which the program's folder has, too" in done.stderr
 
 
@@ -223,7 +227,9 @@ def test_random_numbers_differ_as_they_do_between_processes(project_with_package
     """Those of data loaders, dropout and initial weights, too; torch draws its seed at import."""
     skip_if_quick()
     (project_with_packages / "train.py").write_text(RANDOM.replace("SEED", ""))
-    lines = run(project_with_packages, "train.py", nproc=3, modules=IMPORTED).stdout.splitlines()
+    lines = run_preloaded(
+        project_with_packages, "train.py", nproc=3, modules=IMPORTED
+    ).stdout.splitlines()
     assert len(lines) == len(set(lines)) == 3 * 7, lines
 
 
@@ -231,7 +237,9 @@ def test_random_numbers_of_a_seed_are_those_of_plain_python(project_with_package
     skip_if_quick()
     seed = "random.seed(3); numpy.random.seed(3); torch.manual_seed(3)"
     (project_with_packages / "train.py").write_text(RANDOM.replace("SEED", seed))
-    ours = run(project_with_packages, "train.py", nproc=2, modules=IMPORTED).stdout.splitlines()
+    ours = run_preloaded(
+        project_with_packages, "train.py", nproc=2, modules=IMPORTED
+    ).stdout.splitlines()
     alone = call(
         sys.executable, "train.py", cwd=project_with_packages, env={"OMP_NUM_THREADS": "1"}
     )
@@ -243,4 +251,4 @@ def test_stopped_rank_decides_the_exit_code(project_with_packages):
     (project_with_packages / "train.py").write_text(
         "import os, sys; sys.exit(75 * (os.environ['RANK'] == '0'))"
     )
-    assert run(project_with_packages, "train.py").returncode == 75
+    assert run_preloaded(project_with_packages, "train.py").returncode == 75
