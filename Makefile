@@ -83,6 +83,7 @@ test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: tho
 
 # There is one testbed per box, so each of the processes that test gets a box of its own; where none
 # can be made, tests are skipped and say what they need. These tests wait more than they compute.
+# loadgroup deals them out one by one, in their order: the longest first.
 BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)

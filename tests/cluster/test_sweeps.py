@@ -9,7 +9,6 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
 from tests.launch.submit import JOBS, SWEEP, wait_until
@@ -87,81 +86,48 @@ def test_over_ssh_each_run_has_hosts_of_its_own(cluster, buggy_project):
     assert {row["place"] for row in done} == {"node0,node1", "node2,node3"}
 
 
-class OnSlurm:
-    """A sweep on Slurm: submitted, waited for, and called again after its program was repaired."""
-
-    def __init__(self, cluster: Cluster, buggy_project: Path) -> None:
-        self.cluster = cluster
-        self.project = buggy_project
-        flags = ["--launcher", "slurm", "--at-once", "2"]
-        self.detached = sweep(cluster, buggy_project, *flags, "--detach")
-        self.waited = sweep(cluster, buggy_project, *flags)
-        self.submissions = self._submissions()
-        self.first = rows(buggy_project)
-        (buggy_project / "text").write_text("repaired")
-        self.again = sweep(cluster, buggy_project, *flags)
-        self.all_submissions = self._submissions()
-        self.second = rows(buggy_project)
-
-    def _submissions(self) -> list[Path]:
-        return sorted((folder_of(self.project) / "submissions").iterdir())
-
-
-shares_runs = pytest.mark.xdist_group("on_slurm")  # whose runs each would start anew
-
-
-@pytest.fixture(scope="module")
-def on_slurm(_testbed, tmp_path_factory) -> OnSlurm:
-    cluster = _testbed("usual", "--nodes", "4")
-    try:
-        return OnSlurm(cluster, new_buggy_project(tmp_path_factory.mktemp("on_slurm")))
-    finally:
-        ways.cancel_all(cluster)
-
-
 FAILED = "train-lr-3e-4_seed-2"
+ON_SLURM = ("--launcher", "slurm", "--at-once", "2")
 
 
-@shares_runs
-def test_sweep_on_slurm_is_one_array(on_slurm):
-    code, out, err = on_slurm.detached
+def test_sweep_on_slurm_is_one_array_and_a_second_call_runs_what_failed(cluster, buggy_project):
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM, "--detach")
     assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
-    code, out, err = on_slurm.waited
-    assert len(on_slurm.submissions) == 1  # the second call submits nothing more
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM)
     assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
-    states = {name: row["state"] for name, row in on_slurm.first.items()}
-    assert states.pop(FAILED) == "failed", err
-    assert set(states.values()) == {"done"} and most_at_once([*on_slurm.first.values()]) == 2
-    (array,) = {row["place"].partition("_")[0] for row in on_slurm.first.values()}
-    places = {f"{array}_{index}" for index in range(4)}
-    assert {row["place"] for row in on_slurm.first.values()} == places
+    assert len(submissions(buggy_project)) == 1  # the second call submits nothing more
+    first = rows(buggy_project)
+    assert_is_one_array_of_which_one_failed(first)
 
-
-@shares_runs
-def test_second_call_on_slurm_runs_what_failed(on_slurm):
-    code, out, err = on_slurm.again
+    (buggy_project / "text").write_text("repaired")
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM)
     assert code == 0, out + err
-    first = on_slurm.first
-    second = on_slurm.second
+    second = rows(buggy_project)
     assert {name for name, row in second.items() if row != first[name]} == {FAILED}
     assert second[FAILED]["place"].isdecimal()  # one run is a plain job
     assert float(second[FAILED]["loss"]) == 6e-4
-    assert [one["state"] for one in cells(on_slurm.project).values()] == ["done"] * 4
+    assert [one["state"] for one in cells(buggy_project).values()] == ["done"] * 4
 
-
-@shares_runs
-def test_each_submission_of_a_sweep_has_a_snapshot_of_its_own(on_slurm):
-    submissions = on_slurm.all_submissions
-    assert [len([*path.glob("submitit/*_0_log.out")]) for path in submissions] == [4, 1]
-    snapshots = [(path / "snapshot" / "text").read_text() for path in submissions]
+    both = submissions(buggy_project)
+    assert [len([*path.glob("submitit/*_0_log.out")]) for path in both] == [4, 1]
+    snapshots = [(path / "snapshot" / "text").read_text() for path in both]
     assert snapshots == ["with a bug", "repaired"]
 
-
-@shares_runs
-def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
-    environment = ways.environment(on_slurm.cluster)
-    listed = call(sys.executable, JOBS, "list", env=environment, cwd=on_slurm.project).stdout
+    environment = ways.environment(cluster)
+    listed = call(sys.executable, JOBS, "list", env=environment, cwd=buggy_project).stdout
     assert re.search(r" \([2-9] runs\) ", listed), listed
+
+
+def submissions(project: Path) -> list[Path]:
+    return sorted((folder_of(project) / "submissions").iterdir())
+
+
+def assert_is_one_array_of_which_one_failed(found: dict[str, dict[str, str]]) -> None:
+    states = {name: row["state"] for name, row in found.items()}
+    assert states.pop(FAILED) == "failed" and set(states.values()) == {"done"}
+    assert most_at_once([*found.values()]) == 2
+    (array,) = {row["place"].partition("_")[0] for row in found.values()}
+    assert {row["place"] for row in found.values()} == {f"{array}_{index}" for index in range(4)}
 
 
 def test_sweep_script_takes_a_program_and_refuses_index_beyond_grid(cluster, tmp_path):
