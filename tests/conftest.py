@@ -11,8 +11,8 @@ import hypothesis
 import pytest
 
 from muster.orderly_stop import STOP_SIGNALS
-from tests import installations, own_processes, preload, required
-from tests.preload import QUICK
+from tests import fork_server, installations, own_processes, required
+from tests.fork_server import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
 FOREIGN = (
@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(own_processes)  # before any process is started
     config.pluginmanager.register(required)
     if config.getoption("numprocesses", None):
-        preload.share()
+        fork_server.share()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start workers, too

@@ -15,7 +15,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests import preload
+from tests import fork_server
 
 # The name of the session; one that a test starts has its outer session's before its own.
 SESSION = "TESTS_SESSION"
@@ -55,7 +55,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not is_worker:
         found.extend(left(inherited))
         session.exitstatus = session.exitstatus or int(bool(found))
-    elif preload.OWN_BOX.exists():  # which takes them along when it ends, as nobody would see
+    elif fork_server.OWN_BOX.exists():  # which takes them along when it ends, as nobody would see
         session.config.workeroutput["left"] = left(everything)
 
 
@@ -98,8 +98,8 @@ def inherited() -> list[psutil.Process]:
 
 
 def everything() -> list[psutil.Process]:
-    """All processes but this one, those it descends from, its stand-ins, and what is over."""
-    own = {os.getpid(), *(one.pid for one in psutil.Process().parents()), *preload.stand_ins()}
+    """All processes but this one, those it descends from, the fork server's, and what is over."""
+    own = {os.getpid(), *(one.pid for one in psutil.Process().parents()), *fork_server.processes()}
     processes = []
     for one in psutil.process_iter():
         with suppress(psutil.Error):

@@ -15,7 +15,7 @@ from muster import extras
 from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.environments import environment, install_checkout, requirements
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 from tests.train.report.folders import make_run
 from tests.written import write
 

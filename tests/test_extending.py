@@ -12,8 +12,8 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.commands import call
+from tests.fork_server import interpreter, skip_if_quick
 from tests.launch.submit import wait_until
-from tests.preload import interpreter, skip_if_quick
 from tests.train import workers
 
 PAGE = (CHECKOUT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def checkout(tmp_path_factory) -> Path:
     return root
 
 
-def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedProcess[str]:
+def run_locally(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedProcess[str]:
     return call(interpreter(), *words[1:], "--launcher", "local", *more, cwd=checkout)
 
 
@@ -49,7 +49,7 @@ def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedPro
 def test_the_pages_commands_train_alike(checkout):
     losses = []
     for number, words in enumerate(COMMANDS):
-        done = run(checkout, words, "--run-id", f"run{number}")
+        done = run_locally(checkout, words, "--run-id", f"run{number}")
         assert done.returncode == 0, done.stderr
         summary = json.loads((checkout / "logs" / f"run{number}" / "summary.json").read_text())
         assert summary["accuracy"] > 0.9
@@ -59,13 +59,13 @@ def test_the_pages_commands_train_alike(checkout):
 
 
 def test_new_task_and_mode_are_known_by_name(checkout):
-    done = run(checkout, ["python", "launch/submit.py"], "--task", "nope", "--sync", "nope")
+    done = run_locally(checkout, ["python", "launch/submit.py"], "--task", "nope", "--sync", "nope")
     assert done.returncode == 2
     assert "spirals" in done.stderr and "reduce_broadcast" in done.stderr
 
 
 def test_a_wrong_flag_is_answered_in_the_tasks_words(checkout):
-    done = run(checkout, COMMANDS[0], "--data-dir", str(checkout), "--run-id", "refused")
+    done = run_locally(checkout, COMMANDS[0], "--data-dir", str(checkout), "--run-id", "refused")
     assert done.returncode == 2
     assert "spirals are made here, not read" in done.stderr
 

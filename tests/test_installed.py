@@ -9,8 +9,8 @@ import pytest
 
 from tests import installations
 from tests.commands import call
+from tests.fork_server import skip_if_quick
 from tests.installations import Installation
-from tests.preload import skip_if_quick
 from tests.written import write
 
 FOLDERS = ("configs", "launch", "muster", "slurm", "train")

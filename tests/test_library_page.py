@@ -11,8 +11,8 @@ import pytest
 
 import muster
 from tests.commands import call
+from tests.fork_server import interpreter, skip_if_quick
 from tests.pages import ACCELERATE, DOCS, LIGHTNING, ONE_LINE, TRAINER, WHOLE_LOOP, text_of
-from tests.preload import interpreter, skip_if_quick
 
 PAGE = text_of(DOCS / "library.md")
 LOADER = re.search(r"`(loader = iter\(.*\))` after resuming", PAGE)[1]
@@ -40,7 +40,7 @@ def test_the_page_has_the_signatures_of_the_code():
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def clashing_project(tmp_path) -> Path:
     skip_if_quick()
     for name in ("configs", "launch", "sync"):
         (tmp_path / name).mkdir()
@@ -48,11 +48,11 @@ def project(tmp_path) -> Path:
     return tmp_path
 
 
-def run(project: Path, text: str, ranks: int = 2, *words: str) -> str:
+def output_of(clashing_project: Path, text: str, ranks: int = 2, *words: str) -> str:
     """The example as the user's own train.py; what it prints."""
-    (project / "train.py").write_text(text)
+    (clashing_project / "train.py").write_text(text)
     start = [*TORCHRUN, str(ranks)] if ranks else []
-    done = call(interpreter(), *start, "train.py", *words, cwd=project)
+    done = call(interpreter(), *start, "train.py", *words, cwd=clashing_project)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -62,52 +62,58 @@ def run(project: Path, text: str, ranks: int = 2, *words: str) -> str:
     [(ONE_LINE, r"\d+\.\d{4}"), (ACCELERATE, r"\d+\.\d{4}"), (TRAINER, "step 3")],
     ids=["one line", "accelerate", "trainer"],
 )
-def test_an_example_trains_on_two_ranks(project, example, end):
-    printed = run(project, example)
+def test_an_example_trains_on_two_ranks(clashing_project, example, end):
+    printed = output_of(clashing_project, example)
     assert sorted(re.findall(rf"rank (\d) of 2: {end}", printed)) == ["0", "1"], printed
 
 
 @pytest.mark.slow
-def test_lightning_starts_its_second_rank_itself(project):
-    printed = run(project, LIGHTNING, ranks=0)
+def test_lightning_starts_its_second_rank_itself(clashing_project):
+    printed = output_of(clashing_project, LIGHTNING, ranks=0)
     assert "rank 0 of 2: step 3" in printed and "rank 1 of 2: step 3" in printed
 
 
-def losses(project: Path, ranks: int, text: str = WHOLE_LOOP) -> dict[int, float]:
+def losses(clashing_project: Path, ranks: int, text: str = WHOLE_LOOP) -> dict[int, float]:
     """Of each step that the loop prints; with 0 ranks it is started without torchrun."""
-    found = re.findall(r"step (\d+): (.*)", run(project, text, ranks))
+    found = re.findall(r"step (\d+): (.*)", output_of(clashing_project, text, ranks))
     return {int(step): float(loss) for step, loss in found}
 
 
 @pytest.mark.slow
-def test_loop_has_the_same_losses_on_two_ranks(project):
-    assert losses(project, 2) == pytest.approx(losses(project, 0), abs=2e-4)
+def test_loop_has_the_same_losses_on_two_ranks(clashing_project):
+    assert losses(clashing_project, 2) == pytest.approx(losses(clashing_project, 0), abs=2e-4)
 
 
 @pytest.mark.slow
-def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(project):
-    alone = losses(project, 0)
+def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(clashing_project):
+    alone = losses(clashing_project, 0)
     assert list(alone) == [6, 12, 18]
     begun = WHOLE_LOOP.replace(
         "    with muster.checkpoints(\n", '    with muster.checkpoints("kept",\n'
     )
     until = begun.replace("epochs=3", "epochs=2")
-    assert losses(project, 3, until) == pytest.approx({6: alone[6], 12: alone[12]}, abs=2e-4)
+    assert losses(clashing_project, 3, until) == pytest.approx(
+        {6: alone[6], 12: alone[12]}, abs=2e-4
+    )
     # that of step 10 is left out where that of step 5 is still being written: the disk is slow
-    newest = max(int(path.name.removeprefix("step_")) for path in (project / "kept").iterdir())
+    newest = max(
+        int(path.name.removeprefix("step_")) for path in (clashing_project / "kept").iterdir()
+    )
     assert newest in (5, 10)
     rest = {step: loss for step, loss in alone.items() if step > newest}
-    assert losses(project, 2, begun) == pytest.approx(rest, abs=2e-4)
-    runs = sorted((project / "logs").iterdir())
-    done = call(Path(sys.executable).with_name("muster"), "report", runs[0], cwd=project)
+    assert losses(clashing_project, 2, begun) == pytest.approx(rest, abs=2e-4)
+    runs = sorted((clashing_project / "logs").iterdir())
+    done = call(Path(sys.executable).with_name("muster"), "report", runs[0], cwd=clashing_project)
     assert done.returncode == 0 and "| weights | last batch loss |" in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [ONE_LINE, WHOLE_LOOP], ids=["one line", "whole loop"])
-def test_dropout_differs_between_ranks(project, example):
+def test_dropout_differs_between_ranks(clashing_project, example):
     # one text a print: where Python does not buffer, the words of two ranks may mix
-    printed = run(project, f"{example}print(f'seed {{torch.initial_seed()}}', flush=True)\n")
+    printed = output_of(
+        clashing_project, f"{example}print(f'seed {{torch.initial_seed()}}', flush=True)\n"
+    )
     assert sorted(re.findall(r"seed (\d+)", printed)) == ["0", "1"]
 
 
@@ -135,14 +141,14 @@ def with_loader(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_documented_loop_with_dropout_and_loader_resumes_bit_for_bit(project):
+def test_documented_loop_with_dropout_and_loader_resumes_bit_for_bit(clashing_project):
     def losses(epochs: int) -> dict[str, str]:
         text = with_loader(WHOLE_LOOP).replace("epochs=3", f"epochs={epochs}")
-        return dict(re.findall(r"step (\d+): (.*)", run(project, text)))
+        return dict(re.findall(r"step (\d+): (.*)", output_of(clashing_project, text)))
 
     whole = losses(3)
     assert len(whole) == 18
-    shutil.rmtree(project / "kept")
+    shutil.rmtree(clashing_project / "kept")
     begun = losses(2)
     rest = losses(3)
     assert len(rest) in (8, 13)  # from step 10, or 5 where the disk is slow

@@ -8,7 +8,7 @@ import pytest
 import muster
 from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 from tests.written import write
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")

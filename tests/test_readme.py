@@ -18,8 +18,8 @@ from launch.ssh.login_node.fetching import fetch_parser
 from muster.checkout import CHECKOUT
 from muster.command import COMMANDS as MUSTER
 from tests.commands import call
+from tests.fork_server import interpreter
 from tests.pages import FENCE, commands_of, text_of
-from tests.preload import interpreter
 from train import run_glue
 from train.command_lines import hetseq
 

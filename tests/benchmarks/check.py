@@ -28,7 +28,7 @@ from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, Case, chosen
 from tests.benchmarks.places import LOOPBACK, Place, Steps, place
 from tests.benchmarks.results import Results, table
 from tests.benchmarks.trees import Tree, compared, in_turns
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 
 STEPS = 4
 CLOSE = 1e-5  # of losses in float32

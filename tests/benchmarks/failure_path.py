@@ -26,9 +26,10 @@ from pathlib import Path
 import psutil
 
 from muster.checkout import CHECKOUT
+from tests.benchmarks.walked import traced
+from tests.benchmarks.walked.sitecustomize import ANEW
 from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
-from tests.launch.walked import sitecustomize
 
 PROGRAM = """import os, pathlib, time
 import torch
@@ -65,13 +66,7 @@ def main() -> int:
 def called_after_kill(folder: Path, workers: str) -> set[str]:
     """Each function as FILE:LINE, where its definition begins."""
     (folder / "t.py").write_text(PROGRAM)
-    notes = folder / "notes"
-    notes.mkdir()
-    env = {
-        "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
-        sitecustomize.NOTES: str(notes),
-        "XDG_STATE_HOME": str(folder / "state"),
-    }
+    env = {**traced(folder), "XDG_STATE_HOME": str(folder / "state")}
     command = [sys.executable, str(CHECKOUT / "muster" / "command.py"), "run"]
     flags = ["--launcher", "local", "--nodes", "2", "--workers", workers, "--", "t.py"]
     began = [folder / f"began.{rank}" for rank in (0, 1)]

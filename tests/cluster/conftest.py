@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.cluster import ways
 from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.environments import paced_python
-from tests.preload import OWN_BOX, interpreter
+from tests.fork_server import OWN_BOX, interpreter
 
 
 @pytest.fixture(scope="session")
@@ -56,38 +55,22 @@ LONGEST_FIRST = (
     "test_functions.py", "test_inside_a_job.py", "test_ways.py", "test_sweeps.py",
     "test_doctor.py", "test_slurm_answers.py", "test_other_programs.py", "test_ends.py",
 )  # fmt: skip
-# Fixtures of a module, which take long to make: they start runs.
-SHARED = ("on_slurm", "local")
 
 
-@pytest.hookimpl(trylast=True)  # of those that `-m` and `-k` have left
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those on the usual testbed, those on two nodes apart, then those that make their own.
-
-    Each of several processes is given a part of them, in their order, and takes from the end of
-    another's part when its own is done: each part has the longest tests at its beginning. Tests
-    that share a fixture of a module are in one part, since each process would make it anew.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those on the usual testbed, those on two nodes apart, then those that make their own."""
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
 
-    def testbed(item: pytest.Item) -> int:
+    def order(item: pytest.Item) -> tuple[int, int]:
         wanted = getattr(item, "fixturenames", ())
-        return 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
+        testbed = 2 if "other_cluster" in wanted else 1 if "apart" in wanted else 0
+        return testbed, rank.get(item.path.name, len(rank))
 
-    def shared(item: pytest.Item) -> str:
-        wanted = getattr(item, "fixturenames", ())
-        return next((name for name in SHARED if name in wanted), item.nodeid)
-
-    items.sort(key=lambda item: (testbed(item), rank.get(item.path.name, len(rank))))
-    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    for _, group in groupby(items, key=shared):
-        min(parts, key=len).extend(group)  # xdist cuts the list into equal parts
-    items[:] = chain.from_iterable(parts)
+    items.sort(key=order)
 
 
 @pytest.fixture
-def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nodes start begins at once; not for tests that look at whose child a process is."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 

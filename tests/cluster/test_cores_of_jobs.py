@@ -15,7 +15,7 @@ EVERY = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 
 
-def run(cluster, way, folder, *flags):
+def cores_of_ranks(cluster, way, folder, *flags):
     """What each rank on a node has, and what was printed."""
     folder.mkdir()
     (folder / "shows.py").write_text(SHOWS_CORES)
@@ -35,14 +35,16 @@ def test_a_job_binds_its_workers_and_ssh_does_not(other_cluster, tmp_path):
     bound = f"cores: {half} for each worker, bound to them\n"
     count = ["--nproc-per-node", "2"]
     whole = ways.sbatch("multinode.sh", "--exclusive")
-    found, printed = run(cluster, whole, tmp_path / "job", *count)
+    found, printed = cores_of_ranks(cluster, whole, tmp_path / "job", *count)
     assert found == parts and bound in printed
-    found, printed = run(cluster, whole, tmp_path / "none", *count, "--bind", "none")
+    found, printed = cores_of_ranks(cluster, whole, tmp_path / "none", *count, "--bind", "none")
     assert found == [[str(half), EVERY]] * 2 and bound not in printed
-    found, printed = run(cluster, ways.ssh, tmp_path / "ssh", *count)
+    found, printed = cores_of_ranks(cluster, ways.ssh, tmp_path / "ssh", *count)
     assert found == [[str(half), EVERY]] * 2
     assert f"cores: {half} for each worker\n" in printed
-    found, printed = run(cluster, ways.ssh, tmp_path / "asked", *count, "--bind", "cores")
+    found, printed = cores_of_ranks(
+        cluster, ways.ssh, tmp_path / "asked", *count, "--bind", "cores"
+    )
     assert found == parts and bound in printed
 
 
@@ -50,7 +52,7 @@ def test_workers_beyond_cores_are_noted_and_slurm_flag_is_named(cluster, tmp_pat
     cores = max(1, len(EVERY) // 4)  # the share of one of four nodes
     count = ["--nproc-per-node", str(cores + 1)]
     for name, way in (("ssh", ways.ssh), ("slurm", ways.slurm)):
-        found, printed = run(cluster, way, tmp_path / name, *count)
+        found, printed = cores_of_ranks(cluster, way, tmp_path / name, *count)
         assert len(found) == cores + 1
         assert f"cores: {cores} for {cores + 1} workers, which take turns" in printed
         assert ("ask for more with --cpus-per-task" in printed) == (name == "slurm")

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import ways
 from tests.launch.submit import DOCTOR
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 INTERFACE = "exp0"
 

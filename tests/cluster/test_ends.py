@@ -65,7 +65,7 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
     started = {}

@@ -25,13 +25,13 @@ SLOW = pytest.mark.slow
 STARTS = PROGRAMS | {"loop": Loop}
 # What a run meets, one after the other; when the last one hits it, it may not start again.
 CHOSEN = [
-    ("ssh", "loop", "agent killed, connection cut, link down, agent of node 0 killed"),
-    ("sbatch", "trainer", "node lost, worker killed"),
+    ("ssh", "loop", ("agent killed", "connection cut", "link down", "agent of node 0 killed")),
+    ("sbatch", "trainer", ("node lost", "worker killed")),
     pytest.param(
-        "ssh", "plain script", "torchrun killed, worker raises, agent told to end", marks=SLOW
+        "ssh", "plain script", ("torchrun killed", "worker raises", "agent told to end"), marks=SLOW
     ),
-    pytest.param("sbatch", "plain script", "worker segfaults, worker stopped", marks=SLOW),
-    pytest.param("ssh", "trainer", "worker aborts, agent told to stop", marks=SLOW),
+    pytest.param("sbatch", "plain script", ("worker segfaults", "worker stopped"), marks=SLOW),
+    pytest.param("ssh", "trainer", ("worker aborts", "agent told to stop"), marks=SLOW),
 ]
 
 
@@ -62,29 +62,43 @@ def last_words(text: str) -> str:
     return cause_in("\n".join(line for line in text.splitlines() if not line.startswith(slurm)))
 
 
-@pytest.mark.parametrize(("way", "program", "faults"), CHOSEN)
+@pytest.mark.parametrize(
+    ("way", "program", "faults"),
+    CHOSEN,
+    ids=lambda value: value if isinstance(value, str) else ", ".join(value),
+)
 def test_fault_is_named_and_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
-    *met, last = [FAULTS[name] for name in faults.split(", ")]
+    *met, last = [FAULTS[name] for name in faults]
     run = begin(way, STARTS[program](), restarts=len(met))
-    records = [recoveries.recover(run, fault) for fault in met]
+    recovered = [recoveries.recover(run, fault) for fault in met]
     try:
         last.hit(run)
         run.ends()
     finally:
         last.after(run)
     assert run.end()[0] != 0
-    ends = [read_json(run.run_dir / f"attempts/{number}/exit.json") for number in range(len(met))]
-    for fault, end in zip([*met, last], [*ends, run.exit()], strict=True):
-        assert re.search(fault.says, end["message"].splitlines()[-1]), end
-        assert end["code"] == fault.code
-        assert end["message"].splitlines()[-1] in run.printed()
-    if last.code != STOPPED:  # an orderly stop is no failure: its words come from a rank
-        assert re.search(last.says, last_words(run.printed())), run.printed()
+    assert_each_is_named(run, [*met, last])
+    assert_each_recovery_is_printed(run, recovered, has_steps=program == "trainer")
     if program == "trainer":
         assert "worker raises" in faults or "Traceback" not in run.printed()
         assert_as_if_nothing_was_lost(run, tmp_path, 3 if "node lost" in faults else 4)
-    back = "first output" if program in ("plain script", "loop") else "step [0-9]+ again"
-    for record in records:
+
+
+def assert_each_is_named(run: Run, faults: list[recoveries.Fault]) -> None:
+    """In the record of the attempt that it ended, and on the terminal; the last one comes last."""
+    before = (f"attempts/{number}/exit.json" for number in range(len(faults) - 1))
+    ends = [*(read_json(run.run_dir / path) for path in before), run.exit()]
+    for fault, end in zip(faults, ends, strict=True):
+        message = end["message"].splitlines()[-1]
+        assert re.search(fault.says, message) and end["code"] == fault.code, end
+        assert message in run.printed()
+    if faults[-1].code != STOPPED:  # an orderly stop is no failure: its words come from a rank
+        assert re.search(faults[-1].says, last_words(run.printed())), run.printed()
+
+
+def assert_each_recovery_is_printed(run: Run, recovered: list[dict], *, has_steps: bool) -> None:
+    back = "step [0-9]+ again" if has_steps else "first output"
+    for record in recovered:
         line = f"attempt {record['attempt']}: {back} after {record['total_s']:.1f} s"
         assert re.search(f"^{line}$", run.printed(), re.MULTILINE), run.printed()
 

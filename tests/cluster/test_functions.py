@@ -36,11 +36,11 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def run(project):
+def run_script(project):
     """Runs the script to its end: what all ranks have returned, and what one has raised."""
     (project / "script.py").write_text(SCRIPT)
 
-    def run(cluster, way: str, nodes: int) -> None:
+    def run_script(cluster, way: str, nodes: int) -> None:
         flags = {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
         if way == "ssh":
             flags |= {"hosts": cluster.hosts[:nodes], "ssh_config": str(cluster.ssh_config)}
@@ -54,16 +54,16 @@ def run(project):
         assert cause == "ValueError('sample 17 is empty')"
         assert text.startswith("rank 3 on node1: ValueError: sample 17 is empty\n\nIn the worker:")
 
-    return run
+    return run_script
 
 
-@pytest.mark.usefixtures("warm_workers")
-def test_results_and_the_exception_of_four_ranks(cluster, run):
-    run(cluster, "slurm", 2)
+@pytest.mark.usefixtures("forked_workers")
+def test_results_and_the_exception_of_four_ranks(cluster, run_script):
+    run_script(cluster, "slurm", 2)
 
 
 @pytest.mark.slow
-def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):
-    run(apart, "ssh", 2)
+def test_nodes_with_disks_of_their_own_send_results_home(apart, run_script, project):
+    run_script(apart, "ssh", 2)
     modes = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]
     assert set(modes) == {"0o600"} and len(modes) >= 4

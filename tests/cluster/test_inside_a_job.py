@@ -35,7 +35,7 @@ def ids(cluster: Cluster) -> set[str]:
     return {job.split()[0] for job in jobs_queued(cluster)}
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
     """All of them, or fewer; what only a new job could have is refused, and none is queued."""
     before = ids(cluster)
@@ -63,7 +63,7 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
     assert len(ids(cluster) - before) == 1  # Slurm forgets older ones meanwhile
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_run_inside_a_full_srun_step_starts_without_waiting(cluster, tmp_path):
     """As `srun --pty bash` does, in a script of the user's."""
     script = tmp_path / "job.sh"

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import cancel_all
+from tests.fork_server import interpreter
 from tests.pages import WHOLE_LOOP
-from tests.preload import interpreter
 from tests.required import need
 from tests.train.workers import read_json, records
 

@@ -24,7 +24,7 @@ from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.commands import ended
 from tests.train.workers import read_json
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 # Each worker stays until all have come.
 MEETS = """#!/bin/sh

@@ -9,8 +9,8 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import WAYS
 from tests.commands import cause_in
+from tests.fork_server import interpreter
 from tests.launch.submit import only_run
-from tests.preload import interpreter
 from tests.train.workers import read_json
 
 SLOW = pytest.mark.slow
@@ -44,7 +44,7 @@ PROGRAM = {
 NAMES = [name if name == "ddp" else pytest.param(name, marks=SLOW) for name in PROGRAM]
 
 
-def run(cluster, project: Path, name: str, *more: str) -> tuple[int, str]:
+def run_program(cluster, project: Path, name: str, *more: str) -> tuple[int, str]:
     """The exit code, and all that was printed, by whom and wherever."""
     way = PROGRAM[name].way
     words = ["--nproc-per-node", "2", *PROGRAM[name].flags, "--", PROGRAM[name].file, *more]
@@ -53,10 +53,10 @@ def run(cluster, project: Path, name: str, *more: str) -> tuple[int, str]:
     return code, out + err + (job.read_text() if job.exists() else "")
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("name", NAMES)
 def test_all_processes_of_another_program_meet(cluster, project, name):
-    code, printed = run(cluster, project, name)
+    code, printed = run_program(cluster, project, name)
     assert code == 0, printed
     run_dir = only_run(project / "logs")
     ranks = sorted(read_json(path)["rank"] for path in run_dir.glob("exits/*.json"))
@@ -67,9 +67,9 @@ def test_all_processes_of_another_program_meet(cluster, project, name):
 
 
 @SLOW
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_the_failure_of_another_program_is_its_own(cluster, project):
-    code, printed = run(cluster, project, "ddp", "--fail", "5")
+    code, printed = run_program(cluster, project, "ddp", "--fail", "5")
     assert code != 0
     message = read_json(only_run(project / "logs") / "exit.json")["message"]
     assert FAILS in message.splitlines()[-1], printed
@@ -98,7 +98,7 @@ if "MASTER_ADDR" in os.environ:
 
 
 @SLOW
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
 def test_each_worker_is_a_task_to_a_program_for_srun(cluster, tmp_path, monkeypatch, workers):
     if workers == "preload":  # which has a pipe to its agent

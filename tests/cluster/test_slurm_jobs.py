@@ -79,7 +79,7 @@ def test_job_for_drained_nodes_is_queued_and_starts_later(cluster, tmp_path):
         ways.cancel_all(cluster)
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.slow
 def test_text_stays_text_on_the_way_through_sbatch(cluster, tmp_path):
     script = WAYS["sbatch"](cluster, 1, *SHORT, "--logs-dir", str(tmp_path), *WILD_MODEL)
@@ -87,7 +87,7 @@ def test_text_stays_text_on_the_way_through_sbatch(cluster, tmp_path):
     assert pwned() == []
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *WILD_MODEL)
     assert code == 2 and WILD in err
@@ -126,7 +126,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monke
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("forked_workers")
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):
     def documents(*argv: str) -> tuple[int, list[dict]]:
         code, out, _ = ways.call(cluster, [sys.executable, *argv], tmp_path)

@@ -13,7 +13,7 @@ from tests.commands import cause_in, ended
 from tests.launch.submit import only_run, unnamed, wait_until
 from tests.train.workers import free_port, losses, records
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def ssh(cluster, hosts, *flags, config: Path | None = None) -> tuple[int, str, str]:

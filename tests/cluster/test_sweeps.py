@@ -9,7 +9,6 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.cluster import ways
-from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import MANUAL, finish
 from tests.commands import call
 from tests.launch.submit import JOBS, SWEEP, wait_until
@@ -42,24 +41,24 @@ if os.environ["RANK"] == "0":
 """
 
 
-def sweep(cluster, project: Path, *flags: str) -> tuple[int, str, str]:
+def sweep(cluster, buggy_project: Path, *flags: str) -> tuple[int, str, str]:
     # the program needs no torchrun, which would take seconds to start
     argv = [sys.executable, SWEEP, *GRID, *MANUAL, "--nodes", "2", *flags]
-    return ways.call(cluster, [*argv, "--", "train.py", "--betas", "0.9,0.999"], project)
+    return ways.call(cluster, [*argv, "--", "train.py", "--betas", "0.9,0.999"], buggy_project)
 
 
-def new_project(folder: Path) -> Path:
+def new_buggy_project(folder: Path) -> Path:
     files = {"train.py": PROGRAM, "text": "with a bug"}
     return write(folder / "100% of %x", files)  # which is no pattern of sbatch
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
-    return new_project(tmp_path)
+def buggy_project(tmp_path) -> Path:
+    return new_buggy_project(tmp_path)
 
 
-def rows(project: Path) -> dict[str, dict[str, str]]:
-    with (folder_of(project) / "results.csv").open(newline="") as file:
+def rows(buggy_project: Path) -> dict[str, dict[str, str]]:
+    with (folder_of(buggy_project) / "results.csv").open(newline="") as file:
         return {row["run"]: row for row in csv.DictReader(file)}
 
 
@@ -68,93 +67,67 @@ def most_at_once(found: list[dict[str, str]]) -> int:
     return max(sum(a <= began < b for a, b in spans) for began, _ in spans)
 
 
-def test_over_ssh_each_run_has_hosts_of_its_own(cluster, project):
+def test_over_ssh_each_run_has_hosts_of_its_own(cluster, buggy_project):
     hosts = ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
-    code, _, err = sweep(cluster, project, *hosts, "--at-once", "4")
+    code, _, err = sweep(cluster, buggy_project, *hosts, "--at-once", "4")
     assert code == 2 and "--at-once 4 of 2 nodes each needs 8 hosts, but there are 4" in err
-    assert "use --at-once 2" in err and not (project / "logs").exists()
+    assert "use --at-once 2" in err and not (buggy_project / "logs").exists()
 
-    code, out, err = sweep(cluster, project, *hosts, "--at-once", "2")
+    code, out, err = sweep(cluster, buggy_project, *hosts, "--at-once", "2")
     assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
-    found = rows(project)
+    found = rows(buggy_project)
     done = [row for row in found.values() if row["state"] == "done"]
     assert len(found) == 4 and len(done) == 3 and most_at_once(done) == 2
     pairs = set()
     for name in (row["run"] for row in done):
-        run_dir = folder_of(project) / "runs" / name
+        run_dir = folder_of(buggy_project) / "runs" / name
         pairs.add(tuple((run_dir / f"host-{rank}").read_text() for rank in (0, 1)))
     assert pairs == {("node0", "node1"), ("node2", "node3")}
     assert {row["place"] for row in done} == {"node0,node1", "node2,node3"}
 
 
-class OnSlurm:
-    """A sweep on Slurm: submitted, waited for, and called again after its program was repaired."""
-
-    def __init__(self, cluster: Cluster, project: Path) -> None:
-        self.cluster = cluster
-        self.project = project
-        flags = ["--launcher", "slurm", "--at-once", "2"]
-        self.detached = sweep(cluster, project, *flags, "--detach")
-        self.waited = sweep(cluster, project, *flags)
-        self.submissions = self._submissions()
-        self.first = rows(project)
-        (project / "text").write_text("repaired")
-        self.again = sweep(cluster, project, *flags)
-        self.all_submissions = self._submissions()
-        self.second = rows(project)
-
-    def _submissions(self) -> list[Path]:
-        return sorted((folder_of(self.project) / "submissions").iterdir())
-
-
-@pytest.fixture(scope="module")
-def on_slurm(_testbed, tmp_path_factory) -> OnSlurm:
-    cluster = _testbed("usual", "--nodes", "4")
-    try:
-        return OnSlurm(cluster, new_project(tmp_path_factory.mktemp("on_slurm")))
-    finally:
-        ways.cancel_all(cluster)
-
-
 FAILED = "train-lr-3e-4_seed-2"
+ON_SLURM = ("--launcher", "slurm", "--at-once", "2")
 
 
-def test_sweep_on_slurm_is_one_array(on_slurm):
-    code, out, err = on_slurm.detached
+def test_sweep_on_slurm_is_one_array_and_a_second_call_runs_what_failed(cluster, buggy_project):
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM, "--detach")
     assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
-    code, out, err = on_slurm.waited
-    assert len(on_slurm.submissions) == 1  # the second call submits nothing more
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM)
     assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
-    states = {name: row["state"] for name, row in on_slurm.first.items()}
-    assert states.pop(FAILED) == "failed", err
-    assert set(states.values()) == {"done"} and most_at_once([*on_slurm.first.values()]) == 2
-    (array,) = {row["place"].partition("_")[0] for row in on_slurm.first.values()}
-    places = {f"{array}_{index}" for index in range(4)}
-    assert {row["place"] for row in on_slurm.first.values()} == places
+    assert len(submissions(buggy_project)) == 1  # the second call submits nothing more
+    first = rows(buggy_project)
+    assert_is_one_array_of_which_one_failed(first)
 
-
-def test_second_call_on_slurm_runs_what_failed(on_slurm):
-    code, out, err = on_slurm.again
+    (buggy_project / "text").write_text("repaired")
+    code, out, err = sweep(cluster, buggy_project, *ON_SLURM)
     assert code == 0, out + err
-    first = on_slurm.first
-    second = on_slurm.second
+    second = rows(buggy_project)
     assert {name for name, row in second.items() if row != first[name]} == {FAILED}
     assert second[FAILED]["place"].isdecimal()  # one run is a plain job
     assert float(second[FAILED]["loss"]) == 6e-4
-    assert [one["state"] for one in cells(on_slurm.project).values()] == ["done"] * 4
+    assert [one["state"] for one in cells(buggy_project).values()] == ["done"] * 4
 
-
-def test_each_submission_of_a_sweep_has_a_snapshot_of_its_own(on_slurm):
-    submissions = on_slurm.all_submissions
-    assert [len([*path.glob("submitit/*_0_log.out")]) for path in submissions] == [4, 1]
-    snapshots = [(path / "snapshot" / "text").read_text() for path in submissions]
+    both = submissions(buggy_project)
+    assert [len([*path.glob("submitit/*_0_log.out")]) for path in both] == [4, 1]
+    snapshots = [(path / "snapshot" / "text").read_text() for path in both]
     assert snapshots == ["with a bug", "repaired"]
 
-
-def test_runs_of_a_sweep_on_slurm_are_listed(on_slurm):
-    environment = ways.environment(on_slurm.cluster)
-    listed = call(sys.executable, JOBS, "list", env=environment, cwd=on_slurm.project).stdout
+    environment = ways.environment(cluster)
+    listed = call(sys.executable, JOBS, "list", env=environment, cwd=buggy_project).stdout
     assert re.search(r" \([2-9] runs\) ", listed), listed
+
+
+def submissions(project: Path) -> list[Path]:
+    return sorted((folder_of(project) / "submissions").iterdir())
+
+
+def assert_is_one_array_of_which_one_failed(found: dict[str, dict[str, str]]) -> None:
+    states = {name: row["state"] for name, row in found.items()}
+    assert states.pop(FAILED) == "failed" and set(states.values()) == {"done"}
+    assert most_at_once([*found.values()]) == 2
+    (array,) = {row["place"].partition("_")[0] for row in found.values()}
+    assert {row["place"] for row in found.values()} == {f"{array}_{index}" for index in range(4)}
 
 
 def test_sweep_script_takes_a_program_and_refuses_index_beyond_grid(cluster, tmp_path):
@@ -168,25 +141,25 @@ def test_sweep_script_takes_a_program_and_refuses_index_beyond_grid(cluster, tmp
 
 
 @pytest.mark.slow
-def test_requeued_task_of_array_goes_on_as_next_attempt(cluster, project):
-    (project / "train.py").write_text(
+def test_requeued_task_of_array_goes_on_as_next_attempt(cluster, buggy_project):
+    (buggy_project / "train.py").write_text(
         "import json, os, sys, time\n"
         "attempt = int(os.environ['MUSTER_ATTEMPT'])\n"
         "print(json.dumps({'attempt': attempt}), flush=True)\n"
         "time.sleep(10_000 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
     )
     argv = [sys.executable, SWEEP, "--launcher", "slurm", *MANUAL, "--at-once", "2"]
-    process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], project)
+    process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], buggy_project)
     try:
         output = "logs/sweeps/*/runs/train-seed-2/workers/rank_00000.out"
-        wait_until(lambda: any(path.stat().st_size for path in project.glob(output)))
-        place = cells(project)["train-seed-2"]["place"]
+        wait_until(lambda: any(path.stat().st_size for path in buggy_project.glob(output)))
+        place = cells(buggy_project)["train-seed-2"]["place"]
         assert cluster.run("scontrol", "requeue", place).returncode == 0
         code, out, err = finish(process)
     finally:
         ways.cancel_all(cluster)
     assert code == 0, out + err
-    attempts = {name: row["attempt"] for name, row in rows(project).items()}
+    attempts = {name: row["attempt"] for name, row in rows(buggy_project).items()}
     assert attempts == {"train-seed-1": "0", "train-seed-2": "1"}
 
 

@@ -11,7 +11,7 @@ from tests.cluster.ways import MANUAL, SHORT, by_hand
 from tests.launch.submit import only_run, run_well
 from tests.train.workers import losses
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 WAYS = {
     "multinode.sh": ways.sbatch("multinode.sh"),
@@ -39,7 +39,7 @@ RUNS = [
 ]
 
 
-def run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
+def losses_of_run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
     folder.mkdir()
     if way is None:
         return by_hand(cluster, nodes, folder, *more)
@@ -66,7 +66,7 @@ def test_the_same_losses_whatever_starts_the_workers(cluster, local, sync, way, 
     expected = local(sync)
     assert len(expected) == 4 and len(set(expected)) == 4
     nodes = NODES.get(sync, 2)
-    assert run(cluster, WAYS[way], nodes, tmp_path / "logs", "--sync", sync) == expected
+    assert losses_of_run(cluster, WAYS[way], nodes, tmp_path / "logs", "--sync", sync) == expected
 
 
 @SLOW
@@ -76,8 +76,8 @@ def test_the_same_losses_whatever_starts_the_workers(cluster, local, sync, way, 
 )
 def test_scripts_for_one_node_start_several_workers(cluster, tmp_path, script, nodes, sync, count):
     more = ["--nproc-per-node", str(count), "--sync", sync]
-    expected = run(cluster, ways.local, nodes, tmp_path / "a", *more)
-    assert run(cluster, ways.sbatch(script), nodes, tmp_path / "b", *more) == expected
+    expected = losses_of_run(cluster, ways.local, nodes, tmp_path / "a", *more)
+    assert losses_of_run(cluster, ways.sbatch(script), nodes, tmp_path / "b", *more) == expected
 
 
 @SLOW
@@ -94,7 +94,7 @@ def test_nodes_with_different_numbers_of_workers_have_the_same_losses(cluster, t
         return [*script[:2], "--ntasks=3", "--ntasks-per-node=2", *script[2:]]
 
     uneven = ["--nproc-per-node", "2,1"]
-    expected = run(cluster, ways.local, 2, tmp_path / "local", *uneven)
+    expected = losses_of_run(cluster, ways.local, 2, tmp_path / "local", *uneven)
     for name, way, more in (
         ("multinode.sh", WAYS["multinode.sh"], uneven),
         ("slurm", ways.slurm, uneven),
@@ -102,7 +102,7 @@ def test_nodes_with_different_numbers_of_workers_have_the_same_losses(cluster, t
         ("ssh-manual", by_file, MANUAL),
         ("multinode_manual.sh", three_tasks, []),
     ):
-        assert run(cluster, way, 2, tmp_path / name, *more) == expected, name
+        assert losses_of_run(cluster, way, 2, tmp_path / name, *more) == expected, name
 
 
 @SLOW

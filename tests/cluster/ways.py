@@ -16,8 +16,8 @@ from muster.checkout import CHECKOUT
 from tests import commands
 from tests.cluster.testbeds import TESTBED, Cluster
 from tests.commands import finish
+from tests.fork_server import interpreter
 from tests.launch.submit import JOBS, SUBMIT, only_run, wait_until
-from tests.preload import interpreter
 from tests.train.workers import losses, read_json
 
 SSH = str(CHECKOUT / "launch" / "ssh.sh")

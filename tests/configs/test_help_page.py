@@ -14,7 +14,7 @@ from configs.settings.train import ByHand, TrainConfig
 from launch.programs.command_line import CLASSES, DEFAULTS, setting_names
 from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 
 COMMAND = str(CHECKOUT / "muster" / "command.py")
 

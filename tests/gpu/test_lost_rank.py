@@ -76,15 +76,15 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path):
+def start_run(tmp_path):
     """Starts a run, which has ended after the test."""
     runs = []
 
-    def run(*words, **named):
+    def start_run(*words, **named):
         runs.append(Run(tmp_path, *words, **named))
         return runs[-1]
 
-    yield run
+    yield start_run
     for one in runs:
         if one.process.poll() is None:
             one.jobs("cancel")
@@ -92,13 +92,13 @@ def run(tmp_path):
             one.process.wait()
 
 
-def test_killed_rank_is_named_and_the_other_ends(run):
-    code, err = run("killed").end()
+def test_killed_rank_is_named_and_the_other_ends(start_run):
+    code, err = start_run("killed").end()
     assert code == 137 and "rank 1 on node0 was killed by SIGKILL" in cause_in(err), err
 
 
-def test_rank_waiting_in_cpu_is_named_after_peer_times_out(run, record_property):
-    late = run("late", limit_s=LATE_S)
+def test_rank_waiting_in_cpu_is_named_after_peer_times_out(start_run, record_property):
+    late = start_run("late", limit_s=LATE_S)
     wait_until(lambda: "waits" in late.printed(1) or late.process.poll() is not None)
     began_s = time.monotonic()
     code, err = late.end()
@@ -107,8 +107,8 @@ def test_rank_waiting_in_cpu_is_named_after_peer_times_out(run, record_property)
     assert "goes on" not in late.printed(1), "it was not ended, but has ended by itself"
 
 
-def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(run):
-    held = run("held")
+def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(start_run):
+    held = start_run("held")
     wait_until(lambda: "waits" in held.printed(1) or held.process.poll() is not None)
     late = "rank 1 on node0 has not come to all_reduce"
     wait_until(lambda: late in held.jobs("stacks"))
@@ -119,9 +119,9 @@ def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(run):
     assert "goes on" not in held.printed(1), "it was not ended, but has ended by itself"
 
 
-def test_worker_that_nccl_aborts_has_lost_a_peer(run):
+def test_worker_that_nccl_aborts_has_lost_a_peer(start_run):
     """Its collective waits behind a long kernel: to NCCL's watchdog, another rank is late."""
-    late = run("nccl", workers=1, limit_s=LATE_S)
+    late = start_run("nccl", workers=1, limit_s=LATE_S)
     code, err = late.end()
     record = json.loads((late.path / "exits" / "rank_00000.json").read_text())
     words = (record["cause"], "Watchdog caught collective operation timeout" in record["message"])

@@ -18,7 +18,7 @@ from launch.agent.processes import process_tree
 from muster import run_files
 from muster.checkout import CHECKOUT
 from tests import commands
-from tests.preload import below, interpreter, skip_if_quick
+from tests.fork_server import below, interpreter, skip_if_quick
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 JOBS = str(CHECKOUT / "launch" / "jobs.py")

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 from tests import commands
+from tests.fork_server import interpreter
 from tests.launch.submit import SWEEP
 from tests.pages import DOCS, commands_of, python_of
-from tests.preload import interpreter
 
 LOCAL = ["--launcher", "local", "--workers", "manual"]
 # No word of Muster in it but for the folders; it counts how often each combination was begun.

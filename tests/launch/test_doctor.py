@@ -9,8 +9,8 @@ import pytest
 
 import launch.doctor
 from tests.commands import call, refused
+from tests.fork_server import interpreter
 from tests.launch.submit import DOCTOR, alive
-from tests.preload import interpreter
 from tests.written import executable, write
 
 

@@ -17,9 +17,9 @@ from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from muster.terminal import in_one_line
 from tests.commands import begin, call, finish
+from tests.fork_server import interpreter, skip_if_quick
 from tests.launch.run_folders import jobs, leader, run_folder
 from tests.launch.submit import ENDLESS, JOBS, alive, recovery_s, wait_until
-from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
 PAGE = (CHECKOUT / "docs" / "automation.md").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED
 from tests.commands import call, cause_in
+from tests.fork_server import interpreter
 from tests.launch.submit import (
     ENDLESS,
     QUICK,
@@ -25,7 +26,6 @@ from tests.launch.submit import (
     wait_until,
     worker,
 )
-from tests.preload import interpreter
 from tests.required import AS_ANY_USER
 from tests.written import write
 

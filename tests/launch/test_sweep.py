@@ -15,14 +15,14 @@ import pytest
 
 from launch.studies import cell_runs
 from tests import commands
+from tests.fork_server import skip_if_quick
 from tests.launch.submit import JOBS, SWEEP, alive, wait_until
 from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
-from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def sweep_project(tmp_path) -> Path:
     return new_project(tmp_path)
 
 
@@ -35,10 +35,14 @@ WORDS += ["--", "train.py", "--betas", "0.9,0.999"]
 class Swept:
     """What a call of a sweep has printed, and what there is of it then."""
 
-    def __init__(self, project: Path) -> None:
-        self.project = project
-        self.code, self.out, self.err = sweep(project, *WORDS)
-        self.begun, self.cells, self.folder = begun(project), cells(project), folder_of(project)
+    def __init__(self, sweep_project: Path) -> None:
+        self.project = sweep_project
+        self.code, self.out, self.err = sweep(sweep_project, *WORDS)
+        self.begun, self.cells, self.folder = (
+            begun(sweep_project),
+            cells(sweep_project),
+            folder_of(sweep_project),
+        )
         with (self.folder / "results.csv").open(newline="") as file:
             self.rows = list(csv.DictReader(file))
 
@@ -103,46 +107,51 @@ while not Path("go").exists(): time.sleep(0.05)
 """
 
 
-def test_sweep_writes_env_value_to_no_file_or_command_line(project):
-    (project / "shows.py").write_text(SHOWS)
+def test_sweep_writes_env_value_to_no_file_or_command_line(sweep_project):
+    (sweep_project / "shows.py").write_text(SHOWS)
     secret = f"s3cr3t-{os.getpid()}\nX=1"
     hidden = secret.partition("\n")[0]
     words = [*LOCAL, "--over", "lr=1", "--env", f"TOKEN={secret}"]
-    code, out, err = sweep(project, "--dry-run", *words, "--", "shows.py")
+    code, out, err = sweep(sweep_project, "--dry-run", *words, "--", "shows.py")
     assert code == 0 and hidden not in out + err
-    seen = project / "seen"
-    with commands.ended(start(project, *words, "--", "shows.py", python=sys.executable)) as process:
+    seen = sweep_project / "seen"
+    with commands.ended(
+        start(sweep_project, *words, "--", "shows.py", python=sys.executable)
+    ) as process:
         wait_until(lambda: seen.exists() and seen.read_text() == secret)
         everybody = psutil.process_iter(["cmdline"])  # as all on this machine can read them
         assert not any(hidden in word for one in everybody for word in one.info["cmdline"] or ())
-        (project / "go").touch()
+        (sweep_project / "go").touch()
         code, out, err = commands.finish(process)
     assert code == 0 and hidden not in out + err
-    written = [path for path in (project / "logs").rglob("*") if path.is_file()]
+    written = [path for path in (sweep_project / "logs").rglob("*") if path.is_file()]
     assert [path for path in written if hidden.encode() in path.read_bytes()] == []
-    assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
+    assert (
+        "--env TOKEN"
+        in json.loads((folder_of(sweep_project) / "sweep.json").read_text())["command"]
+    )
 
 
-def test_runs_of_a_sweep_have_the_settings_of_a_pipe(project):
+def test_runs_of_a_sweep_have_the_settings_of_a_pipe(sweep_project):
     skip_if_quick()
-    (project / "size.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
+    (sweep_project / "size.py").write_text("import os\nprint(os.environ['WORLD_SIZE'])\n")
     command = shlex.join([sys.executable, SWEEP, *LOCAL, "--over", "lr=1,2", "--at-once", "2"])
     piped = "--config <(echo 'nodes: 2') -- size.py"
-    done = commands.call("bash", "-c", f"{command} {piped}", cwd=project)
+    done = commands.call("bash", "-c", f"{command} {piped}", cwd=sweep_project)
     assert done.returncode == 0, done.stdout + done.stderr
-    outputs = (folder_of(project) / "runs").glob("*/workers/rank_00001.out")
+    outputs = (folder_of(sweep_project) / "runs").glob("*/workers/rank_00001.out")
     assert [path.read_text() for path in outputs] == ["2\n"] * 2
 
 
 @pytest.mark.slow
-def test_fresh_runs_all_again_without_checkpoints(project):
+def test_fresh_runs_all_again_without_checkpoints(sweep_project):
     words = [*LOCAL, "--name", "mine", "--over", "lr=1,2"]
-    code, _, err = sweep(project, *words, "--", "train.py", "--seed", "1")
+    code, _, err = sweep(sweep_project, *words, "--", "train.py", "--seed", "1")
     assert code == 0, err
-    code, _, err = sweep(project, *words, "--fresh", "--", "train.py", "--seed", "1")
-    assert code == 0 and folder_of(project).name == "mine", err
-    assert begun(project) == ["1 1 None"] * 2 + ["2 1 None"] * 2
-    assert {one["results"]["begun"] for one in cells(project).values()} == {1}
+    code, _, err = sweep(sweep_project, *words, "--fresh", "--", "train.py", "--seed", "1")
+    assert code == 0 and folder_of(sweep_project).name == "mine", err
+    assert begun(sweep_project) == ["1 1 None"] * 2 + ["2 1 None"] * 2
+    assert {one["results"]["begun"] for one in cells(sweep_project).values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -153,28 +162,32 @@ def test_fresh_runs_all_again_without_checkpoints(project):
         pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
-def test_interrupted_sweep_goes_on_where_it_was(project, number):
+def test_interrupted_sweep_goes_on_where_it_was(sweep_project, number):
     """One that was killed has left a run, which ends by itself, and is waited for."""
     skip_if_quick()
-    (project / "block").touch()
+    (sweep_project / "block").touch()
     words = [*LOCAL, "--at-once", "2", "--over", "seed=1,2,4", "--", "train.py", "--lr", "1"]
-    with commands.ended(start(project, *words, python=sys.executable)) as process:
+    with commands.ended(start(sweep_project, *words, python=sys.executable)) as process:
         both = {"1 1 None", "1 2 None", "1 4 None"}
-        wait_until(lambda: set(begun(project)) == both)
-        wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
+        wait_until(lambda: set(begun(sweep_project)) == both)
+        wait_until(lambda: cells(sweep_project)["train-seed-4"]["state"] == "done")
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number, out + err
         assert "the same command goes on with what is left" in err
-        assert [one["state"] for one in cells(project).values()] == ["done", "stopped", "done"]
-        assert alive(project) == []
+        assert [one["state"] for one in cells(sweep_project).values()] == [
+            "done",
+            "stopped",
+            "done",
+        ]
+        assert alive(sweep_project) == []
 
-    (project / "block").unlink()
-    code, out, err = sweep(project, *words)
+    (sweep_project / "block").unlink()
+    code, out, err = sweep(sweep_project, *words)
     assert code == 0, out + err
-    assert begun(project) == ["1 1 None", "1 2 None", "1 2 None", "1 4 None"]
-    assert [one["results"]["begun"] for one in cells(project).values()] == [1, 2, 1]
+    assert begun(sweep_project) == ["1 1 None", "1 2 None", "1 2 None", "1 4 None"]
+    assert [one["results"]["begun"] for one in cells(sweep_project).values()] == [1, 2, 1]
 
 
 @pytest.mark.slow
@@ -188,19 +201,19 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_sweep_has_one_leader_and_can_run_detached(project):
-    (project / "block").touch()
+def test_sweep_has_one_leader_and_can_run_detached(sweep_project):
+    (sweep_project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
-    code, out, err = sweep(project, "--detach", *words, python=sys.executable)
+    code, out, err = sweep(sweep_project, "--detach", *words, python=sys.executable)
     assert code == 0 and "in the background, as process " in out, err
     leader = int(out.partition("as process ")[2].partition(";")[0])
     try:
-        code, _, err = sweep(project, *words)
+        code, _, err = sweep(sweep_project, *words)
         assert code == 2 and "this sweep is running already: " in err
-        wait_until(lambda: begun(project) == ["1 2 None"])
+        wait_until(lambda: begun(sweep_project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)
-    log = folder_of(project) / "sweep.log"
+    log = folder_of(sweep_project) / "sweep.log"
     wait_until(lambda: "the same command goes on" in log.read_text())
-    assert [one["state"] for one in cells(project).values()] == ["stopped"]
-    assert alive(project) == []
+    assert [one["state"] for one in cells(sweep_project).values()] == ["stopped"]
+    assert alive(sweep_project) == []

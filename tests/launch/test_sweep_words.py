@@ -9,6 +9,7 @@ import pytest
 
 from launch import sweep as command
 from tests import commands
+from tests.fork_server import interpreter
 from tests.launch.sweeps import (
     EXAMPLES,
     LOCAL,
@@ -20,7 +21,6 @@ from tests.launch.sweeps import (
     sweep,
 )
 from tests.pages import fences, text_of
-from tests.preload import interpreter
 
 
 @pytest.fixture

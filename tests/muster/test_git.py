@@ -28,7 +28,7 @@ def of_another(folder: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def repository(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # nothing is trusted there
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     files = {"train.py": "1", "src/model.py": "", ".gitignore": ".env\n"}
@@ -46,40 +46,40 @@ def listed(folder: Path) -> set[bytes]:
 
 @as_root
 def test_another_user_s_repository_is_refused_until_git_is_told_to_trust_it(
-    project, tmp_path, monkeypatch
+    repository, tmp_path, monkeypatch
 ):
-    of_another(project)
-    remedy = f"git config --global --add safe.directory {project}"
+    of_another(repository)
+    remedy = f"git config --global --add safe.directory {repository}"
     with pytest.raises(GitFailed, match=f"dubious ownership.*; if you trust its owner: {remedy}$"):
-        listed(project)
-    (project / "mine").mkdir()
-    for folder in (project / "src", project / "mine"):
-        assert project_of(folder) == project
+        listed(repository)
+    (repository / "mine").mkdir()
+    for folder in (repository / "src", repository / "mine"):
+        assert project_of(folder) == repository
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    call(project, *remedy.split()[1:])
-    assert listed(project) == {b"train.py", b"src/model.py", b".gitignore"}
+    call(repository, *remedy.split()[1:])
+    assert listed(repository) == {b"train.py", b"src/model.py", b".gitignore"}
 
 
 @as_root
-def test_a_repository_where_anybody_may_write_is_not_the_project(project):
+def test_a_repository_where_anybody_may_write_is_not_the_project(repository):
     """Any user may have made it around this one's folder, as in /tmp."""
-    of_another(project).chmod(0o1777)
-    (project / "mine").mkdir()
-    assert project_of(project / "mine") == project / "mine"
-    with pytest.raises(GitFailed, match=f"dubious ownership.*--add safe.directory {project}$"):
-        listed(project / "mine")
+    of_another(repository).chmod(0o1777)
+    (repository / "mine").mkdir()
+    assert project_of(repository / "mine") == repository / "mine"
+    with pytest.raises(GitFailed, match=f"dubious ownership.*--add safe.directory {repository}$"):
+        listed(repository / "mine")
 
 
-def test_the_top_is_known_where_git_fails(project, tmp_path, monkeypatch):
-    (project / ".git" / "index").write_bytes(b"x" * 100)
-    (project / ".git" / "HEAD").write_bytes(b"")
+def test_the_top_is_known_where_git_fails(repository, tmp_path, monkeypatch):
+    (repository / ".git" / "index").write_bytes(b"x" * 100)
+    (repository / ".git" / "HEAD").write_bytes(b"")
     with pytest.raises(GitFailed, match=r"git does not answer about .*/src: .*; repair the repo"):
-        git.ask(project / "src", "ls-files")
-    assert project_of(project / "src") == project
+        git.ask(repository / "src", "ls-files")
+    assert project_of(repository / "src") == repository
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitFailed, match="there is no git here"):
-        git.ask(project, "ls-files")
-    assert project_of(project / "src") == project
+        git.ask(repository, "ls-files")
+    assert project_of(repository / "src") == repository
 
 
 def test_a_folder_in_no_repository_is_a_project(tmp_path):
@@ -87,7 +87,7 @@ def test_a_folder_in_no_repository_is_a_project(tmp_path):
     assert top_of(tmp_path) is None and project_of(tmp_path) == tmp_path
 
 
-def test_a_user_s_settings_do_not_reach_it(project, tmp_path, monkeypatch):
+def test_a_user_s_settings_do_not_reach_it(repository, tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     call(other, "init", "-q")
@@ -99,15 +99,15 @@ def test_a_user_s_settings_do_not_reach_it(project, tmp_path, monkeypatch):
         "GIT_EXTERNAL_DIFF": "false",
     }.items():
         monkeypatch.setenv(name, str(value))
-    assert project_of(project / "src") == project
-    assert listed(project) == {b"train.py", b"src/model.py", b".gitignore"}
-    assert b"\n-1\n" in git.ask(project, "diff", "HEAD")
+    assert project_of(repository / "src") == repository
+    assert listed(repository) == {b"train.py", b"src/model.py", b".gitignore"}
+    assert b"\n-1\n" in git.ask(repository, "diff", "HEAD")
 
 
-def test_global_gitignore_is_kept(project, tmp_path, monkeypatch):
+def test_global_gitignore_is_kept(repository, tmp_path, monkeypatch):
     write(
         tmp_path, {"ignored": "*.key\n", "config": f"[core]\nexcludesFile = {tmp_path}/ignored\n"}
     )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    write(project, {"a.key": "secret"})
-    assert b"a.key" not in listed(project)
+    write(repository, {"a.key": "secret"})
+    assert b"a.key" not in listed(repository)

@@ -14,8 +14,8 @@ import pytest
 import muster
 from muster.run_files import FUNCTION, LAUNCH, RESULT
 from tests.commands import call
+from tests.fork_server import skip_if_quick
 from tests.launch.submit import alive, wait_until
-from tests.preload import skip_if_quick
 from tests.written import write
 
 FOUR = 'nodes=2, nproc_per_node=2, launcher="local", workers="manual"'
@@ -25,7 +25,7 @@ def double(number):
 """
 
 
-def new_project(folder: Path, patching: pytest.MonkeyPatch) -> Path:
+def new_project_with_helper(folder: Path, patching: pytest.MonkeyPatch) -> Path:
     """A folder with a module of the user's own, and an index of runs of its own."""
     skip_if_quick()
     patching.setenv("XDG_STATE_HOME", str(folder / "state"))
@@ -33,11 +33,11 @@ def new_project(folder: Path, patching: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
-    return new_project(tmp_path, monkeypatch)
+def project_with_helper(tmp_path, monkeypatch) -> Path:
+    return new_project_with_helper(tmp_path, monkeypatch)
 
 
-def run(project: Path, text: str) -> Any:
+def script_output(project: Path, text: str) -> Any:
     """What a script of the user's prints, as JSON."""
     (project / "script.py").write_text(text)
     done = call(sys.executable, "script.py", cwd=project)
@@ -71,8 +71,8 @@ class Worked(NamedTuple):
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory) -> Iterator[Worked]:
     with pytest.MonkeyPatch.context() as patching:
-        project = new_project(tmp_path_factory.mktemp("worked"), patching)
-        folder, *printed = run(project, WORKS)
+        project = new_project_with_helper(tmp_path_factory.mktemp("worked"), patching)
+        folder, *printed = script_output(project, WORKS)
         yield Worked(Path(folder), *printed)
 
 
@@ -114,7 +114,7 @@ def test_result_that_others_may_have_written_is_not_unpickled(worked):
         result.chmod(0o600)
 
 
-def test_one_exception_from_the_first_that_failed(project):
+def test_one_exception_from_the_first_that_failed(project_with_helper):
     text = f"""
 import json, os, time, muster
 
@@ -142,7 +142,7 @@ def failure(kind):
 if __name__ == "__main__":
     print(json.dumps([failure(kind) for kind in ("key", "odd", "lock")]))
 """
-    key, odd, lock = run(project, text)
+    key, odd, lock = script_output(project_with_helper, text)
     assert [one[0] for one in (key, odd, lock)] == [2, 2, 2]
     assert {one[1] for one in (key, odd, lock)} == {"node1"}  # as in what the run prints
     assert key[2].startswith("rank 2 on node1: KeyError: 'nothing'\n\nIn the worker:")
@@ -154,12 +154,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_the_run_outlives_the_process_that_started_it(project):
+def test_the_run_outlives_the_process_that_started_it(project_with_helper):
     text = f"""
 import os, signal, time, muster
 
 def work():
-    time.sleep(3)
+    while not os.path.exists("go"):
+        time.sleep(0.05)
     return os.getpid()
 
 if __name__ == "__main__":
@@ -167,17 +168,20 @@ if __name__ == "__main__":
     open("run_id", "w").write(job.run_id)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    (project / "script.py").write_text(text)
-    assert call(sys.executable, "script.py", cwd=project).returncode == -signal.SIGKILL
-    job = muster.job((project / "run_id").read_text())
+    (project_with_helper / "script.py").write_text(text)
+    assert call(sys.executable, "script.py", cwd=project_with_helper).returncode == -signal.SIGKILL
+    (project_with_helper / "go").touch()
+    job = muster.job((project_with_helper / "run_id").read_text())
     assert len(set(job.results(timeout_s=300))) == 4
 
 
 @pytest.mark.slow
-def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
-    monkeypatch.chdir(project)
-    (project / "waits.py").write_text("import time\n\ndef wait():\n    time.sleep(10_000)\n")
-    monkeypatch.syspath_prepend(str(project))
+def test_a_thread_starts_one_and_another_cancels_it(project_with_helper, monkeypatch):
+    monkeypatch.chdir(project_with_helper)
+    (project_with_helper / "waits.py").write_text(
+        "import time\n\ndef wait():\n    time.sleep(10_000)\n"
+    )
+    monkeypatch.syspath_prepend(str(project_with_helper))
     import waits
 
     with ThreadPoolExecutor(1) as pool:
@@ -201,7 +205,7 @@ def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_item_has_a_run_of_its_own(project):
+def test_each_item_has_a_run_of_its_own(project_with_helper):
     text = """
 import json, os, time, muster
 
@@ -230,13 +234,13 @@ if __name__ == "__main__":
     again, none = muster.job(jobs[1].run_id).rank(0), muster.map(square, [])
     print(json.dumps([found, words, again, len(none)]))
 """
-    found, words, again, none = run(project, text)
+    found, words, again, none = script_output(project_with_helper, text)
     assert found[:2] == [[[4, 2]] * 2, [[9, 2]] * 2] and again == [9, 2] and none == 0
     assert found[2][1] == "ValueError('five')" and found[2][0] in (0, 1)
     assert "stopped by SIGTERM" in found[3][2]
     assert "cancelled before it began" in found[5][2]
     assert words == ["done", "done", "failed", "stopped", "stopped", "stopped"]
-    (folder,) = (project / "logs" / "sweeps").iterdir()
+    (folder,) = (project_with_helper / "logs" / "sweeps").iterdir()
     wait_until(lambda: alive(folder) == [])
 
 

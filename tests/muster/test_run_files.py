@@ -72,26 +72,6 @@ def test_run_files_are_found_by_number_without_partial_ones(tmp_path):
     assert list(run_files.attempt_folders(tmp_path)) == [0, 2, 10]
 
 
-def test_no_other_source_spells_a_file_of_a_run_folder():
-    """But for messages and docstrings, which are prose: what is looked for is a path's making.
-
-    What every worker starts as imports nothing of ours: its own test compares.
-    """
-    own = {re.escape(Path(file.pattern).name) for file in FILES if "{" not in file.pattern}
-    own = {name for name in own if name != re.escape("**")}
-    own |= {"metrics", "workers", "exits", "agents", "profile", "traffic", "submitit", "attempts"}
-    spelled = re.compile(rf"/ f?[\"']({'|'.join(sorted(own))})|glob\(f?[\"'][^\"']*rank_")
-    sources = [*CHECKOUT.glob("launch/**/*.py"), *CHECKOUT.glob("train/**/*.py")]
-    found = [
-        f"{path.relative_to(CHECKOUT)}: {line.strip()}"
-        for path in sources
-        if path.name != "worker_main.py"
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if spelled.search(line)
-    ]
-    assert found == []
-
-
 @pytest.mark.needs("git")
 def test_subfolder_belongs_to_git_project_with_non_utf8_name(tmp_path):
     project = tmp_path / os.fsdecode(b"caf\xe9\r\n")

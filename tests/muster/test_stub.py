@@ -80,7 +80,7 @@ class Linear(Module):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
+def typed_project(tmp_path_factory) -> Path:
     """A user's folder, and an environment with torch that mypy is told of; no Muster is in it."""
     folder = tmp_path_factory.mktemp("project")
     venv.create(folder / "env", symlinks=True, with_pip=False)
@@ -100,32 +100,34 @@ def test_stub_matches_the_source():
     assert ast.dump(ast.parse(STUB.read_text(encoding="utf-8"))) == ast.dump(ast.parse(text()))
 
 
-def mypy(project: Path, script: str, path: Path | str) -> list[str]:
-    python = project / "env" / "bin" / "python"
+def mypy(typed_project: Path, script: str, path: Path | str) -> list[str]:
+    python = typed_project / "env" / "bin" / "python"
     words = ["--strict", f"--python-executable={python}", "--no-error-summary", script]
-    done = call(sys.executable, "-m", "mypy", *words, cwd=project, env={"MYPYPATH": str(path)})
+    done = call(
+        sys.executable, "-m", "mypy", *words, cwd=typed_project, env={"MYPYPATH": str(path)}
+    )
     assert not done.stderr, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.slow
 @pytest.mark.needs("mypy")
-def test_mypy_knows_the_types_of_results_from_mypypath(project):
+def test_mypy_knows_the_types_of_results_from_mypypath(typed_project):
     folder = CHECKOUT / "muster" / "on_path"
     assert (folder / "muster.pyi").samefile(STUB)
-    lines = mypy(project, "script.py", folder)
+    lines = mypy(typed_project, "script.py", folder)
     revealed = [line.partition("Revealed type is ")[2].strip('"') for line in lines]
     assert [line.replace("muster.", "").replace("builtins.", "") for line in revealed] == REVEALED
 
 
 @pytest.mark.slow
 @pytest.mark.needs("mypy")
-def test_wrong_arguments_are_found_where_muster_is_installed(project):
-    (packages,) = (project / "env" / "lib").glob("python*/site-packages")
+def test_wrong_arguments_are_found_where_muster_is_installed(typed_project):
+    (packages,) = (typed_project / "env" / "lib").glob("python*/site-packages")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(CHECKOUT / "muster", packages / "muster", ignore=ignored)
     try:
-        lines = mypy(project, "wrong.py", "")
+        lines = mypy(typed_project, "wrong.py", "")
     finally:
         shutil.rmtree(packages / "muster")
     errors = [line for line in lines if ": error: " in line]

@@ -15,7 +15,7 @@ from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.records import json_objects
 from tests.commands import begin, call
-from tests.preload import interpreter, skip_if_quick
+from tests.fork_server import interpreter, skip_if_quick
 
 # What torchrun gives the second worker of the second node.
 TORCHRUN = {

@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from configs.settings.launch import PortRange
@@ -53,7 +54,7 @@ def connect():
         yield make
 
 
-def until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
+def reports_until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
     """What each of them reports, until that is enough of it."""
     reports: list[list[Message]] = [[] for _ in agents]
 
@@ -64,6 +65,18 @@ def until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
 
     wait_until(look, about=lambda: reports)
     return reports
+
+
+def open_files_of(node_0: Listener) -> int:
+    """How many connections to node 0 this process has accepted and not closed."""
+    every = psutil.Process().net_connections("tcp4")
+    own = [one for one in every if one.laddr.port == node_0.port]
+    return sum(one.status != psutil.CONN_LISTEN for one in own)
+
+
+def first_report(agent) -> Message:
+    ((report, *_),) = reports_until([agent], all_of)
+    return report
 
 
 def all_of(reports: list[list[Message]]) -> bool:
@@ -81,7 +94,7 @@ def mirrored(ends: ConnectionEnds) -> ConnectionEnds:
 def test_both_ends_report_the_same_connection(node_0, connect):
     """The other node comes from its own address on the network, though the way has another."""
     node = connect(node_0.port, own="127.0.0.7")
-    (accepted,), (connected,) = until([node_0, node], all_of)
+    (accepted,), (connected,) = reports_until([node_0, node], all_of)
     assert mirrored(accepted.ends) == connected.ends
     assert connected.ends.peer == Endpoint(HERE, node_0.port)
     assert (node_0.own_address, node.own_address) == (HERE, "127.0.0.7")
@@ -90,21 +103,21 @@ def test_both_ends_report_the_same_connection(node_0, connect):
 @pytest.mark.parametrize("who", ["node 0", "the other node"])
 def test_an_end_that_closes_is_reported_by_the_other_at_once(node_0, connect, who):
     node = connect(node_0.port)
-    (accepted,), (connected,) = until([node_0, node], all_of)
+    (accepted,), (connected,) = reports_until([node_0, node], all_of)
     node_0.hear(KeepConnection(accepted.ends))
     gone, left, own = node, node_0, accepted.ends
     if who == "node 0":
         gone, left, own = node_0, node, connected.ends
     gone.close()
-    ((broken, *_),) = until([left], all_of)
+    broken = first_report(left)
     assert broken == Broken(own, "closed")
 
 
 def test_a_node_whose_connection_ends_connects_again(node_0, connect):
     node = connect(node_0.port)
-    until([node_0, node], all_of)
+    reports_until([node_0, node], all_of)
     node_0._forget(next(iter(node_0._open.values())))
-    _, own = until([node_0, node], lambda reports: Connected in kinds(reports[1]))
+    _, own = reports_until([node_0, node], lambda reports: Connected in kinds(reports[1]))
     assert kinds(own) == [Broken, Connected] and not node.is_cut_off
 
 
@@ -112,10 +125,10 @@ def test_node_that_lost_node_0_counts_as_cut_off(node_0, connect):
     """Then it waits less long for a leader that is silent, too."""
     node = connect(node_0.port)
     assert not node.is_cut_off  # it is not connected yet
-    until([node_0, node], all_of)
+    reports_until([node_0, node], all_of)
     assert not node.is_cut_off
     node_0.close()
-    until([node], all_of)
+    first_report(node)
     assert node.is_cut_off
 
 
@@ -123,20 +136,20 @@ def test_node_retries_until_node_0_listens_and_reports_refusal(connect):
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
     node = connect(port)
-    ((refused,),) = until([node], all_of)
+    refused = first_report(node)
     assert refused == Unreached("connection refused")
     assert node.tick() == []  # not again
     node_0 = Listener("node0", HERE, [port])
     with ExitStack() as stack:
         stack.callback(node_0.close)
-        _, own = until([node_0, node], all_of)
+        _, own = reports_until([node_0, node], all_of)
     assert kinds(own) == [Connected]
 
 
 @pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
 def test_node_0_may_have_a_name_as_address(node_0, connect, name):
     """A launcher of another package may know no more."""
-    ((report, *_),) = until([connect(node_0.port, address=name)], all_of)
+    report = first_report(connect(node_0.port, address=name))
     if name == "localhost":
         assert report.ends.peer == Endpoint(HERE, node_0.port)
     else:
@@ -144,20 +157,20 @@ def test_node_0_may_have_a_name_as_address(node_0, connect, name):
 
 
 def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect):
-    ((report,),) = until([connect(node_0.port, own="192.0.2.1")], all_of)
+    report = first_report(connect(node_0.port, own="192.0.2.1"))
     assert "address" in report.reason
 
 
 def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
     """Nobody reads it, and the end that comes after it is seen all the same."""
     with socket.create_connection((HERE, node_0.port)) as other:
-        ((accepted,),) = until([node_0], all_of)
+        accepted = first_report(node_0)
         node_0.hear(KeepConnection(accepted.ends))
         other.sendall(b"muster:{\n")
         for _ in range(10):
             assert node_0.tick() == []
         other.shutdown(socket.SHUT_WR)
-        ((broken,),) = until([node_0], all_of)
+        broken = first_report(node_0)
     assert broken == Broken(accepted.ends, "closed")
 
 
@@ -177,10 +190,10 @@ def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
     for thread in threads:
         thread.start()
     try:
-        (others,) = until([node_0], lambda reports: len(reports[0]) == len(sent))
+        (others,) = reports_until([node_0], lambda reports: len(reports[0]) == len(sent))
         assert kinds(others) == [Accepted] * len(sent)
         node = connect(node_0.port)
-        (accepted,), (connected,) = until([node_0, node], all_of)
+        (accepted,), (connected,) = reports_until([node_0, node], all_of)
         assert mirrored(accepted.ends) == connected.ends
     finally:
         over.set()
@@ -193,39 +206,38 @@ def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypa
     monkeypatch.setattr(connections, "MOST_UNKNOWN", 5)
     monkeypatch.setattr(connections, "NODE_0_CLOSES_UNKNOWN_AFTER_S", 0.1)
     known = connect(node_0.port)
-    (accepted,), _ = until([node_0, known], all_of)
+    (accepted,), _ = reports_until([node_0, known], all_of)
     node_0.hear(KeepConnection(accepted.ends))
     with ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection((HERE, node_0.port)))
         node_0.tick()
-        assert len(node_0._open) == 6
+        assert open_files_of(node_0) == 6
         node = connect(node_0.port)
-        (own,) = until([node], all_of)
-        wanted = Accepted(mirrored(own[0].ends))
-        (reports,) = until([node_0], lambda reports: wanted in reports[0])
-        assert len(node_0._open) <= 6
+        wanted = Accepted(mirrored(first_report(node).ends))
+        (reports,) = reports_until([node_0], lambda reports: wanted in reports[0])
+        assert open_files_of(node_0) <= 6
         assert known.tick() == [] and Broken(accepted.ends, "closed") not in reports
 
 
 def test_no_stranger_comes_in_after_the_start(node_0, connect):
     node = connect(node_0.port)
-    (accepted,), _ = until([node_0, node], all_of)
+    (accepted,), _ = reports_until([node_0, node], all_of)
     node_0.hear(KeepConnection(accepted.ends))
     with socket.create_connection((HERE, node_0.port)) as stranger:
-        until([node_0], all_of)
+        first_report(node_0)
         node_0.stop_accepting()
         stranger.settimeout(300.0)
         assert stranger.recv(1) == b""
     assert node.tick() == node_0.tick() == []
     late = connect(node_0.port)
-    ((refused,),) = until([late], all_of)
+    refused = first_report(late)
     assert refused == Unreached("connection refused")
 
 
 def test_connections_have_keepalive_and_fifteen_second_timeout_at_both_ends(node_0, connect):
     node = connect(node_0.port)
-    until([node_0, node], all_of)
+    reports_until([node_0, node], all_of)
     (accepted,) = node_0._open.values()
     for end in (accepted.connection, node._connection):
         assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -21,7 +21,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 
 
 @pytest.fixture
-def start():
+def start_process():
     """Starts processes, tells this test's from others, and ends what is left."""
     with ExitStack() as stack:
 
@@ -35,16 +35,16 @@ def start():
         yield one
 
 
-def test_ended_processes_are_known_with_their_state(start, monkeypatch):
+def test_ended_processes_are_known_with_their_state(start_process, monkeypatch):
     monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 300.0)
-    plain, stopped = start(SLEEP, RANK="3"), start(SLEEP, RANK="4")
+    plain, stopped = start_process(SLEEP, RANK="3"), start_process(SLEEP, RANK="4")
     stopped.send_signal(signal.SIGSTOP)
-    nobody = start(SLEEP)
+    nobody = start_process(SLEEP)
 
     def heeded() -> bool:
         return not any(psutil.pid_exists(one.pid) for one in (plain, nobody))
 
-    victims = process_tree.end_descendants(300, heeded, excluded=start.others)
+    victims = process_tree.end_descendants(300, heeded, excluded=start_process.others)
     found = {one.pid: (one.rank, one.signal, one.state, one.survives) for one in victims}
     assert found == {
         plain.pid: (3, "SIGTERM", "", False),
@@ -53,7 +53,7 @@ def test_ended_processes_are_known_with_their_state(start, monkeypatch):
     }
 
 
-def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
+def test_a_worker_that_its_parent_ends_first_is_known(start_process, monkeypatch):
     """As torchrun does at a SIGTERM, before anybody comes to look at the worker."""
     really = process_tree._signal
 
@@ -66,12 +66,14 @@ def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
     monkeypatch.setattr(process_tree, "_signal", at_once)
     worker = f"env={{**os.environ, 'RANK': '5'}}, args=[sys.executable, '-c', {SLEEP!r}]"
     begins = f"subprocess.Popen({worker}, start_new_session=True); import time; time.sleep(10_000)"
-    start(f"import os, subprocess, sys; {begins}")  # it is the worker that says that it is here
-    victims = process_tree.end_descendants(300, excluded=start.others)
+    start_process(
+        f"import os, subprocess, sys; {begins}"
+    )  # it is the worker that says that it is here
+    victims = process_tree.end_descendants(300, excluded=start_process.others)
     assert [one.rank for one in victims] == [None, 5]
 
 
-def test_process_of_another_user_is_not_waited_for(start, monkeypatch):
+def test_process_of_another_user_is_not_waited_for(start_process, monkeypatch):
     """As another user's, or a worker in an endless wait for a disk."""
 
     def refuse(process, number):
@@ -79,24 +81,24 @@ def test_process_of_another_user_is_not_waited_for(start, monkeypatch):
 
     monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 0.5)
     monkeypatch.setattr(psutil.Process, "send_signal", refuse)
-    process = start(SLEEP, RANK="0")
-    (victim,) = process_tree.end_descendants(0.2, excluded=start.others)
+    process = start_process(SLEEP, RANK="0")
+    (victim,) = process_tree.end_descendants(0.2, excluded=start_process.others)
     assert victim.survives and victim.pid == process.pid
 
 
-def test_children_of_others_are_spared(start):
-    other = start(SLEEP)
+def test_children_of_others_are_spared(start_process):
+    other = start_process(SLEEP)
     before = process_tree.children()
-    own = start(SLEEP)
+    own = start_process(SLEEP)
     process_tree.end_descendants(300, excluded=before)
     assert not psutil.pid_exists(own.pid) and other.poll() is None
 
 
-def test_background_process_of_a_helper_is_not_ended(start):
+def test_background_process_of_a_helper_is_not_ended(start_process):
     """ssh leaves a connection that the user's other logins share."""
     words = f"[sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL"
     leaves = f"import subprocess, sys; subprocess.Popen({words}); "
-    process = start(leaves + DEAF)
+    process = start_process(leaves + DEAF)
     wait_until(psutil.Process(process.pid).children)
     children = psutil.Process(process.pid).children()
     process_tree.end_started([process], 0.3)
@@ -105,7 +107,7 @@ def test_background_process_of_a_helper_is_not_ended(start):
     children[0].kill()
 
 
-def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start):
+def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start_process):
     codes = {7: True, 8: False}  # one of `excluded`, one of this session
     own = [
         subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"], start_new_session=new)

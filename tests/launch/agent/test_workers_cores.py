@@ -14,7 +14,7 @@ from tests.launch.submit import run_well
 LOCAL = ["--launcher", "local"]
 
 
-def run(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
+def cores_of_ranks(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
     """Threads and CPUs of each rank, and what was printed."""
     (folder / "shows.py").write_text(SHOWS_CORES)
     # what imports for all workers of a node hands descriptors on
@@ -33,7 +33,7 @@ def here() -> Cores:
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
 def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, here, workers):
     flags = ["--nproc-per-node", "2", "--workers", workers, "--bind", "cores"]
-    threads, cpus, out = run(tmp_path, *flags)
+    threads, cpus, out = cores_of_ranks(tmp_path, *flags)
     every = sorted(os.sched_getaffinity(0))
     parts = parts_of(here.cores, 2, "cores") or [every] * 2
     assert cpus == [sorted(part) for part in parts]
@@ -45,14 +45,14 @@ def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, her
 @pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
 def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
     """torchrun gives it no number of threads at all."""
-    threads, cpus, out = run(tmp_path, "--workers", workers)
+    threads, cpus, out = cores_of_ranks(tmp_path, "--workers", workers)
     assert threads == [str(here.threads(1))] and cpus == [sorted(os.sched_getaffinity(0))]
     assert f"\ncores: {here.words(1)}\n" in out
 
 
 @pytest.mark.slow
 def test_simulated_nodes_share_the_machine_and_nobody_is_bound(tmp_path, here):
-    threads, cpus, out = run(tmp_path, "--nodes", "2", "--workers", "manual")
+    threads, cpus, out = cores_of_ranks(tmp_path, "--nodes", "2", "--workers", "manual")
     assert threads == [str(here.threads(2))] * 2
     assert cpus == [sorted(os.sched_getaffinity(0))] * 2
     assert out.count(f"\ncores: {here.words(2)}\n") == 1
@@ -63,7 +63,7 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     workers = here.cpus + 1
     size = ["--nproc-per-node", str(workers), "--workers", "manual"]
-    threads, _, out = run(tmp_path, *size)
+    threads, _, out = cores_of_ranks(tmp_path, *size)
     assert threads == ["3"] * workers
     assert f"\ncores: {here.words(workers)}; OMP_NUM_THREADS is 3\n" in out
     assert "which take turns" in here.words(workers)
@@ -71,7 +71,7 @@ def test_more_workers_than_cores_take_turns(tmp_path, here, monkeypatch):
 
 @pytest.mark.slow
 def test_quiet_run_prints_no_line_on_cores(tmp_path):
-    assert "cores" not in run(tmp_path, "--quiet", "--workers", "manual")[2]
+    assert "cores" not in cores_of_ranks(tmp_path, "--quiet", "--workers", "manual")[2]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.written import write
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
 
-def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
+def begin_job(logs, *flags: str, **env: str) -> tuple[int, str, str]:
     argv = ["launch.leading.batch_job", "new", "--task", "synthetic", "--logs-dir", logs, *flags]
     done = call(sys.executable, "-m", *argv, cwd=CHECKOUT, env={**JOB, **env})
     return done.returncode, done.stdout, done.stderr
@@ -27,15 +27,15 @@ def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
 
 def test_a_heterogeneous_job_is_refused(tmp_path):
     """Its first component would train, and the others' nodes stay idle."""
-    code, out, err = begin(tmp_path, SLURM_HET_SIZE="2")
+    code, out, err = begin_job(tmp_path, SLURM_HET_SIZE="2")
     assert code == 2 and out == "" and "error: the job has 2 components" in err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_is_not_requeued_for_ever(tmp_path):
-    code, _, err = begin(tmp_path, SLURM_RESTART_COUNT="4")
+    code, _, err = begin_job(tmp_path, SLURM_RESTART_COUNT="4")
     assert code == 1 and "error: requeued 4 times; MUSTER_MAX_REQUEUES allows 3" in err
-    code, _, err = begin(tmp_path, MUSTER_MAX_REQUEUES="a[$(id)]")
+    code, _, err = begin_job(tmp_path, MUSTER_MAX_REQUEUES="a[$(id)]")
     assert code == 2 and "error: MUSTER_MAX_REQUEUES is 'a[$(id)]', not a number" in err
     assert list(tmp_path.iterdir()) == []
 
@@ -89,19 +89,19 @@ REFUSED = [
 
 def test_all_problems_of_a_batch_job_are_named_at_once(tmp_path):
     words = ["--max-restarts", "-1", "--partition", "gpu", "--python", "/a/python"]
-    code, _, err = begin(tmp_path, *words, "--", "/b/python", "none.py")
+    code, _, err = begin_job(tmp_path, *words, "--", "/b/python", "none.py")
     starts = ("--task is a", "--max-restarts", "--python", "--partition", "none.py: No such")
     assert code == 2 and all(f"error: {start}" in err for start in starts), err
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
 def test_flag_without_use_in_a_job_is_refused(tmp_path, flags, message):
-    code, out, err = begin(tmp_path, *flags)
+    code, out, err = begin_job(tmp_path, *flags)
     assert (code, out) == (2, "") and message in err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_help_in_a_job_starts_no_run(tmp_path):
-    code, out, _ = begin(tmp_path, "--help")
+    code, out, _ = begin_job(tmp_path, "--help")
     assert code == 0 and out.startswith("usage: sbatch slurm/")
     assert list(tmp_path.iterdir()) == []

@@ -245,7 +245,7 @@ def test_each_kind_of_message_has_an_example_and_a_description():
 
 
 @contextmanager
-def leader():
+def attempt_of_two_nodes():
     """An attempt of two nodes that say nothing by themselves, and the other ends."""
     pairs = [socket.socketpair() for _ in FACTS.nodes]
     channels = [Channel(ours.fileno(), ours.detach(), from_agent) for ours, _ in pairs]
@@ -264,7 +264,7 @@ def leader():
                 theirs.close()
 
 
-def hear(job, other, sent: bytes) -> None:
+def hear(attempt, other, sent: bytes) -> None:
     """The leader reads all of what its second agent has sent, and looks at it."""
     while sent:
         try:
@@ -273,9 +273,9 @@ def hear(job, other, sent: bytes) -> None:
             pass
         except OSError:  # it has left this agent
             return
-        job._hear(job._agents[1])
-    if job._inspection is not None:
-        job._inspection.tick()
+        attempt._hear(attempt._agents[1])
+    if attempt._inspection is not None:
+        attempt._inspection.tick()
 
 
 def held_bytes(run_dir: Path) -> int:
@@ -284,24 +284,24 @@ def held_bytes(run_dir: Path) -> int:
 
 @pytest.mark.parametrize("message", FROM_NODE_1, ids=lambda one: type(one).__name__)
 def test_every_message_of_an_agent_is_understood(message):
-    with leader() as (job, others):
-        before = held_bytes(job._run_dir)
-        hear(job, others[1], odd_messages.line(plain(message)))
-        assert job._first is None or isinstance(message, Failed | WorkerEnded | Ended)
-        assert not job._agents[1].channel.ended
-        assert held_bytes(job._run_dir) > before or not isinstance(message, File)
+    with attempt_of_two_nodes() as (attempt, others):
+        before = held_bytes(attempt._run_dir)
+        hear(attempt, others[1], odd_messages.line(plain(message)))
+        assert attempt._first is None or isinstance(message, Failed | WorkerEnded | Ended)
+        assert not attempt._agents[1].channel.ended
+        assert held_bytes(attempt._run_dir) > before or not isinstance(message, File)
 
 
 def test_file_with_a_name_that_is_not_utf_8_comes_home(tmp_path):
     name = "model/caf\udce9"
     write(tmp_path, {name: "weights"})
     first = assignments_of(LaunchSpec("run", tmp_path, Program(())), FACTS, [])[0]
-    with leader() as (job, others):
+    with attempt_of_two_nodes() as (attempt, others):
         channel = Channel(others[0].fileno(), others[0].detach(), from_leader)
         with closing(channel):
             LogSync(first).send_rest(channel, 75.0)
-            job._hear(job._agents[0])
-        assert (job._run_dir / name).read_text() == "weights"
+            attempt._hear(attempt._agents[0])
+        assert (attempt._run_dir / name).read_text() == "weights"
 
 
 @pytest.mark.parametrize("port", ["x", -1, True, None, "\ud800", 2**40])
@@ -319,10 +319,10 @@ def test_an_odd_port_of_node_0_is_that_node_s_failure(port):
 
 def test_failure_lengthened_by_escapes_stays_a_valid_message(monkeypatch):
     sent = []
-    monkeypatch.setattr(Attempt, "_send_all", lambda job, message: sent.append(message))
-    with leader() as (job, others):
+    monkeypatch.setattr(Attempt, "_send_all", lambda attempt, message: sent.append(message))
+    with attempt_of_two_nodes() as (attempt, others):
         end = {**plain(REFUSED_END), "message": "\x1b" * 19_000}
-        hear(job, others[1], odd_messages.line({"kind": "failed", "end": end}))
+        hear(attempt, others[1], odd_messages.line({"kind": "failed", "end": end}))
     assert from_leader(msgspec.json.encode(sent[-1])) == sent[-1]
 
 
@@ -338,11 +338,11 @@ def test_full_disk_is_named_where_ranks_only_lost_peers(monkeypatch):
     """What is missing may not have fitted on it."""
     monkeypatch.setattr("launch.agent.led_run.full_disk", lambda path: f"{path}: the disk is full")
     lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
-    with leader() as (job, others):
-        hear(job, others[1], odd_messages.line(plain(WorkerEnded(lost))))
-        assert job._judge().text.endswith("exit.json: the disk is full")
-        hear(job, others[1], odd_messages.line(plain(WorkerEnded(KILLED))))
-        assert job._judge() == KILLED
+    with attempt_of_two_nodes() as (attempt, others):
+        hear(attempt, others[1], odd_messages.line(plain(WorkerEnded(lost))))
+        assert attempt._judge().text.endswith("exit.json: the disk is full")
+        hear(attempt, others[1], odd_messages.line(plain(WorkerEnded(KILLED))))
+        assert attempt._judge() == KILLED
 
 
 END = plain(KILLED)
@@ -404,16 +404,16 @@ ODD = {
 
 @pytest.mark.parametrize("message", ODD.values(), ids=ODD)
 def test_an_odd_message_is_that_agent_s_failure(message):
-    with leader() as (job, others):
-        hear(job, others[1], odd_messages.line(message))
-        cause = job._judge()
+    with attempt_of_two_nodes() as (attempt, others):
+        hear(attempt, others[1], odd_messages.line(message))
+        cause = attempt._judge()
         assert cause.text.startswith("node1 sent an odd message: ") and cause.node == "node1"
         assert cause.text.isprintable() and len(cause.text) < 500
-        assert job._agents[1].channel.ended and not job._agents[0].channel.ended
-        failure = explain(job._run_dir, 4, 1, cause)
+        assert attempt._agents[1].channel.ended and not attempt._agents[0].channel.ended
+        failure = explain(attempt._run_dir, 4, 1, cause)
         assert (failure.code, failure.text) == (1, f"error: {cause.text}")
         assert failure.cause == "node_lost"
-        assert held_bytes(job._run_dir) < 1000
+        assert held_bytes(attempt._run_dir) < 1000
 
 
 def pairs(first: list, second: list) -> list[list[dict]]:
@@ -422,13 +422,13 @@ def pairs(first: list, second: list) -> list[list[dict]]:
 
 @fuzzed(nearly(pairs(FROM_NODE_1, FROM_NODE_1[-8:])))
 def test_message_of_an_agent_does_no_more_than_fail_it(drawn):
-    with leader() as (job, others):
+    with attempt_of_two_nodes() as (attempt, others):
         sent = b"".join(map(odd_messages.line, drawn))
-        hear(job, others[1], sent)
-        assert job._first is None or job._first.node == "node1"
-        assert held_bytes(job._run_dir) < len(sent) + 10_000
-        job._inspect().finish()
-        failure = explain(job._run_dir, 4, 1, job._judge())
+        hear(attempt, others[1], sent)
+        assert attempt._first is None or attempt._first.node == "node1"
+        assert held_bytes(attempt._run_dir) < len(sent) + 10_000
+        attempt._inspect().finish()
+        failure = explain(attempt._run_dir, 4, 1, attempt._judge())
         assert failure.code and failure.text.encode(errors="backslashreplace")
 
 
@@ -518,8 +518,8 @@ def test_worker_with_endless_or_slow_answer_counts_as_silent(answer, tmp_path):
 
 def test_text_of_an_agent_reaches_terminal_without_control_characters(capsys):
     stalled = {"kind": "beat", "sent_unix_s": 5.0, "stands_s": 60.0, "waits_for": "/disk\x1b[2J"}
-    with leader() as (job, others):
-        hear(job, others[1], odd_messages.line(stalled))
+    with attempt_of_two_nodes() as (attempt, others):
+        hear(attempt, others[1], odd_messages.line(stalled))
     assert "it waits for /disk\\x1b[2J" in capsys.readouterr().out
 
 

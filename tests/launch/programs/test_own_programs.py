@@ -10,9 +10,9 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call, cause_in
+from tests.fork_server import skip_if_quick
 from tests.launch.scripts import ready_workers
 from tests.launch.submit import JOBS, SUBMIT, alive, only_run, run_well, start, submit, wait_until
-from tests.preload import skip_if_quick
 from tests.written import executable
 
 LOCAL = ["--launcher", "local"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands import ended
+from tests.fork_server import interpreter
 from tests.launch.submit import alive, start, wait_until, worker
-from tests.preload import interpreter
 
 FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
 SAVE_S = 7.0  # longer than what waits for 5 s

@@ -24,8 +24,8 @@ ENDS = [
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
-def run(project: Path, *words: str) -> str:
-    """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
+def run_in_new_python(project: Path, *words: str) -> str:
+    """Whose child a worker is is looked at: it takes a Python that is not forked."""
     return run_well(*words, cwd=project, python=sys.executable)
 
 
@@ -34,7 +34,7 @@ def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
     (project / "train.py").write_text(show + "print(os.getppid(), before)" + DDP)
     for flags, known in (((), "['torch']"), (("--preload", "decimal"), "['decimal']")):
-        out = run(project, *LOCAL, *SHAPE, *flags, "--", "train.py", "--lr", "1e-3")
+        out = run_in_new_python(project, *LOCAL, *SHAPE, *flags, "--", "train.py", "--lr", "1e-3")
         assert "rank 0 of 4: step 2" in out
         assert re.findall(r"\[.*\]", out)[0] == known
     assert alive(project) == []
@@ -118,7 +118,7 @@ def test_preloaded_workers_have_variables_of_prologue(project):
     (project / "train.py").write_text(text)
     (project / "prologue.sh").write_text("export MINE=yes")
     flags = [*LOCAL, *SHAPE, "--prologue", "prologue.sh"]
-    assert run(project, *flags, "--", "train.py").splitlines()[-1] == "yes 0"
+    assert run_in_new_python(project, *flags, "--", "train.py").splitlines()[-1] == "yes 0"
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def commit(folder: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def repository(tmp_path) -> Path:
     files = {"train.py": "committed", "src/model.py": "model", "data/set.bin": "much"}
     root = write(tmp_path / "project", {**files, ".gitignore": "data/\nlogs/\n*.ckpt\n"})
     (root / "link.py").symlink_to("train.py")
@@ -41,71 +41,71 @@ def project(tmp_path) -> Path:
     return write(root, later)
 
 
-def snapshot(project: Path, *patterns: str, name: str = "run") -> Path:
+def snapshot(repository: Path, *patterns: str, name: str = "run") -> Path:
     """The snapshot of a new run."""
-    run_dir = project / "logs" / name
+    run_dir = repository / "logs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
-    project_snapshot.copy_project(project, run_dir, patterns)
+    project_snapshot.copy_project(repository, run_dir, patterns)
     return run_dir / "snapshot"
 
 
-def test_snapshot_has_tracked_and_new_files_as_they_are(project):
-    root = snapshot(project)
+def test_snapshot_has_tracked_and_new_files_as_they_are(repository):
+    root = snapshot(repository)
     assert (root / "train.py").read_text() == "changed"
     assert (root / "src" / "new.py").read_text() == "untracked"
     assert (root / "link.py").is_symlink() and (root / "link.py").read_text() == "changed"
     # what git ignores is the original, in its place
-    assert (root / "data").readlink() == project / "data"
-    assert (root / "last.ckpt").readlink() == project / "last.ckpt"
+    assert (root / "data").readlink() == repository / "data"
+    assert (root / "last.ckpt").readlink() == repository / "last.ckpt"
     assert not (root / "logs").exists() and not (root / ".git").exists()
     record = json.loads((root.parent / "snapshot.json").read_text())
     assert len(record["commit"]) == 40
-    (project / "train.py").write_text("edited while the job waits")
+    (repository / "train.py").write_text("edited while the job waits")
     assert (root / "train.py").read_text() == "changed"
     with (root / "src" / "model.py").open("a") as file:
         file.write(", and what a program adds")
-    assert (project / "src" / "model.py").read_text() == "model"
-    assert (snapshot(project, name="next") / "src" / "model.py").read_text() == "model"
+    assert (repository / "src" / "model.py").read_text() == "model"
+    assert (snapshot(repository, name="next") / "src" / "model.py").read_text() == "model"
 
 
 def copied(root: Path) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
-def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
+def test_submodules_and_clones_inside_are_part_of_it(repository, tmp_path):
     files = {"layer.py": "layer", "data/set.bin": "much", ".gitignore": "data/\n"}
     library = write(tmp_path / "library", files)
     commit(library)
     local = ("-c", "protocol.file.allow=always")
-    git(project, *local, "submodule", "add", "-q", str(library), "sub")
-    git(project / "sub", *local, "submodule", "add", "-q", str(library), "deeper")
-    git(project, "clone", "-q", str(library), "clone")
+    git(repository, *local, "submodule", "add", "-q", str(library), "sub")
+    git(repository / "sub", *local, "submodule", "add", "-q", str(library), "deeper")
+    git(repository, "clone", "-q", str(library), "clone")
     for folder in ("sub", "sub/deeper", "clone"):
-        write(project / folder, {"new.py": "untracked", "data/set.bin": "much"})
-    root = snapshot(project)
+        write(repository / folder, {"new.py": "untracked", "data/set.bin": "much"})
+    root = snapshot(repository)
     for folder in ("sub", "sub/deeper", "clone"):
         assert (root / folder / "layer.py").read_text() == "layer"
         assert (root / folder / "new.py").read_text() == "untracked"
-        assert (root / folder / "data").readlink() == project / folder / "data"
+        assert (root / folder / "data").readlink() == repository / folder / "data"
         assert not (root / folder / ".git").exists()
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
 def test_link_in_snapshot_leads_to_copy_or_else_original(tmp_path, has_git):
-    project, outside = tmp_path / "project", tmp_path / "datasets"
+    repository, outside = tmp_path / "project", tmp_path / "datasets"
     write(tmp_path, {"project/src/model.py": "model", "datasets/set.bin": "much"})
     links = {"data": "../datasets", "again": "data/set.bin", "code": "src", "last": "logs/run",
-             "src/whole": str(project / "src" / "model.py"), "nowhere": "not/there"}  # fmt: skip
+             "src/whole": str(repository / "src" / "model.py"), "nowhere": "not/there"}  # fmt: skip
     for name, target in links.items():
-        (project / name).symlink_to(target)
+        (repository / name).symlink_to(target)
     if has_git:
-        git(project, "init", "-q")
-    root = snapshot(project)
+        git(repository, "init", "-q")
+    root = snapshot(repository)
     assert (root / "data" / "set.bin").samefile(outside / "set.bin")
     assert (root / "again").samefile(outside / "set.bin")
     assert (root / "code" / "model.py").samefile(root / "src" / "model.py")
     assert (root / "src" / "whole").samefile(root / "src" / "model.py")
-    assert (root / "last").samefile(project / "logs" / "run")
+    assert (root / "last").samefile(repository / "logs" / "run")
     assert (root / "nowhere").is_symlink() and not (root / "nowhere").exists()
 
 
@@ -122,60 +122,60 @@ def test_a_socket_and_a_fifo_are_no_part_of_it(tmp_path, monkeypatch, has_git):
     assert [path.name for path in root.iterdir()] == ["train.py"]
 
 
-def test_the_changes_can_be_applied_again_to_the_commit(project, tmp_path):
-    write(project, {"words.txt": b"caf\xe9 1\r\n", "weights.bin": bytes(range(256))})
-    commit(project)
+def test_the_changes_can_be_applied_again_to_the_commit(repository, tmp_path):
+    write(repository, {"words.txt": b"caf\xe9 1\r\n", "weights.bin": bytes(range(256))})
+    commit(repository)
     changed = {"words.txt": b"caf\xe9 2\r\n", "weights.bin": bytes(reversed(range(256)))}
     changed["train.py"] = b"its last line has no end"
-    write(project, changed)
-    git(project, "config", "diff.noprefix", "true")
-    git(project, "config", "color.ui", "always")
-    root = snapshot(project)
-    git(tmp_path, "clone", "-q", str(project), "copy")
+    write(repository, changed)
+    git(repository, "config", "diff.noprefix", "true")
+    git(repository, "config", "color.ui", "always")
+    root = snapshot(repository)
+    git(tmp_path, "clone", "-q", str(repository), "copy")
     git(tmp_path / "copy", "apply", str(root.parent / "snapshot.diff"))
     assert {name: (tmp_path / "copy" / name).read_bytes() for name in changed} == changed
 
 
-def test_file_that_vanishes_during_copy_is_not_in_snapshot(project, monkeypatch):
-    (project / "src" / "zz.tmp").touch()
+def test_file_that_vanishes_during_copy_is_not_in_snapshot(repository, monkeypatch):
+    (repository / "src" / "zz.tmp").touch()
     copy = shutil.copy2
 
     def removing(source: Path, target: Path) -> None:
-        (project / "src" / "zz.tmp").unlink(missing_ok=True)
+        (repository / "src" / "zz.tmp").unlink(missing_ok=True)
         copy(source, target)
 
     monkeypatch.setattr(shutil, "copy2", removing)
-    root = snapshot(project)
+    root = snapshot(repository)
     assert (root / "src" / "model.py").exists() and not (root / "src" / "zz.tmp").exists()
 
 
-def test_a_file_that_cannot_be_read_is_named(project):
-    (project / "secret.key").touch(mode=0o000)
+def test_a_file_that_cannot_be_read_is_named(repository):
+    (repository / "secret.key").touch(mode=0o000)
     take = "import sys; from pathlib import Path; from launch.programs import project_snapshot\n"
     take += "project_snapshot.copy_project(*map(Path, sys.argv[1:]))"
-    done = call(*AS_ANY_USER, sys.executable, "-c", take, project, project / "logs" / "run")
-    assert f"UsageError: {project / 'secret.key'} cannot be read" in done.stderr
+    done = call(*AS_ANY_USER, sys.executable, "-c", take, repository, repository / "logs" / "run")
+    assert f"UsageError: {repository / 'secret.key'} cannot be read" in done.stderr
 
 
-def test_ignored_files_asked_for_are_copied_and_others_linked(project):
-    (project / "data" / "best.ckpt").write_text("ignored")
-    root = snapshot(project, "*.ckpt", "data/*.ckpt")
+def test_ignored_files_asked_for_are_copied_and_others_linked(repository):
+    (repository / "data" / "best.ckpt").write_text("ignored")
+    root = snapshot(repository, "*.ckpt", "data/*.ckpt")
     for copied in (root / "last.ckpt", root / "data" / "best.ckpt"):
         assert not copied.is_symlink() and copied.read_text() == "ignored"
-    assert (root / "data" / "set.bin").readlink() == project / "data" / "set.bin"
+    assert (root / "data" / "set.bin").readlink() == repository / "data" / "set.bin"
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
 def test_untracked_file_is_copied_up_to_a_size(tmp_path, monkeypatch, has_git):
     monkeypatch.setattr(project_snapshot, "MOST_BYTES", 10)
-    project = write(tmp_path / "project", {"train.py": "x"})
+    repository = write(tmp_path / "project", {"train.py": "x"})
     if has_git:
-        git(write(project, {"tracked.py": "x" * 100}), "init", "-q")
-        git(project, "add", "tracked.py")
-    assert copied(snapshot(project)) == ["tracked.py", "train.py"][not has_git :]
-    (project / "data.bin").write_text("x" * 100)
+        git(write(repository, {"tracked.py": "x" * 100}), "init", "-q")
+        git(repository, "add", "tracked.py")
+    assert copied(snapshot(repository)) == ["tracked.py", "train.py"][not has_git :]
+    (repository / "data.bin").write_text("x" * 100)
     with pytest.raises(UsageError, match=r"has more than 10 bytes.*data\.bin.*--no-snapshot"):
-        snapshot(project, name="second")
+        snapshot(repository, name="second")
 
 
 @settings(max_examples=20)
@@ -184,53 +184,53 @@ def test_untracked_file_is_copied_up_to_a_size(tmp_path, monkeypatch, has_git):
 )
 def test_file_of_any_name_is_copied(tmp_path_factory, names):
     files = {name: os.fsencode(name) for name in names}
-    project = write(tmp_path_factory.mktemp("project"), files)
-    git(project, "init", "-q")
-    root = snapshot(project)
+    repository = write(tmp_path_factory.mktemp("project"), files)
+    git(repository, "init", "-q")
+    root = snapshot(repository)
     assert {path.name: path.read_bytes() for path in root.iterdir()} == files
     assert project_snapshot.new_files(root.parent) == []
     write(root, {"made \udce9/model.pt": ""})
     assert project_snapshot.new_files(root.parent) == [f"made in {root}: made \ufffd/model.pt"]
 
 
-def test_a_project_of_which_git_says_nothing_is_not_copied(project, monkeypatch, tmp_path):
+def test_a_project_of_which_git_says_nothing_is_not_copied(repository, monkeypatch, tmp_path):
     """Else what it ignores would be copied, too: data, and files with secrets."""
-    index = project / ".git" / "index"
+    index = repository / ".git" / "index"
     whole = index.read_bytes()
     index.write_bytes(b"x" * 100)
     with pytest.raises(UsageError, match=r"git does not answer .* index .*, or give --no-snapshot"):
-        snapshot(project)
+        snapshot(repository)
     with pytest.raises(UsageError, match="git does not answer"):  # nor sent to a login node
-        project_snapshot.files_of(project)
+        project_snapshot.files_of(repository)
     index.write_bytes(whole)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"there is no git here.*; install git, or give --no"):
-        snapshot(project)
+        snapshot(repository)
 
 
-def test_a_clone_inside_of_which_git_says_nothing_is_not_copied(project):
-    git(project, "init", "-q", "clone")
-    write(project / "clone", {"layer.py": "", ".gitignore": ".env", ".env": "TOKEN=1"})
-    (project / "clone" / ".git" / "index").write_bytes(b"x" * 100)
+def test_a_clone_inside_of_which_git_says_nothing_is_not_copied(repository):
+    git(repository, "init", "-q", "clone")
+    write(repository / "clone", {"layer.py": "", ".gitignore": ".env", ".env": "TOKEN=1"})
+    (repository / "clone" / ".git" / "index").write_bytes(b"x" * 100)
     with pytest.raises(UsageError, match=r"git does not answer about .*/clone: "):
-        snapshot(project)
+        snapshot(repository)
 
 
 def test_a_project_that_git_ignores_whole_has_no_files(tmp_path):
-    project = write(tmp_path / "project", {".gitignore": "*", ".env": "TOKEN=1", "train.py": ""})
-    git(project, "init", "-q")
-    assert copied(snapshot(project)) == [".env", ".gitignore", "train.py"]
-    assert all(path.is_symlink() for path in (project / "logs/run/snapshot").iterdir())
-    assert project_snapshot.files_of(project) == []
+    repository = write(tmp_path / "project", {".gitignore": "*", ".env": "TOKEN=1", "train.py": ""})
+    git(repository, "init", "-q")
+    assert copied(snapshot(repository)) == [".env", ".gitignore", "train.py"]
+    assert all(path.is_symlink() for path in (repository / "logs/run/snapshot").iterdir())
+    assert project_snapshot.files_of(repository) == []
 
 
-def test_a_diff_that_git_cannot_make_is_said(project):
-    git(project, "config", "filter.lfs.clean", "false")
-    git(project, "config", "filter.lfs.required", "true")
-    write(project, {".gitattributes": "*.py filter=lfs\n"})
-    description = project_snapshot.copy_project(project, project / "logs" / "run")
+def test_a_diff_that_git_cannot_make_is_said(repository):
+    git(repository, "config", "filter.lfs.clean", "false")
+    git(repository, "config", "filter.lfs.required", "true")
+    write(repository, {".gitattributes": "*.py filter=lfs\n"})
+    description = project_snapshot.copy_project(repository, repository / "logs" / "run")
     assert "; no snapshot.diff: git does not answer about" in description and "lfs" in description
-    empty = write(project.parent / "new", {"a.py": ""})
+    empty = write(repository.parent / "new", {"a.py": ""})
     git(empty, "init", "-q")
     assert (
         project_snapshot.copy_project(empty, empty / "logs" / "run") == "snapshot: 1 files, 0 bytes"
@@ -240,14 +240,14 @@ def test_a_diff_that_git_cannot_make_is_said(project):
 def test_snapshot_excludes_runs_of_project_even_in_a_sweep(tmp_path):
     sweep, other = "logs/sweeps/mine", "logs/other"
     names = (f"{sweep}/sweep.json", f"{sweep}/runs/a/summary.json", f"{other}/summary.json")
-    project = write(tmp_path / "sweeps" / "project", dict.fromkeys((*names, "train.py"), ""))
+    repository = write(tmp_path / "sweeps" / "project", dict.fromkeys((*names, "train.py"), ""))
     for run in (f"{sweep}/runs/a", other):
-        project_snapshot.copy_project(project, project / run)
-        assert copied(project / run / "snapshot") == ["train.py"]
+        project_snapshot.copy_project(repository, repository / run)
+        assert copied(repository / run / "snapshot") == ["train.py"]
 
 
-def test_logs_dir_around_project_is_allowed_but_not_project_itself(project):
-    around = project.parent / "run"
-    assert project_snapshot.copy_project(project, around).startswith("snapshot: 4 files, ")
+def test_logs_dir_around_project_is_allowed_but_not_project_itself(repository):
+    around = repository.parent / "run"
+    assert project_snapshot.copy_project(repository, around).startswith("snapshot: 4 files, ")
     with pytest.raises(UsageError, match=r"--logs-dir .*/project is the project itself.*/logs, or"):
-        project_snapshot.copy_project(project, project / "run")
+        project_snapshot.copy_project(repository, repository / "run")

@@ -34,7 +34,7 @@ LOCAL = ["--launcher", "local", "--workers", "manual", "--nodes", "2"]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def stamping_project(tmp_path: Path) -> Path:
     return write(tmp_path / "project", {"train.py": STAMPS})
 
 
@@ -44,26 +44,26 @@ def logs(folder: Path) -> dict[str, str]:
     return {path.parent.relative_to(folder).as_posix(): path.read_text() for path in paths}
 
 
-def test_each_rank_would_stamp_a_folder_of_its_own(project):
-    run_well(*LOCAL, "--", "train.py", "lr=1", cwd=project)
-    assert len(logs(project / "outputs")) == 2
+def test_each_rank_would_stamp_a_folder_of_its_own(stamping_project):
+    run_well(*LOCAL, "--", "train.py", "lr=1", cwd=stamping_project)
+    assert len(logs(stamping_project / "outputs")) == 2
 
 
-def test_all_attempts_of_a_rank_share_one_folder_of_the_run(project):
+def test_all_attempts_of_a_rank_share_one_folder_of_the_run(stamping_project):
     words = ["--max-restarts", "1", "--", "train.py", "lr=1", "fail=once", IN_RUN]
-    run_well(*LOCAL, *words, cwd=project)
-    (run_dir,) = (project / "logs").iterdir()
-    found = logs(project)
+    run_well(*LOCAL, *words, cwd=stamping_project)
+    (run_dir,) = (stamping_project / "logs").iterdir()
+    found = logs(stamping_project)
     assert [*found] == [f"logs/{run_dir.name}/hydra/{rank}" for rank in (0, 1)]
     assert found[f"logs/{run_dir.name}/hydra/0"] == "attempt 0, lr 1\nattempt 1, lr 1\n"
 
 
-def test_a_sweep_gives_each_run_its_folders(project):
+def test_a_sweep_gives_each_run_its_folders(stamping_project):
     words = ["--name", "all", "--over", "lr=1,2", "--", "train.py", "lr={lr}", IN_RUN]
-    code, out, err = sweep(project, *LOCAL, *words)
+    code, out, err = sweep(stamping_project, *LOCAL, *words)
     assert code == 0, out + err
-    runs = project / "logs" / "sweeps" / "all" / "runs"
-    assert logs(project / "logs") == {
+    runs = stamping_project / "logs" / "sweeps" / "all" / "runs"
+    assert logs(stamping_project / "logs") == {
         f"sweeps/all/runs/train-lr-{lr}/hydra/{rank}": f"attempt 0, lr {lr}\n"
         for lr in "12"
         for rank in "01"

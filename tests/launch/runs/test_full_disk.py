@@ -21,9 +21,9 @@ from launch.starters.base import WarmInterpreter
 from muster.checkout import CHECKOUT
 from muster.writing import CannotWrite, writing
 from tests.commands import call, cause_in
+from tests.fork_server import skip_if_quick
 from tests.launch.pretended import assignment
 from tests.launch.submit import SUBMIT
-from tests.preload import skip_if_quick
 
 SMALL = """
 mount -t tmpfs -o size=400k none "$0" && "$@"

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from muster import run_files
+from tests.fork_server import below, children, interpreter
 from tests.launch.submit import alive, run_well, start, wait_until, worker
-from tests.preload import below, children, interpreter
 from tests.train.workers import losses_by_step
 
 pytestmark = pytest.mark.slow

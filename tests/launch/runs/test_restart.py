@@ -8,8 +8,8 @@ from launch.runs import restart
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED
+from tests.fork_server import interpreter
 from tests.launch.submit import recovery_s, start, submit, wait_until, worker
-from tests.preload import interpreter
 from tests.train.workers import read_json
 from tests.written import write
 

@@ -25,7 +25,7 @@ def session(verb, folder, *words, stdin="") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start_session(tmp_path):
     """Start Python there, in a folder with a space, with a value that has one."""
     folders = []
 
@@ -46,8 +46,8 @@ def start(tmp_path):
             wait_until((folder / "code").exists)
 
 
-def test_login_command_is_followed_and_its_exit_code_known(start, tmp_path):
-    folder = start("print('b', file=sys.stderr); sys.exit(255)")
+def test_login_command_is_followed_and_its_exit_code_known(start_session, tmp_path):
+    folder = start_session("print('b', file=sys.stderr); sys.exit(255)")
     shown = session("follow", folder, "0", "0")
     assert (shown.returncode, shown.stdout) == (0, f"x y {tmp_path / 'a b'}\n")
     assert shown.stderr == "b\n" and session("end", folder).stdout == "255\n"
@@ -56,8 +56,8 @@ def test_login_command_is_followed_and_its_exit_code_known(start, tmp_path):
     assert session("interrupt", folder).returncode == 0  # there is nobody left to hear it
 
 
-def test_login_command_without_its_waiter_is_lost(start):
-    folder = start(WAITS)
+def test_login_command_without_its_waiter_is_lost(start_session):
+    folder = start_session(WAITS)
     pid = (folder / "pid").read_text().strip()
     waiter = psutil.Process(int(pid)).ppid()
     os.kill(waiter, signal.SIGKILL)
@@ -67,26 +67,26 @@ def test_login_command_without_its_waiter_is_lost(start):
     (folder / "code").touch()
 
 
-def test_old_session_is_removed(start):
-    first, running = start("pass"), start(WAITS)
+def test_old_session_is_removed(start_session):
+    first, running = start_session("pass"), start_session(WAITS)
     wait_until((first / "code").exists)
     (first.parent / "s0.call").mkdir()
     old = time.time() - 31 * 86_400
     for path in (first / "code", running):
         os.utime(path, (old, old))
-    start("pass")
+    start_session("pass")
     assert sorted(path.name for path in first.parent.iterdir()) == ["s1", "s2"]
 
 
-def test_only_sessions_are_removed(start, tmp_path):
-    first = start("pass")
+def test_only_sessions_are_removed(start_session, tmp_path):
+    first = start_session("pass")
     wait_until((first / "code").exists)
     own = write(first.parent, {"mine/code": "", "mine/thesis": ""})
     write(tmp_path, {"project/code": "", "project/lock": "", "project/out": "", "project/err": ""})
     old = time.time() - 31 * 86_400
     for path in (own / "mine" / "code", tmp_path / "project" / "code"):
         os.utime(path, (old, old))
-    start("pass")
+    start_session("pass")
     for odd in (f"{first}/../../x", f"{first.parent}/..", f"{tmp_path}/x"):
         refused = session("start", odd)
         assert (refused.returncode, refused.stderr) == (
@@ -96,8 +96,10 @@ def test_only_sessions_are_removed(start, tmp_path):
     assert (own / "mine" / "thesis").exists() and (tmp_path / "project" / "code").exists()
 
 
-def test_a_profile_that_reads_its_input_does_not_take_the_command(start, tmp_path, monkeypatch):
+def test_a_profile_that_reads_its_input_does_not_take_the_command(
+    start_session, tmp_path, monkeypatch
+):
     write(tmp_path / "home", {".bash_profile": "cat > /dev/null\n"})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    folder = start("pass")
+    folder = start_session("pass")
     assert session("follow", folder, "0", "0").stdout == f"x y {tmp_path / 'a b'}\n"

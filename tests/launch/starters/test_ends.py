@@ -16,8 +16,8 @@ from launch.spec import NodeCommand
 from launch.starters.base import NodeStart, WarmInterpreter, starter_of
 from launch.starters.torchrun import READ_BYTES, TorchrunProcess
 from muster.errors import UsageError
+from tests.fork_server import skip_if_quick
 from tests.launch.submit import wait_until
-from tests.preload import skip_if_quick
 
 EXITS = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\n"
 KILLED = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"

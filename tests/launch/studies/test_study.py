@@ -12,8 +12,8 @@ import pytest
 import launch.study
 from muster.checkout import CHECKOUT
 from tests.commands import begin, call, ended, finish, refused
+from tests.fork_server import interpreter, skip_if_quick
 from tests.launch.submit import STUDY, wait_until
-from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
 TEXT = """

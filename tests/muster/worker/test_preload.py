@@ -14,7 +14,7 @@ from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
 from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import skip_if_quick
+from tests.fork_server import skip_if_quick
 
 WORKER = CHECKOUT / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
@@ -38,7 +38,7 @@ say(json.dumps({
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def project_with_packages(tmp_path, monkeypatch) -> Path:
     """A program, and a folder of packages that stand for what is installed."""
     root = tmp_path / "project"
     root.mkdir()
@@ -52,18 +52,20 @@ def project(tmp_path, monkeypatch) -> Path:
     return root
 
 
-def package(project: Path, name: str, text: str) -> None:
-    (project.parent / "packages" / f"{name}.py").write_text(text)
+def package(project_with_packages: Path, name: str, text: str) -> None:
+    (project_with_packages.parent / "packages" / f"{name}.py").write_text(text)
 
 
-def run(project: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str):
+def run_preloaded(
+    project_with_packages: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str
+):
     workers = WorkersPerNode(nproc)
     node = NodeFacts(NodeSpec("localhost", workers), "node0", sys.executable, "", workers)
-    spec = LaunchSpec("run", project, Program(("train.py",)))
+    spec = LaunchSpec("run", project_with_packages, Program(("train.py",)))
     own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0) | {"PYTHONUNBUFFERED": "1"}
     flags = ["--nproc", nproc, "--first-rank", 0, "--modules", modules]
     argv = [sys.executable, PRELOAD, *flags, "--", *words]
-    return call(*argv, cwd=project, env={**own, **env})
+    return call(*argv, cwd=project_with_packages, env={**own, **env})
 
 
 def printed(done: subprocess.CompletedProcess) -> list[dict]:
@@ -73,16 +75,16 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_each_rank_is_as_under_torchrun(project):
+def test_each_rank_is_as_under_torchrun(project_with_packages):
     skip_if_quick()
     words = ["train.py", "--lr", "1e-3", "--"]
-    env = {"TMPDIR": str(project)}
-    ours = printed(run(project, *words, **env))
+    env = {"TMPDIR": str(project_with_packages)}
+    ours = printed(run_preloaded(project_with_packages, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
                 "--master-addr=127.0.0.1", "--rdzv-id=run", "--max-restarts=0", "--nnodes=1",
                 "--node-rank=0", f"--master-port={free_port()}",
                 str(WORKER / "worker_main.py")]  # fmt: skip
-    theirs = printed(call(*torchrun, *words, cwd=project, env=env))
+    theirs = printed(call(*torchrun, *words, cwd=project_with_packages, env=env))
     assert [one["env"]["RANK"] for one in ours] == ["0", "1"]
     for own, other in zip(ours, theirs, strict=True):
         for one in (own, other):
@@ -95,16 +97,18 @@ def test_each_rank_is_as_under_torchrun(project):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["-m", "train", "-h"], ["app.pyz", "-x"]])
-def test_forked_module_and_zipapp_start_as_without_fork(project, words):
-    own = printed(run(project, *words))[1]
+def test_forked_module_and_zipapp_start_as_without_fork(project_with_packages, words):
+    own = printed(run_preloaded(project_with_packages, *words))[1]
     argv = [sys.executable, WORKER / "worker_main.py", *words]
-    (other,) = printed(call(*argv, cwd=project, env=own["env"]))
+    (other,) = printed(call(*argv, cwd=project_with_packages, env=own["env"]))
     for name in ("argv", "path", "name", "file", "main", "package", "cwd", "own"):
         assert own[name] == other[name], name
 
 
-def test_each_forked_worker_replaces_placeholders_by_its_own_values(project):
-    workers = printed(run(project, "--fill-in", "train.py", "{rank} of {world_size}"))
+def test_each_forked_worker_replaces_placeholders_by_its_own_values(project_with_packages):
+    workers = printed(
+        run_preloaded(project_with_packages, "--fill-in", "train.py", "{rank} of {world_size}")
+    )
     assert [one["argv"] for one in workers] == [["train.py", f"{rank} of 2"] for rank in range(2)]
 
 
@@ -116,39 +120,48 @@ CHILD = "import subprocess\nchild = subprocess.Popen(['sleep', '5'])"
 @pytest.mark.parametrize(
     "text", [THREAD, pytest.param(CHILD, marks=pytest.mark.slow)], ids=["thread", "process"]
 )
-def test_module_that_cannot_be_forked_is_refused_as_preload(project, text):
-    package(project, "busy", text)
-    done = run(project, "train.py", modules="decimal,busy")
+def test_module_that_cannot_be_forked_is_refused_as_preload(project_with_packages, text):
+    package(project_with_packages, "busy", text)
+    done = run_preloaded(project_with_packages, "train.py", modules="decimal,busy")
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: --preload busy: busy leaves a thread or process" in done.stderr
 
 
-def test_package_known_to_read_rank_is_not_preloaded(project):
-    package(project, "lightning_utilities", "import os\nrank = os.environ.get('RANK')")
-    done = run(project, "train.py", modules="lightning_utilities")
+def test_package_known_to_read_rank_is_not_preloaded(project_with_packages):
+    package(
+        project_with_packages, "lightning_utilities", "import os\nrank = os.environ.get('RANK')"
+    )
+    done = run_preloaded(project_with_packages, "train.py", modules="lightning_utilities")
     assert "lightning_utilities reads RANK as it is imported" in done.stderr
-    (project / "train.py").write_text(
+    (project_with_packages / "train.py").write_text(
         "import decimal, lightning_utilities, os\nfrom says import say\n"
         "say(lightning_utilities.rank == os.environ['RANK'])"
     )
-    assert run(project, "train.py", modules="decimal").stdout == "True\n" * 2
+    assert (
+        run_preloaded(project_with_packages, "train.py", modules="decimal").stdout == "True\n" * 2
+    )
 
 
-def test_a_module_that_fails_is_for_the_worker_to_meet(project):
-    package(project, "broken", "raise ValueError('no such device')")
-    done = run(project, "train.py", modules="broken,nothing,decimal")
+def test_a_module_that_fails_is_for_the_worker_to_meet(project_with_packages):
+    package(project_with_packages, "broken", "raise ValueError('no such device')")
+    done = run_preloaded(project_with_packages, "train.py", modules="broken,nothing,decimal")
     assert len(printed(done)) == 2
     assert "note: --preload broken: ValueError: no such device" in done.stderr
-    (project / "train.py").write_text("import broken")
-    assert "ValueError: no such device" in run(project, "train.py", modules="broken").stderr
+    (project_with_packages / "train.py").write_text("import broken")
+    assert (
+        "ValueError: no such device"
+        in run_preloaded(project_with_packages, "train.py", modules="broken").stderr
+    )
 
 
-def test_module_hidden_by_the_project_is_not_preloaded(project):
-    (project / "decimal.py").write_text("mine = True")
-    (project / "train.py").write_text("import decimal\nfrom says import say\nsay(decimal.mine)")
-    done = run(project, "train.py", modules="xml.dom")
+def test_module_hidden_by_the_project_is_not_preloaded(project_with_packages):
+    (project_with_packages / "decimal.py").write_text("mine = True")
+    (project_with_packages / "train.py").write_text(
+        "import decimal\nfrom says import say\nsay(decimal.mine)"
+    )
+    done = run_preloaded(project_with_packages, "train.py", modules="xml.dom")
     assert done.stdout == "True\nTrue\n", done.stderr
-    done = run(project, "train.py", modules="decimal")
+    done = run_preloaded(project_with_packages, "train.py", modules="decimal")
     assert "imports decimal, which the program's folder has, too" in done.stderr
 
 
@@ -163,20 +176,20 @@ if __name__ == "__main__":
 """
 
 
-def test_a_class_of_the_program_comes_back_from_a_spawned_process(project):
-    (project / "train.py").write_text(SPAWNS)
-    done = run(project, "train.py", nproc=1, modules="multiprocessing.pool")
+def test_a_class_of_the_program_comes_back_from_a_spawned_process(project_with_packages):
+    (project_with_packages / "train.py").write_text(SPAWNS)
+    done = run_preloaded(project_with_packages, "train.py", nproc=1, modules="multiprocessing.pool")
     assert done.stdout == "True module\n", done.stderr
 
 
-def test_file_of_a_preloaded_program_hides_the_standard_librarys(project):
+def test_file_of_a_preloaded_program_hides_the_standard_librarys(project_with_packages):
     for name in ("resource", "signal", "traceback"):
-        (project / f"{name}.py").write_text("mine = True")
-    (project / "train.py").write_text(
+        (project_with_packages / f"{name}.py").write_text("mine = True")
+    (project_with_packages / "train.py").write_text(
         "import resource, signal, traceback\nfrom says import say\n"
         "say(resource.mine, signal.mine, traceback.mine)"
     )
-    done = run(project, "train.py", nproc=1, modules="math")
+    done = run_preloaded(project_with_packages, "train.py", nproc=1, modules="math")
     assert done.stdout == "True True True\n", done.stderr
 
 
@@ -201,33 +214,41 @@ IMPORTED = "numpy,numpy.random,torch,uuid,tempfile"
 
 
 @pytest.mark.parametrize("program", ["app", "app.pyz"])
-def test_module_hidden_by_an_archive_is_not_preloaded(project, program):
-    (project / "app").mkdir()
-    (project / "app" / "says.py").touch()
-    (project / "app" / "__main__.py").touch()
-    zipapp.create_archive(project / "app", project / "app.pyz")
-    done = run(project, program, nproc=1, modules="says")
+def test_module_hidden_by_an_archive_is_not_preloaded(project_with_packages, program):
+    (project_with_packages / "app").mkdir()
+    (project_with_packages / "app" / "says.py").touch()
+    (project_with_packages / "app" / "__main__.py").touch()
+    zipapp.create_archive(project_with_packages / "app", project_with_packages / "app.pyz")
+    done = run_preloaded(project_with_packages, program, nproc=1, modules="says")
     assert done.returncode == 2 and "which the program's folder has, too" in done.stderr
 
 
-def test_random_numbers_differ_as_they_do_between_processes(project):
+def test_random_numbers_differ_as_they_do_between_processes(project_with_packages):
     """Those of data loaders, dropout and initial weights, too; torch draws its seed at import."""
     skip_if_quick()
-    (project / "train.py").write_text(RANDOM.replace("SEED", ""))
-    lines = run(project, "train.py", nproc=3, modules=IMPORTED).stdout.splitlines()
+    (project_with_packages / "train.py").write_text(RANDOM.replace("SEED", ""))
+    lines = run_preloaded(
+        project_with_packages, "train.py", nproc=3, modules=IMPORTED
+    ).stdout.splitlines()
     assert len(lines) == len(set(lines)) == 3 * 7, lines
 
 
-def test_random_numbers_of_a_seed_are_those_of_plain_python(project):
+def test_random_numbers_of_a_seed_are_those_of_plain_python(project_with_packages):
     skip_if_quick()
     seed = "random.seed(3); numpy.random.seed(3); torch.manual_seed(3)"
-    (project / "train.py").write_text(RANDOM.replace("SEED", seed))
-    ours = run(project, "train.py", nproc=2, modules=IMPORTED).stdout.splitlines()
-    alone = call(sys.executable, "train.py", cwd=project, env={"OMP_NUM_THREADS": "1"})
+    (project_with_packages / "train.py").write_text(RANDOM.replace("SEED", seed))
+    ours = run_preloaded(
+        project_with_packages, "train.py", nproc=2, modules=IMPORTED
+    ).stdout.splitlines()
+    alone = call(
+        sys.executable, "train.py", cwd=project_with_packages, env={"OMP_NUM_THREADS": "1"}
+    )
     plain = alone.stdout.splitlines()
     assert len(plain) == 5 and sorted(ours) == sorted(2 * plain)
 
 
-def test_stopped_rank_decides_the_exit_code(project):
-    (project / "train.py").write_text("import os, sys; sys.exit(75 * (os.environ['RANK'] == '0'))")
-    assert run(project, "train.py").returncode == 75
+def test_stopped_rank_decides_the_exit_code(project_with_packages):
+    (project_with_packages / "train.py").write_text(
+        "import os, sys; sys.exit(75 * (os.environ['RANK'] == '0'))"
+    )
+    assert run_preloaded(project_with_packages, "train.py").returncode == 75

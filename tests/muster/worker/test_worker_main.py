@@ -33,7 +33,7 @@ print(json.dumps({
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def clashing_project(tmp_path) -> Path:
     """A folder with the names that this repository has, too."""
     root = tmp_path / "a project"
     for name in ("configs", "launch", "package"):
@@ -81,10 +81,12 @@ FORMS = (
         ),
     ],
 )
-def test_program_sees_what_plain_python_shows(project, words, where):
-    (project / "inspection").mkdir()
-    env = ENVIRONMENTS[where] | {"MUSTER_INSPECTION": str(project / "inspection")}
-    with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
+def test_program_sees_what_plain_python_shows(clashing_project, words, where):
+    (clashing_project / "inspection").mkdir()
+    env = ENVIRONMENTS[where] | {"MUSTER_INSPECTION": str(clashing_project / "inspection")}
+    with_us, plain = (
+        run(clashing_project, *words, through=through, **env) for through in (True, False)
+    )
     assert with_us.returncode == 0, with_us.stderr
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)
 
@@ -92,25 +94,27 @@ def test_program_sees_what_plain_python_shows(project, words, where):
 CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
-def test_a_worker_keeps_to_the_cpus_that_its_agent_has_chosen(project):
-    (project / "cpus.py").write_text(CPUS)
+def test_a_worker_keeps_to_the_cpus_that_its_agent_has_chosen(clashing_project):
+    (clashing_project / "cpus.py").write_text(CPUS)
     *_, last = every = sorted(os.sched_getaffinity(0))
     for words in (["cpus.py"], ["--exec", sys.executable, "cpus.py"]):
         for local_rank, own in enumerate((every, [last])):
             cpus = f"{','.join(map(str, every))};{last}"
-            found = run(project, *words, MUSTER_CPUS=cpus, LOCAL_RANK=str(local_rank))
+            found = run(clashing_project, *words, MUSTER_CPUS=cpus, LOCAL_RANK=str(local_rank))
             assert found.stdout == f"{own}\n" and found.stderr == ""
-    elsewhere = run(project, "cpus.py", MUSTER_CPUS="1023")  # taken away meanwhile
+    elsewhere = run(clashing_project, "cpus.py", MUSTER_CPUS="1023")  # taken away meanwhile
     assert elsewhere.stdout == f"{every}\n"
     assert elsewhere.stderr == "note: not bound to CPUs 1023: Invalid argument\n"
 
 
-def test_worker_of_a_scheduler_has_its_own_task_number(project):
-    (project / "task.sh").write_text('echo "$SLURM_PROCID/$SLURM_LOCALID"')
+def test_worker_of_a_scheduler_has_its_own_task_number(clashing_project):
+    (clashing_project / "task.sh").write_text('echo "$SLURM_PROCID/$SLURM_LOCALID"')
     ranks = {"RANK": "3", "LOCAL_RANK": "1"}
     names = {"MUSTER_TASK_VARIABLES": "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS"}
     for inherited, own in (({"SLURM_PROCID": "1", **names}, "3/1\n"), ({}, "/\n")):
-        assert run(project, "--exec", "bash", "task.sh", **ranks, **inherited).stdout == own
+        assert (
+            run(clashing_project, "--exec", "bash", "task.sh", **ranks, **inherited).stdout == own
+        )
 
 
 # A few that this repository's own files, or torch's launcher, import.
@@ -118,34 +122,36 @@ HIDDEN = ("resource", "json", "signal", "traceback", "socket", "ctypes")
 
 
 @pytest.mark.parametrize("end", ["", "raise ValueError('its own end')"])
-def test_file_of_a_program_hides_the_standard_librarys(project, end):
+def test_file_of_a_program_hides_the_standard_librarys(clashing_project, end):
     for name in HIDDEN:
-        (project / f"{name}.py").write_text("mine = True")
+        (clashing_project / f"{name}.py").write_text("mine = True")
     names = ", ".join(HIDDEN)
     mine = " and ".join(f"{name}.mine" for name in HIDDEN)
-    (project / "train.py").write_text(f"import {names}\nprint({mine})\n{end}")
-    run_dir = project / "run"
-    with_us = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
-    plain = run(project, "train.py", through=False)
+    (clashing_project / "train.py").write_text(f"import {names}\nprint({mine})\n{end}")
+    run_dir = clashing_project / "run"
+    with_us = run(clashing_project, "train.py", MUSTER_RUN_DIR=str(run_dir))
+    plain = run(clashing_project, "train.py", through=False)
     assert with_us.returncode == plain.returncode == bool(end)
     assert (run_dir / "workers" / "rank_00000.out").read_text() == plain.stdout == "True\n"
     assert ended(run_dir)["message"] == ("ValueError: its own end" if end else "")
 
 
-def test_signals_that_a_starter_ignores_have_their_usual_effect(project):
+def test_signals_that_a_starter_ignores_have_their_usual_effect(clashing_project):
     shows = "import signal; print(*map(signal.getsignal, (signal.SIGUSR1, signal.SIGUSR2)))"
-    (project / "train.py").write_text(shows)
+    (clashing_project / "train.py").write_text(shows)
     words = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh", sys.executable, str(WORKER_MAIN)]
     for program in (["train.py"], ["--exec", sys.executable, "train.py"]):
-        done = call(*words, *program, cwd=project)
+        done = call(*words, *program, cwd=clashing_project)
         assert done.stdout == "0 0\n", done.stderr
 
 
-def test_muster_is_found_and_the_users_own_comes_first(project):
-    (project / "train.py").write_text("import muster; print(muster.__file__)")
-    assert run(project, "train.py").stdout.strip() == str(WORKER_MAIN.parents[1] / "__init__.py")
-    (project / "muster.py").touch()
-    assert run(project, "train.py").stdout.strip() == str(project / "muster.py")
+def test_muster_is_found_and_the_users_own_comes_first(clashing_project):
+    (clashing_project / "train.py").write_text("import muster; print(muster.__file__)")
+    assert run(clashing_project, "train.py").stdout.strip() == str(
+        WORKER_MAIN.parents[1] / "__init__.py"
+    )
+    (clashing_project / "muster.py").touch()
+    assert run(clashing_project, "train.py").stdout.strip() == str(clashing_project / "muster.py")
 
 
 SPAWN = """
@@ -162,8 +168,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("program", ["spawn_app", "spawn_app.pyz"])
-def test_a_folder_s_classes_are_found_in_spawned_processes(project, program):
-    folder = project / "spawn_app"
+def test_a_folder_s_classes_are_found_in_spawned_processes(clashing_project, program):
+    folder = clashing_project / "spawn_app"
     folder.mkdir()
     (folder / "work.py").write_text("def double(x): return 2 * x")
     (folder / "__main__.py").write_text(
@@ -172,25 +178,29 @@ def test_a_folder_s_classes_are_found_in_spawned_processes(project, program):
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
         "        print(pool.map(work.double, [1, 2]))\n"
     )
-    zipapp.create_archive(folder, project / "spawn_app.pyz")
-    done = run(project, program)
+    zipapp.create_archive(folder, clashing_project / "spawn_app.pyz")
+    done = run(clashing_project, program)
     assert done.stdout == "[2, 4]\n", done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_muster_is_found_in_processes_of_a_python_that_lacks_it(project, method):
-    (project / "train.py").write_text(SPAWN.replace("METHOD", method))
-    done = run(project, "-S", str(WORKER_MAIN), "train.py", through=False)
+def test_muster_is_found_in_processes_of_a_python_that_lacks_it(clashing_project, method):
+    (clashing_project / "train.py").write_text(SPAWN.replace("METHOD", method))
+    done = run(clashing_project, "-S", str(WORKER_MAIN), "train.py", through=False)
     assert done.stdout.strip() == f"0 {WORKER_MAIN.parents[1] / '__init__.py'}", done.stderr
 
 
-def test_another_command_takes_the_place_of_it(project):
-    done = run(project, "--exec", "sh", "-c", 'echo "$RANK $1"; exit 7', "sh", "a b", RANK="3")
+def test_another_command_takes_the_place_of_it(clashing_project):
+    done = run(
+        clashing_project, "--exec", "sh", "-c", 'echo "$RANK $1"; exit 7', "sh", "a b", RANK="3"
+    )
     assert (done.returncode, done.stdout) == (7, "3 a b\n")
-    killed = run(project, "--exec", "sh", "-c", "kill -40 $$", MUSTER_RUN_DIR=str(project))
+    killed = run(
+        clashing_project, "--exec", "sh", "-c", "kill -40 $$", MUSTER_RUN_DIR=str(clashing_project)
+    )
     assert killed.returncode == 168  # a real-time signal has no name
-    assert ended(project)["message"] == "sh was killed by signal 40"
-    missing = run(project, "--exec", "./nothing")
+    assert ended(clashing_project)["message"] == "sh was killed by signal 40"
+    missing = run(clashing_project, "--exec", "./nothing")
     assert missing.returncode == 127
     assert missing.stderr == "error: ./nothing: No such file or directory\n"
 
@@ -207,13 +217,13 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_a_program_that_says_so_stops_in_order(project):
-    (project / "train.py").write_text(STOPS)
-    run_dir, signs = project / "run", project / "signs"
+def test_a_program_that_says_so_stops_in_order(clashing_project):
+    (clashing_project / "train.py").write_text(STOPS)
+    run_dir, signs = clashing_project / "run", clashing_project / "signs"
     signs.mkdir()
     env = {"MUSTER_RUN_DIR": str(run_dir), "MUSTER_STOPPABLE": str(signs)}
     env |= {"MUSTER_CHECKPOINTS": "/c"}
-    assert run(project, "train.py", **env).returncode == 75
+    assert run(clashing_project, "train.py", **env).returncode == 75
     record = ended(run_dir)
     assert record["cause"] == "stopped" and "notice" in record["message"]
     stopped = json.loads((run_dir / "stopped.json").read_text())
@@ -229,10 +239,10 @@ raise StoppedCleanly(3, "SIGTERM", Path("/c"))
 """
 
 
-def test_program_that_stops_as_another_rank_was_asked_says_why(project):
-    (project / "train.py").write_text(STOPPED_BY_ANOTHER_RANK)
-    run_dir = project / "run"
-    assert run(project, "train.py", MUSTER_RUN_DIR=str(run_dir)).returncode == 75
+def test_program_that_stops_as_another_rank_was_asked_says_why(clashing_project):
+    (clashing_project / "train.py").write_text(STOPPED_BY_ANOTHER_RANK)
+    run_dir = clashing_project / "run"
+    assert run(clashing_project, "train.py", MUSTER_RUN_DIR=str(run_dir)).returncode == 75
     assert json.loads((run_dir / "stopped.json").read_text())["why"] == "SIGTERM"
 
 
@@ -250,22 +260,24 @@ LOSES = "raise RuntimeError('[pair.cc:553] Connection closed by peer [10.0.0.2]:
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_error_of_a_lost_peer_is_marked(project, is_led):
+def test_error_of_a_lost_peer_is_marked(clashing_project, is_led):
     """Also where the program has a hook of its own, as torch has."""
     hook = "import sys\nshow = sys.excepthook\n"
     hook += "sys.excepthook = lambda *all: (sys.stderr.write('mine\\n'), show(*all))\n"
-    (project / "train.py").write_text(hook + LOSES)
-    led = {"MUSTER_RUN_DIR": str(project)} if is_led else {}
-    done = run(project, "train.py", **led)
-    printed = (project / "workers" / "rank_00000.err").read_text() if is_led else done.stderr
+    (clashing_project / "train.py").write_text(hook + LOSES)
+    led = {"MUSTER_RUN_DIR": str(clashing_project)} if is_led else {}
+    done = run(clashing_project, "train.py", **led)
+    printed = (
+        (clashing_project / "workers" / "rank_00000.err").read_text() if is_led else done.stderr
+    )
     lines = printed.splitlines()
     assert done.returncode == 1 and len(lines) == 5
     assert lines[0].endswith("mine") and lines[-1].endswith("closed by peer [10.0.0.2]:99")
     assert {line.startswith("(a consequence) ") for line in lines} == {is_led}
 
 
-def test_another_error_is_shown_as_python_shows_it(project):
-    (project / "train.py").write_text("raise RuntimeError('bad sample')\n")
-    run(project, "train.py", MUSTER_RUN_DIR=str(project))
-    printed = (project / "workers" / "rank_00000.err").read_text()
+def test_another_error_is_shown_as_python_shows_it(clashing_project):
+    (clashing_project / "train.py").write_text("raise RuntimeError('bad sample')\n")
+    run(clashing_project, "train.py", MUSTER_RUN_DIR=str(clashing_project))
+    printed = (clashing_project / "workers" / "rank_00000.err").read_text()
     assert printed.startswith("Traceback") and printed.endswith("RuntimeError: bad sample\n")

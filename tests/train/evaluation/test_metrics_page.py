@@ -6,8 +6,8 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.commands import call
+from tests.fork_server import interpreter
 from tests.launch.submit import submit
-from tests.preload import interpreter
 from tests.train.workers import read_json, records
 
 pytestmark = pytest.mark.slow

@@ -1,25 +1,19 @@
-"""Reports as a browser shows them: on a phone and on a desk, light and dark, without a network."""
+"""A report as a browser shows it: on a phone and on a desk, dark and light, without a network."""
 
 import shutil
 from importlib.resources import files
-from itertools import product
-from pathlib import Path
 
 import pytest
 from selenium import webdriver
 
-from tests.train.report.folders import evaluation, make_run
 from tests.train.report.studies import full_study
 from train.report.data.subject import read_subject
 from train.report.pages import page, sections
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium", "chromedriver")]
-
-WIDTHS_PX, SCHEMES = (390, 1280), ("light", "dark")
 SMALLEST_TYPE_PX = 10.5
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chromium():
     """A headless Chromium that is started from the paths given: nothing is looked for online."""
     browser, service = shutil.which("chromium"), shutil.which("chromedriver")
@@ -27,43 +21,12 @@ def chromium():
     options.binary_location = browser
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
         options.add_argument(flag)
-    with webdriver.Chrome(options, webdriver.ChromeService(service)) as found:
-        found.set_script_timeout(600)
-        found.execute_cdp_cmd("Network.enable", {})
+    with webdriver.Chrome(options, webdriver.ChromeService(service)) as driver:
+        driver.set_script_timeout(600)
+        driver.execute_cdp_cmd("Network.enable", {})
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        found.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-        yield found
-
-
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory) -> dict[str, Path]:
-    """Of a study with much of everything, and of one run."""
-    folder = tmp_path_factory.mktemp("reports")
-    made = {
-        "study": full_study(folder / "study"),
-        "run": make_run(folder / "run", workers=4, more=[evaluation(20, accuracy=0.5)]),
-    }
-    for name, path in made.items():
-        subject = read_subject([path])
-        made[name] = folder / f"{name}.html"
-        made[name].write_text(page.html(subject, sections.build(subject)), encoding="utf-8")
-    return made
-
-
-VIEWS = list(product(("study", "run"), WIDTHS_PX, SCHEMES))
-
-
-@pytest.fixture(params=VIEWS, ids=lambda view: "-".join(map(str, view)), scope="module")
-def view(request, chromium, reports):
-    """The browser, with one report open at one width in one scheme, all of it unfolded."""
-    name, width, scheme = request.param
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    chromium.get(reports[name].as_uri())
-    chromium.execute_script("for (const one of document.querySelectorAll('details')) one.open = 1")
-    return chromium
+        driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        yield driver
 
 
 COLUMNS = """
@@ -72,10 +35,6 @@ return [...document.querySelectorAll("html, body, body :not(.wide, pre, svg, svg
   .filter((box) => box.clientWidth && box.scrollWidth > box.clientWidth + 1)
   .map((box) => `${box.tagName}, ${box.scrollWidth} px wide: ${box.innerText.slice(0, 60)}`);
 """
-
-
-def test_page_has_no_overflowing_text_or_sideways_scrolling(view):
-    assert view.execute_script(COLUMNS) == []
 
 
 FIGURES = """
@@ -103,14 +62,6 @@ for (const svg of document.querySelectorAll("figure svg")) {
 return [figures, labels, found];
 """
 
-
-def test_labels_of_figures_can_be_read(view, request):
-    figures, labels, found = view.execute_script(FIGURES, SMALLEST_TYPE_PX)
-    assert found == []
-    name = request.node.callspec.params["view"][0]
-    assert figures >= {"study": 7, "run": 1}[name] and labels > 5 * figures
-
-
 AXE = """
 const done = arguments[arguments.length - 1];
 axe.run(document, { resultTypes: ["violations"] }).then((found) =>
@@ -119,21 +70,28 @@ axe.run(document, { resultTypes: ["violations"] }).then((found) =>
 """
 
 
-# Contrast and structure do not depend on the width: each scheme at one of the two.
-DIAGONAL = [view for view in VIEWS if view[1:] in {(390, "dark"), (1280, "light")}]
-
-
-@pytest.mark.parametrize("view", DIAGONAL, indirect=True, ids=lambda v: "-".join(map(str, v)))
-def test_axe_finds_nothing_in_contrast_and_structure(view):
-    (script,) = files("axe_playwright_python").glob("axe*.js")
-    # Behind the shadows that say that a table scrolls, axe would not look at contrast.
-    style = "document.head.append(Object.assign(document.createElement('style'), {textContent:"
-    view.execute_script(style + " '.wide {background: none !important}'}))")
-    view.execute_script(script.read_text(encoding="utf-8"))
-    assert view.execute_async_script(AXE) == []
-
-
-def test_a_report_asks_for_nothing(view):
-    script = "return performance.getEntriesByType('resource').map((one) => one.name)"
-    assert view.execute_script(script) == []
-    assert view.get_log("browser") == []
+@pytest.mark.slow
+@pytest.mark.needs("chromium", "chromedriver")
+def test_report_can_be_read_on_a_phone_and_on_a_desk(chromium, tmp_path):
+    subject = read_subject([full_study(tmp_path / "study")])
+    report = tmp_path / "report.html"
+    report.write_text(page.html(subject, sections.build(subject)), encoding="utf-8")
+    (axe,) = files("axe_playwright_python").glob("axe*.js")
+    for width_px, scheme in ((390, "dark"), (1280, "light")):
+        metrics = {"width": width_px, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        chromium.get(report.as_uri())
+        chromium.execute_script("document.querySelectorAll('details').forEach((e) => e.open = 1)")
+        assert chromium.execute_script(COLUMNS) == []
+        figures, labels, unreadable = chromium.execute_script(FIGURES, SMALLEST_TYPE_PX)
+        assert unreadable == [] and figures >= 7 and labels > 5 * figures
+        script = "return performance.getEntriesByType('resource').map((one) => one.name)"
+        assert chromium.execute_script(script) == []  # it asks for nothing
+        assert chromium.get_log("browser") == []
+        # Behind the shadows that say that a table scrolls, axe would not look at contrast.
+        style = "document.head.append(Object.assign(document.createElement('style'), {textContent:"
+        chromium.execute_script(style + " '.wide {background: none !important}'}))")
+        chromium.execute_script(axe.read_text(encoding="utf-8"))
+        assert chromium.execute_async_script(AXE) == []

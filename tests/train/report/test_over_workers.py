@@ -1,6 +1,5 @@
 """What more workers do: BSC's table of devices, batch, accuracy, time, speed-up, and its charts."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from tests.train.report.folders import cell, evaluation, make_run, make_study, s
 from train.report.data import over_workers
 from train.report.data.frames import records
 from train.report.data.subject import Subject, read_subject
-from train.report.pages import page, sections, verdict
+from train.report.pages import sections, verdict
 
 MIB = 2**20
 # Devices, batch of each, seconds of a step: those of 128 have no run on one device.
@@ -102,9 +101,3 @@ def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
     (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
     (detail,) = warning.details
     assert "2 workers" in detail and "125%" in detail
-
-
-def test_print_has_no_type_below_seven_points():
-    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
-    sizes = [float(size) for size in re.findall(r"font-size: ([0-9.]+)pt", style)]
-    assert len(sizes) > 4 and min(sizes) >= 7

@@ -4,7 +4,6 @@ import csv
 import re
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 from hypothesis import strategies as st
@@ -13,18 +12,16 @@ from muster.checkout import CHECKOUT
 from muster.writing import write_json
 from tests.commands import call, refused
 from tests.damaged_records import damaged_record
+from tests.fork_server import skip_if_quick
 from tests.fuzzing import fuzzed
-from tests.preload import skip_if_quick
 from tests.train.report import folders
 from tests.train.report.folders import evaluation, make_run, make_study, step
 from tests.train.report.studies import MODES, course_study, full_study
 from tests.written import write
 from train.report import __main__ as command
-from train.report.data.frames import frame
+from train.report.data.frames import records
 from train.report.data.subject import read_subject
 from train.report.pages import drawing, page, plots, sections
-
-SVG = "{http://www.w3.org/2000/svg}svg"
 
 
 def report(*argv: object) -> subprocess.CompletedProcess[str]:
@@ -182,133 +179,40 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
     assert (tmp_path / "report" / "index.html").exists()
 
 
-def printed(subject, parts) -> list[list]:
-    """The boxes of each page on paper."""
+@pytest.mark.slow
+@pytest.mark.needs("Pango")
+def test_printed_course_report_has_its_numbers_inside_the_paper(tmp_path):
     import weasyprint  # where Pango is
 
-    made = page.html(subject, parts, ink=drawing.PRINT_INK)
-    pages = weasyprint.HTML(string=made).render().pages
-    return [list(one._page_box.descendants()) for one in pages]
-
-
-@pytest.fixture(scope="module")
-def on_paper(tmp_path_factory) -> dict[str, list[list]]:
-    """Pages of a study of much, with tables of some lengths, and of a course's."""
-    folder = tmp_path_factory.mktemp("printed")
-    subject = read_subject([full_study(folder / "study")])
+    subject = read_subject([course_study(tmp_path / "course")])
     parts = sections.build(subject)
-    for rows in (17, 52, 34, 45):
-        table = frame({"step": number, "value": number} for number in range(rows))
-        parts.append(sections.Section("more", table, f"{rows} rows"))
-    wide = {"run": "Training, batch 16 a worker", "time_per_step": "0.2129 ± 0.0034 s"}
-    wide |= {f"quantity_{number}": 22922.5 for number in range(12)}
-    parts.append(sections.Section("wide", frame([wide] * 4), "Many columns"))
-    full = {f"quantity_{number}": 10**9 for number in range(8)}
-    unbroken = full | {"parameter": "bert.encoder.layer.0.attention.self.query.weight"}
-    parts.append(sections.Section("unbroken", frame([unbroken] * 4), "Long words"))
-    course = read_subject([course_study(folder / "course")])
-    found = {"study": printed(subject, parts)}
-    return found | {"course": printed(course, sections.build(course))}
-
-
-PX_OF_MM = 96 / 25.4
-PX_OF_PT = 96 / 72
-RIGHT = (210 - 14) * PX_OF_MM  # of the text
-on_both = pytest.mark.parametrize("study", ["study", "course"])
-
-
-def is_cell(box) -> bool:
-    return type(box).__name__ == "TableCellBox"  # its lines have its tag, too
-
-
-def on(tags: tuple[str, ...], boxes: list) -> list:
-    return [box for box in boxes if box.element_tag in tags]
-
-
-@pytest.mark.slow
-@pytest.mark.needs("Pango")
-@on_both
-def test_printed_report_has_full_pages_and_no_stray_rows(on_paper, study):
-    pages = on_paper[study]
-    split = {}  # rows of each table's body, by the page that they are on
-    for boxes in pages:
-        for body in on(("tbody",), boxes):
-            rows = len(on(("tr",), list(body.descendants())))
-            split.setdefault(body.element, []).append(rows)
-    parted = [of_pages for of_pages in split.values() if len(of_pages) > 1]
-    assert parted and min(map(min, parted)) >= 3, parted
-    for boxes, following in pairwise(pages):
-        shown = on(("h2", "h3", "p", "tr", "pre", SVG), boxes)
-        assert shown[-1].element_tag not in ("h2", "h3")
-        if not any(map(is_appendix, following)):  # which begins on a page of its own
-            assert max(box.position_y + box.height for box in shown) > 0.45 * 297 * PX_OF_MM
-
-
-@pytest.mark.slow
-@pytest.mark.needs("Pango")
-@on_both
-def test_printed_cells_stay_inside_do_not_touch_and_can_be_read(on_paper, study):
-    for boxes in on_paper[study]:
-        for row in on(("tr",), boxes):
-            assert len(list(filter(is_cell, row.descendants()))) <= page.MOST_PRINTED
-        for box in filter(is_cell, boxes):
-            texts = [one for one in box.descendants() if hasattr(one, "text")]
-            ends = [one.position_x + one.width for one in texts]
-            gap = box.position_x + box.border_width() - max(ends, default=0)
-            assert gap > 3, "".join(one.text for one in texts)
-            assert box.position_x + box.width <= RIGHT + 1
-            assert all(one.style["font_size"] > 7.49 * PX_OF_PT for one in texts)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("Pango")
-@on_both
-def test_printed_figures_can_be_read(on_paper, study):
-    figures = [box for boxes in on_paper[study] for box in on((SVG,), boxes)]
-    scales = [box.width / (drawing.WIDTH_IN * 96) for box in figures]
-    assert len(scales) >= 6 and min(scales) * drawing.LEGEND_PT >= 7
-    assert max(box.position_x + box.width for box in figures) <= RIGHT + 1
-
-
-@pytest.mark.slow
-@pytest.mark.needs("Pango")
-def test_course_report_has_at_most_eight_pages_before_appendix(on_paper):
-    pages = on_paper["course"]
-    (at,) = [n for n, boxes in enumerate(pages) if any(map(is_appendix, boxes))]
-    assert at <= 8
-
-
-@pytest.mark.parametrize(
-    ("columns", "rows", "figures", "in_appendix", "wanted"),
-    [
-        (5, 12, 1, False, "slim beside"), (6, 12, 1, False, "led beside"),
-        (8, 12, 1, False, "led"), (9, 40, 1, True, "led"),
-        (9, 12, 2, False, ""), (5, 12, 0, False, "half"), (6, 12, 0, False, ""),
-    ],
-)  # fmt: skip
-def test_a_table_is_beside_its_figure_where_both_have_room(
-    columns, rows, figures, in_appendix, wanted
-):
-    table = frame({f"c{number}": row for number in range(columns)} for row in range(rows))
-    drawn = {str(number): "" for number in range(figures)}
-    part = sections.Section("x", table, "X", figures=drawn, in_appendix=in_appendix)
-    assert page.layout(part) == wanted
-
-
-@pytest.mark.parametrize(("runs", "is_long"), [(12, False), (13, True)])
-def test_long_table_moves_to_appendix_and_figure_stays(tmp_path, runs, is_long):
-    many = (make_run(tmp_path / str(number), seed=number) for number in range(runs))
-    subject = read_subject(list(many))
-    (losses,) = (one for one in sections.build(subject) if one.name == "first_losses")
-    assert losses.in_appendix == is_long and losses.figures
-    text = page.html(subject, [losses])
-    figure, link, table = map(text.find, ("<svg", "#first_losses-table", 'id="first_losses-table"'))
-    assert (link < figure < text.find('id="appendix"') < table) if is_long else link == table == -1
+    made = page.html(subject, parts, ink=drawing.PRINT_INK)
+    pages = [
+        list(one._page_box.descendants()) for one in weasyprint.HTML(string=made).render().pages
+    ]
+    appendix = [n for n, boxes in enumerate(pages) if any(map(is_appendix, boxes))]
+    assert len(appendix) == 1 and appendix[0] <= 8
+    texts = [box for boxes in pages for box in boxes if getattr(box, "text", "").strip()]
+    right = (210 - 14) * 96 / 25.4  # of the text, in pixels
+    assert [one.text for one in texts if one.position_x + one.width > right + 1] == []
+    printed = {word for one in texts for word in one.text.split()}
+    for column in page.shown(records(parts[0].rows)):
+        if column.is_number:
+            assert {word for cell in column.cells for word in cell.split()} <= printed, column.name
 
 
 def is_appendix(box) -> bool:
     element = box.element
     return element is not None and element.tag == "h2" and element.get("id") == "appendix"
+
+
+@pytest.mark.parametrize(("runs", "is_long"), [(12, False), (13, True)])
+def test_long_table_moves_to_appendix_and_figure_stays(tmp_path, runs, is_long):
+    many = (make_run(tmp_path / str(number), seed=number) for number in range(runs))
+    (losses,) = (
+        one for one in sections.build(read_subject(list(many))) if one.name == "first_losses"
+    )
+    assert losses.in_appendix == is_long and losses.figures
 
 
 def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():

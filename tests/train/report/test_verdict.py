@@ -16,7 +16,7 @@ from train.report.data.subject import read_subject
 from train.report.pages import drawing, head, page, provenance, sections, verdict
 
 
-def made(path, **step_s):
+def verdict_on(path, **step_s):
     """The verdict on runs of four workers, each with its seconds per step; `single` has one."""
     runs = {}
     for mode, seconds in step_s.items():
@@ -27,8 +27,8 @@ def made(path, **step_s):
 
 
 def test_each_run_has_a_row_with_what_is_known(tmp_path):
-    found = made(tmp_path, single=0.4, all_reduce=0.1, ddp=0.2)
-    rows = rows_of(found)
+    found = verdict_on(tmp_path, single=0.4, all_reduce=0.1, ddp=0.2)
+    rows = rows_by_run(found)
     assert rows["ddp, 4 workers"]["time_per_step"] == "200.0 ± 2.4 ms"
     assert rows["all_reduce, 4 workers"]["speedup"] == pytest.approx(4)
     assert rows["all_reduce, 4 workers"]["efficiency"] == pytest.approx(1)
@@ -38,8 +38,8 @@ def test_each_run_has_a_row_with_what_is_known(tmp_path):
     assert found.warnings == []
 
 
-def rows_of(found):
-    return {row["run"]: row for row in records(found.table)}
+def rows_by_run(verdict):
+    return {row["run"]: row for row in records(verdict.table)}
 
 
 SINGLE = {"sync": "single", "workers": 1}
@@ -52,7 +52,7 @@ def test_losses_are_called_equal_only_where_they_are(tmp_path):
         tmp_path, SINGLE, {}, {"sync": "all_reduce", "rows": far},
         {"sync": "gather_scatter", "rows": broken}, {"sync": "accelerate", "lr": 9.0},
     )  # fmt: skip
-    found = rows_of(verdict.build(subject))
+    found = rows_by_run(verdict.build(subject))
     assert {name.partition(",")[0]: row["losses"] for name, row in found.items()} == {
         "single": "reference", "ddp": "equal", "all_reduce": "within 1",
         "gather_scatter": "not a number", "accelerate": None,  # another lr: not compared
@@ -64,7 +64,7 @@ def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
     far = [step(n, loss=1.0 / n + 0.5) for n in range(1, 21)]
     other = {"sync": "all_reduce", "seed": 2}
     subject = subject_of(tmp_path, SINGLE, {}, other, {"rows": far, "seed": 2})
-    two = rows_of(verdict.build(subject))["ddp, 2 workers"]
+    two = rows_by_run(verdict.build(subject))["ddp, 2 workers"]
     assert two["last_batch_loss"] == pytest.approx(1 / 20 + 0.25)
     assert two["losses"] == "within 0.5 of all_reduce"
 
@@ -72,7 +72,7 @@ def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
 def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
     long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
     found = verdict.build(subject_of(tmp_path / "a", a=long, b=short))
-    assert {row["steps"] for row in rows_of(found).values()} == {40, 10}
+    assert {row["steps"] for row in rows_by_run(found).values()} == {40, 10}
     assert ["10 to 40" in one.sentence for one in found.warnings] == [True]
     same = verdict.build(subject_of(tmp_path / "b", a=long, b=long))
     assert same.warnings == [] and set(same.table["steps"]) == {40}
@@ -80,7 +80,7 @@ def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
 
 def test_a_run_that_failed_has_a_row_that_says_so(tmp_path):
     failed = {"rows": {}, "end": {"code": 1, "message": "no memory"}}
-    row = rows_of(verdict.build(subject_of(tmp_path, a=SINGLE, b=failed)))["ddp, 2 workers"]
+    row = rows_by_run(verdict.build(subject_of(tmp_path, a=SINGLE, b=failed)))["ddp, 2 workers"]
     assert row["state"] == "failed (1)" and row["time_per_step"] is None
     whole = subject_of(tmp_path / "whole", a={}, b={"sync": "all_reduce"})
     assert "state" not in verdict.build(whole).table
@@ -103,7 +103,7 @@ def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
           for n in (1, 2)),
     )  # fmt: skip
     found = verdict.build(subject)
-    rows = rows_of(found)
+    rows = rows_by_run(found)
     assert rows["ddp, 2 workers"]["time_per_step"] == "100 ms"
     two = rows["accelerate, 2 workers"]
     assert (two["time_per_step"], two["time_per_evaluation"]) == (None, "0.5 s")
@@ -134,7 +134,7 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
 
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
-    (warning,) = made(tmp_path, single=0.9, ddp=0.1, all_reduce=0.25).warnings
+    (warning,) = verdict_on(tmp_path, single=0.9, ddp=0.1, all_reduce=0.25).warnings
     (detail,) = warning.details
     assert detail.startswith("single, 1 worker: ddp, 4 workers ") and "225%" in detail
 
@@ -314,7 +314,7 @@ def test_a_run_without_times_has_a_first_line_without_them(tmp_path):
 
 
 def test_the_answer_is_in_the_first_columns(tmp_path):
-    table = made(tmp_path, single=0.4, ddp=0.2).table
+    table = verdict_on(tmp_path, single=0.4, ddp=0.2).table
     assert list(table)[:4] == ["run", "time_per_step", "speedup", "losses"]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import Mlp
-from tests.train.matrix_worker import SPLITS, Case, result, train
+from tests.train.matrix_worker import EVEN, IDLE, UNEVEN, Case, result, train
 from tests.train.on_ranks import flat
 from tests.train.retained import assert_same_bits, params_of
 from train.sync.ranks import Ranks
@@ -22,15 +22,15 @@ SAMPLES, STEPS = 58, 20  # the last batch of an epoch is cut: 10 samples
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
-def cases(ranks: int) -> list[Case]:
-    """The cases at one number of ranks; where a task has its name, they have that of BatchNorm."""
+def cases() -> list[Case]:
+    """The cases of three ranks; where a task has its name, they have that of BatchNorm."""
     matrix = [Case("local", "fp64", "all_reduce", 25.0, "even", 1, 0.0)]
     for index, mode in enumerate(MODES):
         # DDP's buckets are sent as soon as they are there
-        size, splits = 0.0 if mode == "ddp" else 25.0, SPLITS[ranks]
+        size, splits = 0.0 if mode == "ddp" else 25.0, (EVEN, UNEVEN, IDLE)
         matrix += [Case("synced", "fp64", mode, size, split, 1, 0.0) for split in splits]
         matrix.append(replace(matrix[index % 3 - 3], precision="fp32"))
-        if (index + ranks) % 2:
+        if index % 2 == 0:
             matrix.append(replace(matrix[-1], precision="fp64", accumulation=2))
     return matrix
 
@@ -105,7 +105,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
 
 
 def work(ranks: Ranks) -> dict[str, dict[str, Tensor]]:
-    every = cases(ranks.world_size)
+    every = cases()
     outcomes = {case.name: outcome(case, ranks) for case in every}
     if ranks.rank == 0:
         outcomes |= {

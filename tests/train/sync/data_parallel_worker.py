@@ -12,7 +12,6 @@ import itertools
 import json
 import re
 import sys
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -27,7 +26,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
-from tests.launch.walked.sitecustomize import tracer
 from tests.train.sync import data_parallel_compression
 from tests.train.sync.user_loops import LOOPS, Words, inputs, net, trained
 from train.program.recorder import sent_by
@@ -152,22 +150,6 @@ def records_have_what_was_sent() -> None:
                 assert min(taken["forward"], taken["backward"], taken["sync_in_passes"]) > 0
 
 
-def a_backward_pass_enters_at_most_four_files_of_ours() -> None:
-    """The hook, the mode, and who takes part: what a user has to trust beside DDP."""
-    for mode in MODES:
-        entered = set[str]()
-        note = tracer(entered.add)
-        threading.setprofile(note)  # of the threads that begin with the first pass
-        for model in (muster.sync(net(), mode), muster.sync(Words(), mode)):
-            for step in range(3):  # the first makes groups, after it DDP makes other buckets
-                loss = model(inputs(step)).square().mean()
-                sys.setprofile(note)
-                loss.backward()
-                sys.setprofile(None)
-        assert len(entered) <= 4 and bool(entered) == (mode != "ddp"), (mode, entered)
-    threading.setprofile(None)  # type: ignore[arg-type]
-
-
 def refusals() -> None:
     for given, text in (
         ({"mode": "fast"}, "mode is 'fast'; known: all_reduce, ddp, gather_scatter, single"),
@@ -233,7 +215,6 @@ def main() -> None:
     only_rows_in_use_travel()
     data_parallel_compression.check([muster.sync, *([by_accelerate] if HAS_ACCELERATE else [])])
     records_have_what_was_sent()
-    a_backward_pass_enters_at_most_four_files_of_ours()
     refusals()
     if HAS_ACCELERATE:
         refusals_of_frameworks()

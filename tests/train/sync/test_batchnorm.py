@@ -23,7 +23,7 @@ LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of 
 def test_a_network_with_batchnorm_equals_one_process(tmp_path):
     outcomes = results_of(worker.work, 3, tmp_path)[0]
     wrong = []
-    for case in worker.cases(3):
+    for case in worker.cases():
         want, got = outcomes[worker.reference(case).name], outcomes[case.name]
         gap = max((want[name] - got[name]).abs().max().item() for name in want)
         if case.task == "local":  # each rank its own statistics: another training

@@ -7,7 +7,7 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from tests.commands import call
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 
 pytestmark = pytest.mark.slow  # four minutes
 

@@ -83,7 +83,7 @@ def test_generated_images_are_as_many_as_cifars(tmp_path, monkeypatch):
         task.build_datasets()
 
 
-def refusal(folder):
+def refusal_of_files(folder):
     with pytest.raises(UsageError) as error:
         cs744.build(recipe(f"--data-dir={folder}")).prepare()
     return str(error.value)
@@ -109,7 +109,7 @@ class Evil:
 @pytest.mark.parametrize("data", [pickle.dumps(Evil()), b"", pickle.dumps({"labels": [1]})])
 def test_other_file_than_the_published_one_is_refused_and_not_unpickled(home, data, capsys):
     (home / "data_batch_2").write_bytes(data)
-    text = refusal(home)
+    text = refusal_of_files(home)
     stand_in = f"{home}/data_batch_2 is " + ("not CIFAR-10's own file" if data else "empty")
     assert text.startswith(stand_in) and "download" in text
     assert "gotcha" not in capsys.readouterr().out
@@ -117,5 +117,5 @@ def test_other_file_than_the_published_one_is_refused_and_not_unpickled(home, da
 
 def test_missing_cifar_batches_are_named(home, tmp_path):
     (home / "data_batch_3").unlink()
-    assert "has no data_batch_3; CIFAR-10 is read from the python version" in refusal(home)
-    assert all(name in refusal(tmp_path.parent) for name in CIFAR_BATCHES)
+    assert "has no data_batch_3; CIFAR-10 is read from the python version" in refusal_of_files(home)
+    assert all(name in refusal_of_files(tmp_path.parent) for name in CIFAR_BATCHES)

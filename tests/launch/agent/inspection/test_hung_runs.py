@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from tests.commands import call, cause_in
+from tests.fork_server import interpreter
 from tests.launch.submit import SUBMIT, start
-from tests.preload import interpreter
 
 PROGRAM = """
 import os, pathlib, sys, time

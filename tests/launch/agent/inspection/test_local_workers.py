@@ -91,7 +91,7 @@ globals()[sys.argv[1]]()
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start_worker(tmp_path, monkeypatch):
     """Starts a worker of rank 0 that does what it is told."""
     monkeypatch.setattr(local_workers, "WORKER_DUMPS_STACK_S", 60.0)
     (tmp_path / "inspection").mkdir()
@@ -100,24 +100,24 @@ def start(tmp_path, monkeypatch):
     main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     with ExitStack() as stack:
 
-        def start(how):
+        def start_worker(how):
             process = begin(sys.executable, main, tmp_path / "program.py", how, env=env)
             stack.enter_context(process)
             stack.callback(end_tree, process.pid)
             assert process.stdout.readline() == "begun\n"
             return process
 
-        yield start
+        yield start_worker
 
 
 @pytest.fixture
-def start_command(start, tmp_path):
+def start_command(start_worker, tmp_path):
     """Starts a worker whose program is a command that does what it is told, in a shell."""
     env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
     main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     with ExitStack() as stack:
 
-        def start(how):
+        def start_worker(how):
             line = f"{sys.executable} {tmp_path}/program.py {how}; true"
             process = begin(sys.executable, main, "--exec", "sh", "-c", line, env=env)
             stack.enter_context(process)
@@ -125,7 +125,7 @@ def start_command(start, tmp_path):
             assert process.stdout.readline() == "begun\n"
             return process
 
-        yield start
+        yield start_worker
 
 
 def end_tree(pid: int) -> None:
@@ -150,9 +150,9 @@ def seconds_in(report, function):
 
 
 @pytest.mark.slow
-def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
+def test_a_worker_says_where_it_is_and_since_when(start_worker, tmp_path):
     began = time.monotonic()
-    process = start("load_data")
+    process = start_worker("load_data")
     wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
     report = ask(tmp_path)
     assert report.answers and report.pid == process.pid
@@ -163,13 +163,13 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     assert report.process.words == "sleeps"
 
 
-def test_stopped_worker_is_seen_to_be_stopped(start, tmp_path):
-    os.kill(start("load_data").pid, signal.SIGSTOP)
+def test_stopped_worker_is_seen_to_be_stopped(start_worker, tmp_path):
+    os.kill(start_worker("load_data").pid, signal.SIGSTOP)
     words = "is stopped by a signal (SIGSTOP)"
     wait_until(lambda: ask(tmp_path, patience_s=0.1).process.words == words)
 
 
-def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
+def test_no_process_that_is_not_below_this_one_is_signalled(start_worker, tmp_path):
     stranger = subprocess.Popen(["setsid", "--fork", "sleep", "3"])
     stranger.wait()
     record = tmp_path / "inspection" / "rank_00000.json"
@@ -179,8 +179,8 @@ def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
         assert not report.answers and report.process.words == "has ended"
 
 
-def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start, tmp_path):
-    process = start("loses_peer")
+def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start_worker, tmp_path):
+    process = start_worker("loses_peer")
     process.communicate(timeout=600)
     report = ask(tmp_path)
     assert not report.answers and report.process.words == "has ended"
@@ -189,8 +189,8 @@ def test_worker_that_ended_because_of_another_rank_leaves_its_collectives(start,
     assert functions(report) == ["<module>", "loses_peer"]
 
 
-def test_worker_whose_interpreter_still_ends_has_left_its_collectives(start, tmp_path):
-    process = start("loses_peer_and_ends_slowly")
+def test_worker_whose_interpreter_still_ends_has_left_its_collectives(start_worker, tmp_path):
+    process = start_worker("loses_peer_and_ends_slowly")
     assert process.stdout.readline() == "ends\n"
     report = ask(tmp_path, patience_s=0.1)  # nobody will ever answer
     assert not report.answers and report.pid == process.pid
@@ -230,14 +230,16 @@ def test_retries_in_init_process_group_are_no_progress(init_call, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["load_data", "spin"])
-def test_process_without_progress_stands_still(start, tmp_path, how):
-    assert stands_still(start(how), tmp_path, moves=False)
+def test_process_without_progress_stands_still(start_worker, tmp_path, how):
+    assert stands_still(start_worker(how), tmp_path, moves=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone", "evaluates"])
-def test_process_that_writes_or_computes_also_in_children_makes_progress(start, tmp_path, how):
-    assert not stands_still(start(how), tmp_path, moves=True)
+def test_process_that_writes_or_computes_also_in_children_makes_progress(
+    start_worker, tmp_path, how
+):
+    assert not stands_still(start_worker(how), tmp_path, moves=True)
 
 
 @pytest.mark.slow
@@ -249,8 +251,8 @@ def test_a_command_is_not_taken_for_what_its_program_has_started(
 
 
 @pytest.mark.slow
-def test_others_that_compute_are_named(start, tmp_path):
-    process = start("prepares")
+def test_others_that_compute_are_named(start_worker, tmp_path):
+    process = start_worker("prepares")
     wait_until(lambda: len(tree_of(process.pid)) == 3)
     first, second = tree_of(process.pid)[1:]
     words = f"and sleeps; its child processes {first}, {second}: each computes"
@@ -262,8 +264,8 @@ def condition_of(tmp_path):
 
 
 @pytest.mark.slow
-def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start, tmp_path):
-    process = start("loads")
+def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start_worker, tmp_path):
+    process = start_worker("loads")
     forked, stopped = map(int, process.stdout.readline().split())
     wait_until(lambda: condition_of(tmp_path).endswith("and sleeps"))
     children = ask(tmp_path).process.children
@@ -294,11 +296,13 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_path, monkeypatch):
+def test_samples_during_and_after_stacks_request_show_no_progress(
+    start_worker, tmp_path, monkeypatch
+):
     monkeypatch.setattr("launch.agent.inspection.node_inspection.WORKER_EXAMINES_ITSELF_S", 60.0)
     channel = Channel(*os.pipe())
     node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), channel, 0.0)
-    start("load_data")
+    start_worker("load_data")
     node._sample()
     began_s = running_s()
     ask_workers = local_workers.ask
@@ -320,9 +324,9 @@ def test_samples_during_and_after_stacks_request_show_no_progress(start, tmp_pat
 
 
 @pytest.mark.slow
-def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, monkeypatch):
+def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start_worker, tmp_path, monkeypatch):
     """As on macOS, where there is no /proc."""
-    process = start("load_data")
+    process = start_worker("load_data")
     monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
     wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
     report = ask(tmp_path)

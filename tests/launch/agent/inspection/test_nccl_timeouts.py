@@ -6,8 +6,8 @@ A double stands for NCCL: its recorder, and the words with which it aborts a pro
 import pytest
 
 from tests.commands import cause_in
+from tests.fork_server import interpreter
 from tests.launch.submit import submit
-from tests.preload import interpreter
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.commands import begin, call, finish
 from tests.environments import paced_python
+from tests.fork_server import interpreter
 from tests.launch.submit import SUBMIT, wait_until
-from tests.preload import interpreter
 
 pytestmark = pytest.mark.slow
 

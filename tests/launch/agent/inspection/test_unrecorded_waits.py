@@ -12,7 +12,7 @@ from launch.nodes.messages import Frame, Group, InitCall
 from launch.nodes.this_machine import free_port
 from muster.checkout import CHECKOUT
 from tests.commands import begin
-from tests.preload import interpreter, skip_if_quick
+from tests.fork_server import interpreter, skip_if_quick
 
 PROGRAM = """
 import os, sys

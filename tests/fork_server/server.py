@@ -1,6 +1,6 @@
-"""An interpreter that has imported the libraries, and forks for everyone who asks.
+"""A Python that has imported the libraries, and forks for every client that asks.
 
-`python -m tests.preload.server SOCKET`, until its standard input ends. A child has the asker's
+`python -m tests.fork_server.server SOCKET`, until its standard input ends. A child has the asker's
 descriptors, folder, environment, cores and namespaces, and nothing of ours is imported.
 """
 
@@ -60,7 +60,7 @@ class Job:
         self.pid, self.client = pid, client
         self.ended = os.pidfd_open(pid)
         asker = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
-        # for `tests.preload.children`
+        # for `tests.fork_server.children`
         self.record = Path(f"{sys.argv[1]}.{int.from_bytes(asker, sys.byteorder)}")
         self.record.write_text(str(pid))
 

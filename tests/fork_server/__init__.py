@@ -1,4 +1,4 @@
-"""A Python that starts in no time: `interpreter()` is forked from one that has the libraries.
+"""A fork server: `interpreter()` is a Python forked from one that has imported the libraries.
 
 torch and transformers take two to four seconds of a core to import, and a run of four nodes does
 so eight times. What is started by `interpreter()` is what it would be otherwise, real torchrun and
@@ -25,12 +25,12 @@ START_S = 120
 # Set for tests that `make test-quick` leaves out as soon as they start a worker.
 QUICK = "MUSTER_TEST_QUICK"
 # The folder of one that all processes share which test at the same time.
-SHARED = "TESTS_PRELOAD"
+SHARED = "TESTS_FORK_SERVER"
 OWN_BOX = Path("/run/own-box")  # made by tests/cluster/boxed.sh
 
 
 def interpreter(*, for_workers: bool = True) -> str:
-    """The path of a program that stands where Python does; its libraries are loaded once."""
+    """The path of the client, which has the server fork in place of a new Python."""
     if for_workers:
         skip_if_quick()
     return _started()
@@ -43,7 +43,7 @@ def skip_if_quick() -> None:
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:
-    """Its children, their children and so on; those of a stand-in are those of its child."""
+    """Its children, their children and so on; a client has those of what is forked for it."""
     found = []
     for child in children(process):
         found += [child, *below(child)]
@@ -51,7 +51,7 @@ def below(process: psutil.Process) -> list[psutil.Process]:
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
-    """What a process has started; what a stand-in has started is started by its child."""
+    """What a process has started; a client has started what the process forked for it has."""
     with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has just ended
         for record in _folder().glob(f"socket.{process.pid}"):
             process = psutil.Process(int(record.read_text()))
@@ -59,8 +59,8 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def stand_ins() -> set[int]:
-    """The warm interpreter, and what it has forked; who has asked for that is another process."""
+def processes() -> set[int]:
+    """The server and what it has forked; the clients that asked for that are other processes."""
     found = set()
     for record in _folder().glob("socket.*"):
         with suppress(FileNotFoundError, ValueError):  # it has just ended, or just begun
@@ -79,7 +79,7 @@ def _folder() -> Path:
     shared = os.environ.get(SHARED, "")
     if shared and not OWN_BOX.exists():  # from where that one's processes cannot be seen
         return Path(shared)
-    folder = tempfile.mkdtemp(prefix="muster-preload-")
+    folder = tempfile.mkdtemp(prefix="muster-fork-server-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
@@ -108,7 +108,7 @@ def _begin() -> None:
     client.chmod(0o755)
     log = (folder / "log").open("wb")
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.preload.server", str(address)],
+        [sys.executable, "-m", "tests.fork_server.server", str(address)],
         cwd=REPOSITORY,
         # as a worker sets it before it imports torch, which reads it then
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},

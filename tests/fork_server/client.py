@@ -1,8 +1,8 @@
-"""What stands where Python does: has the warm interpreter fork, and is its child to all others.
+"""Stands where Python does: has the server fork, and passes for the forked process.
 
 Written into a folder of the session's with two names filled in, SOCKET and PYTHON. It passes on
-signals and the exit code; whatever kills it kills the child. What a warm interpreter cannot do as
-a new one does (`-c`, `-I`, a sitecustomize) is done by a new one.
+signals and the exit code; whatever kills it kills the child. What a forked Python cannot do as a
+new one does (`-c`, `-I`, a sitecustomize) is done by a new one.
 """
 
 # Nothing is imported that costs time: pathlib takes as long as all the rest.
