@@ -48,6 +48,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     code, _, err = submit(*words, cwd=project)
     assert code == 1
     assert cause_in(err) == "ValueError: sample 17 is empty"
+    assert err.count("Traceback") == 1  # not those of its neighbours
     run_id = only_run(project / "logs").name
     assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
 
