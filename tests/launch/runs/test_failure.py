@@ -10,7 +10,7 @@ import time
 import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -88,17 +88,21 @@ def signalled(index: int, at: float) -> End:
 # -- the table: what runs have left ---------------------------------------------------------------
 
 
-class Run(NamedTuple):
-    records: tuple[Files, ...]
-    ranks: int
-    begun: int  # how many ranks have files of their output
-    leader: End | None  # the cause that the leader of the run gives, or the scheduler
+def failure_in(
+    folder: Path, *records: Files, ranks: int = 2, begun: int = 9, leader: End | None = None
+) -> Failure | None:
+    """Why a run with these records failed.
+
+    `begun`: how many of its ranks have files of their output, at most. `leader`: the cause that the
+    leader of the run gives, or the scheduler.
+    """
+    ended(folder, *records, ranks=min(begun, ranks))
+    return explain(folder, ranks, 1, leader)
 
 
-def run(
-    *records: Files, ranks: int = 2, begun: int | None = None, leader: End | None = None
-) -> Run:
-    return Run(records, ranks, ranks if begun is None else begun, leader)
+def run(*records: Files, **how: Any) -> tuple[tuple[Files, ...], dict[str, Any]]:
+    """What `failure_in` takes."""
+    return records, how
 
 
 DOWN = "lost another worker"
@@ -161,8 +165,7 @@ RUNS = {
         worker(0, "lost_peer", DOWN),
         worker(1, "crash", "boom", "Traceback: late\n", time_unix_s=3.0),
         worker(2, "signal", "stopped by SIGTERM", time_unix_s=0.5),
-        worker(3, "crash", "bang", "Traceback: early\n", time_unix_s=2.0),
-        ranks=4,
+        worker(3, "crash", "bang", "Traceback: early\n", time_unix_s=2.0), ranks=4,
     ),
     "the earliest by one clock: node1's is ten seconds ahead": run(
         worker(0, "crash", "echo", "Traceback: second\n", time_unix_s=100.0),
@@ -176,18 +179,15 @@ RUNS = {
     ),
     "ranks without a record, and not one that lost a peer": run(
         worker(1, "lost_peer", DOWN, "Traceback ..."),
-        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0),
-        ranks=4,
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
     ),
     "ranks without a record, and not one to which gloo said so": run(
         worker(1, "crash", GLOO, "Traceback ..."),
-        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0),
-        ranks=4,
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
     ),
     "ranks without a record, and not one to which `muster.init` said so": run(
         worker(1, "crash", f"{PeerFailed.__name__}: lost rank 2 on node2", "Traceback ..."),
-        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0),
-        ranks=4,
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
     ),
     "a host that is several nodes": run(
         worker(0, "exit", "exit code 7", host="vm", code=7, time_unix_s=2.0),
@@ -197,8 +197,7 @@ RUNS = {
     ),
     # what a program did
     "a refusal has its own lines and code": run(
-        worker(0, "refused", "train.tsv:7: bad\ndev.tsv: empty", code=2),
-        ranks=1,
+        worker(0, "refused", "train.tsv:7: bad\ndev.tsv: empty", code=2), ranks=1,
     ),
     "a KeyboardInterrupt without a signal is the program's": run(
         worker(0, "crash", GLOO, "Traceback: echo\n", time_unix_s=3.0),
@@ -218,25 +217,21 @@ RUNS = {
     ),
     "exit code 0 of a failure": run(worker(0, "exit", "exit code", code=0), ranks=1),
     "the end of an output": run(
-        EXITED,
-        began(1, err="cannot read data: /data/x missing\n\n", out="step 1\n"),
+        EXITED, began(1, err="cannot read data: /data/x missing\n\n", out="step 1\n"),
     ),
     "beside warnings, the reason may be on stdout": run(
         EXITED,
         began(1, err="UserWarning: old\n", out="\n".join([*map(str, range(9)), "cannot open"])),
     ),
     "what sys.exit() prints is printed once": run(
-        worker(1, "exit", "no data"),
-        began(1, err="a warning\nno data\n"),
+        worker(1, "exit", "no data"), began(1, err="a warning\nno data\n"),
     ),
     "what Muster prints is printed once": run(
-        worker(1, "exit", "no data"),
-        began(1, err="error: no data\n"),
+        worker(1, "exit", "no data"), began(1, err="error: no data\n"),
     ),
     "an abort when Python ended, after a program that had ended well": run(
         worker(0, "done", code=0),
-        began(0, err=f"terminate called without an active exception\n{DUMP[1:29]}"),
-        ranks=1,
+        began(0, err=f"terminate called without an active exception\n{DUMP[1:29]}"), ranks=1,
     ),
     "no such abort where another rank failed, even if only its exit code is known": run(
         worker(1, "done", code=0),
@@ -247,23 +242,18 @@ RUNS = {
     "a killed rank, with what it has printed": run(
         *(worker(rank, "lost_peer", DOWN) for rank in (0, 2, 3)),
         began(1, err="allocating 900 GB\n"),
-        saw(1, killed(1)),
-        ranks=4,
+        saw(1, killed(1)), ranks=4,
     ),
     "a killed rank that no agent saw, with what it has printed": run(
         *(worker(rank, "lost_peer", DOWN) for rank in (0, 2, 3)),
         began(1, err="allocating 900 GB\n"),
     ),
     "memory, which the kernel has counted": run(
-        worker(0, "lost_peer", DOWN),
-        saw(1, killed(1), oom_kills=1),
+        worker(0, "lost_peer", DOWN), saw(1, killed(1), oom_kills=1),
     ),
-    "a signal without a name, as some programs send each other": run(
-        saw(1, killed(1, 40)),
-    ),
+    "a signal without a name, as some programs send each other": run(saw(1, killed(1, 40))),
     "a signal to every node, as when a job is cancelled": run(
-        saw(0, signalled(0, 2.0)),
-        saw(1, signalled(1, 3.0)),
+        saw(0, signalled(0, 2.0)), saw(1, signalled(1, 3.0)),
     ),
     "a signal to every node, by an earlier version": run(
         agent(0, "signal", "node0 was sent SIGTERM", code=143),
@@ -273,33 +263,37 @@ RUNS = {
         saw(0),
         saw(1, signalled(1, 3.0)),
         saw(2, signalled(2, 4.0)),
-        worker(1, "crash", "ValueError: 7", "Traceback", time_unix_s=5.0),
-        ranks=3,
+        worker(1, "crash", "ValueError: 7", "Traceback", time_unix_s=5.0), ranks=3,
+    ),
+    "a signal to every node, after which a program raised": run(
+        saw(0, signalled(0, 2.0)), saw(1, signalled(1, 3.0)),
+        worker(0, "signal", "stopped by SIGTERM", code=143, time_unix_s=4.0),
+        worker(1, "crash", "ValueError: 7", "Traceback: 7\n", time_unix_s=5.0),
+    ),
+    "an orderly stop, on a signal": run(
+        *(worker(rank, "stopped", "stopped cleanly after step 3", code=75) for rank in (0, 1)),
+        saw(0, signalled(0, 0.5)), saw(1, signalled(1, 0.6)),
+    ),
+    "an orderly stop of ranks, after which a node was lost": run(
+        *(worker(rank, "stopped", "stopped cleanly after step 3", code=75) for rank in (0, 1)),
+        saw(0, End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2")),
     ),
     # nodes, starters and schedulers
     "a lost node, after which the scheduler sent signals": run(
-        agent(0, "signal", "node0 was sent SIGTERM", code=143),
-        node(0),
-        node(1),
+        agent(0, "signal", "node0 was sent SIGTERM", code=143), node(0), node(1),
     ),
     "a lost node that a leader saw, before a signal and a lost peer": run(
         saw(0, signalled(0, 2.0), End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2")),
         worker(0, "lost_peer", DOWN),
     ),
     "a starter that failed, and its rank was done": run(
-        worker(0, "done", code=0),
-        saw(0, EXIT),
-        ranks=1,
+        worker(0, "done", code=0), saw(0, EXIT), ranks=1,
     ),
     "a starter that failed after its rank had lost another": run(
-        worker(0, "lost_peer", CLOSED, "Traceback ...\n"),
-        saw(0, EXIT),
-        ranks=1,
+        worker(0, "lost_peer", CLOSED, "Traceback ...\n"), saw(0, EXIT), ranks=1,
     ),
-    "a scheduler's reason where no node has one": run(
-leader=FROM_JOB, begun=0),
-    "a scheduler's reason where no node has begun": run(
-leader=FROM_JOB, ranks=0),
+    "a scheduler's reason where no node has one": run(leader=FROM_JOB, begun=0),
+    "a scheduler's reason where no node has begun": run(leader=FROM_JOB, ranks=0),
     "a scheduler's reason where the leader died": run(
         *(worker(rank, "signal", "stopped by SIGTERM", code=143) for rank in (0, 1)),
         *(saw(index, End(Kind.JOB, f"node{index}", 4.0)) for index in (0, 1)),
@@ -312,17 +306,12 @@ leader=FROM_JOB, ranks=0),
     # before the start
     "a worker that exits before it has output: its agent's log has what it printed": run(
         log(0, "Python path configuration:\n  PYTHONHOME = '/old'\nFatal Python error: no codec\n"),
-        leader=End(Kind.PROGRAM, "node0", 1.0, 0, code=3),
-        begun=0,
+        leader=End(Kind.PROGRAM, "node0", 1.0, 0, code=3), begun=0,
     ),
     "workers that never started: what is not torchrun's in the log": run(
-        log(0, LOG_OF_AGENT),
-        begun=0,
+        log(0, LOG_OF_AGENT), begun=0,
     ),
-    "a log of torchrun alone is better than nothing": run(
-        log(0, LOG_OF_TORCHRUN),
-        begun=0,
-    ),
+    "a log of torchrun alone is better than nothing": run(log(0, LOG_OF_TORCHRUN), begun=0),
     # a full disk
     "a full disk, on which no record had space": run(
         agent(0, "peer", "node1 is gone: its agent was killed"),
@@ -341,10 +330,24 @@ leader=FROM_JOB, ranks=0),
     ),
     "an error with a reason, where a disk is full": run(
         worker(0, "crash", "ValueError: 7", "Traceback: 7\n", time_unix_s=4.0),
-        saw(0, End(Kind.FULL, "", 9.0, message="/logs: the disk is full")),
-        ranks=1,
+        saw(0, End(Kind.FULL, "", 9.0, message="/logs: the disk is full")), ranks=1,
+    ),
+    "an error of print() names no file: the disk that is full does": run(
+        worker(0, "crash", "OSError: [Errno 28] No space left on device", "Traceback: full\n"),
+        agent(0, full=DISK), ranks=1,
     ),
     # collectives
+    "a hang for which the run was ended": run(
+        worker(0, "signal", "stopped by SIGTERM", code=143),
+        inspection(
+            "hang", "rank 1 on node1 has not come", "rank 0 waits",
+            on_hang="stop", text="no progress for 600 s: rank 1 on node1 has not come",
+        ),
+    ),
+    "a hang of which the run was only warned is no cause": run(
+        saw(1, killed(1)),
+        inspection("hang", "rank 1 has not come", on_hang="warn", text="no progress for 600 s"),
+    ),
     "a timeout, which only an inspection saw": run(
         worker(0, "crash", GLOO),
         inspection(
@@ -366,6 +369,10 @@ leader=FROM_JOB, ranks=0),
             terminated={2: TERMINATED | {"state": "had been stopped, as by SIGSTOP"}},
         ),
         ranks=3,
+    ),
+    "ranks that hung, with the state of each": run(
+        worker(0, "lost_peer", LATE),
+        *(agent(rank, "peer", terminated={rank: TERMINATED}) for rank in (1, 2)), ranks=3,
     ),
     "a rank that was busy elsewhere: SIGTERM could end it, so that it has a record": run(
         worker(0, "lost_peer", LATE),
@@ -390,13 +397,10 @@ leader=FROM_JOB, ranks=0),
         agent(0, ranks=[0, 1], terminated={1: TERMINATED}),
     ),
     "a rank that NCCL aborted because a rank came late is no cause": run(
-        began(0, err=NCCL.format(COLLECTIVE)),
-        agent(0),
-        agent(1, terminated={1: TERMINATED}),
+        began(0, err=NCCL.format(COLLECTIVE)), agent(0), agent(1, terminated={1: TERMINATED}),
     ),
     "a rank that NCCL aborted because it lost another is no cause": run(
-        began(0, err=NCCL.format(REMOTE)),
-        saw(1, killed(1, at=20.0)),
+        began(0, err=NCCL.format(REMOTE)), saw(1, killed(1, at=20.0)),
     ),
     "a rank that was aborted for an error of its own": run(
         began(0, err=NCCL.format("CUDA error: an illegal memory access was encountered")),
@@ -405,14 +409,12 @@ leader=FROM_JOB, ranks=0),
     "ranks that left early, and where others wait": run(
         ON_ONE_NODE,
         worker(0, "crash", GLOO, LOST),
-        *(worker(rank, "done", code=0, time_unix_s=0.5) for rank in (1, 2)),
-        ranks=3,
+        *(worker(rank, "done", code=0, time_unix_s=0.5) for rank in (1, 2)), ranks=3,
     ),
     "a rank that left early, and where others wait": run(
         ON_ONE_NODE,
         *(worker(rank, "crash", GLOO, LOST) for rank in (0, 1)),
-        worker(2, "done", code=0, time_unix_s=0.5),
-        ranks=3,
+        worker(2, "done", code=0, time_unix_s=0.5), ranks=3,
     ),
     "a rank that left early, where no line is known": run(
         worker(0, "crash", GLOO, f"Traceback ...\n{GLOO}\n"),
@@ -422,8 +424,7 @@ leader=FROM_JOB, ranks=0),
         ON_ONE_NODE,
         worker(1, "crash", f"{PeerFailed.__name__}: lost rank 0 on vm, rank 2 on vm", CHAIN),
         worker(2, "crash", LEFT, CHAIN, time_unix_s=1.1),
-        worker(0, "crash", LEFT, "Traceback\nclosed\n\nPeerFailed: ...", time_unix_s=1.2),
-        ranks=3,
+        worker(0, "crash", LEFT, "Traceback\nclosed\n\nPeerFailed: ...", time_unix_s=1.2), ranks=3,
     ),
 }  # fmt: skip
 
@@ -447,9 +448,9 @@ def recorded() -> dict[str, str]:
 @pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize("title", RUNS)
 def test_records_have_one_cause_and_its_sentence(tmp_path, title, request):
-    run = RUNS[title]
-    folder = ended(tmp_path / "run", *run.records, ranks=run.begun)
-    failure = explain(folder, run.ranks, 1, run.leader)
+    records, how = RUNS[title]
+    folder = tmp_path / "run"
+    failure = failure_in(folder, *records, **how)
     assert failure is not None
     first, *lines = report(failure, folder).replace(str(folder), "RUN").splitlines()
     assert first == "run folder: RUN"
