@@ -113,6 +113,15 @@ def test_nothing_of_a_lost_agent_is_left_before_the_next_attempt(spec):
         job.close()
 
 
+def test_an_agent_that_dies_between_attempts_is_known_to_be_dead(spec):
+    job = Pretended("fails").launch(spec, FACTS)
+    job.wait()
+    for one in job._agents.values():
+        one.process.wait()
+    assert not job.lives(FACTS.nodes[0])
+    job.close()
+
+
 def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monkeypatch):
     monkeypatch.setattr(leader, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
