@@ -118,9 +118,7 @@ def _one_thread() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what starts workers")
-    parser.addoption(
-        "--update", action="store_true", help="record anew what tests/refusals compares"
-    )
+    parser.addoption("--update", action="store_true", help="record anew what golden files have")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -337,8 +337,7 @@ def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
 
 def _timed_out(facts: EndFacts) -> list[End]:
     """The ranks that waited for others in vain, the earliest first."""
-    ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
-    waited = [end for end in ends if end.waited_in_vain]
+    waited = [end for end in ends_on_disk(facts) if end.waited_in_vain]
     return sorted(waited, key=lambda end: end.time_unix_s)
 
 

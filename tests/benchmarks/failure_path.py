@@ -27,7 +27,6 @@ import psutil
 
 from muster.checkout import CHECKOUT
 from tests.benchmarks.walked import traced
-from tests.benchmarks.walked.sitecustomize import ANEW
 from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
 

@@ -101,11 +101,6 @@ class Fault:
     says: str  # a pattern
     code: int = 1
     after: Callable[[Run], object] = lambda run: None
-    ways: tuple[str, ...] = tuple(WAYS)
-    programs: tuple[str, ...] = tuple(PROGRAMS)
-
-
-BY_ITSELF = ("trainer", "plain script")
 
 
 def faulty_python(folder: Path) -> str:
@@ -113,13 +108,13 @@ def faulty_python(folder: Path) -> str:
     return str(paced_python(folder, FAULTY))
 
 
-def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:
+def by_itself(how: str, says: str, code: int) -> Fault:
     """What rank 2 does by itself: see programs/faulty/."""
 
     def hit(run: Run) -> None:
         (run.folder / "fault_2").write_text(how)
 
-    return Fault(hit, says, code, programs=programs)
+    return Fault(hit, says, code)
 
 
 GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
@@ -131,9 +126,6 @@ FAULTS = {
     ),
     "worker raises": by_itself("raise", r"(^|[ .])EmptySample: sample 17 is empty$", 1),
     "worker aborts": by_itself("abort", "rank 2 on node2 died: Aborted", 134),
-    "worker exits": by_itself(
-        "exit", r"^error: rank 2 on \S+: exit code 7$", 7, programs=("plain script",)
-    ),
     "worker killed": Fault(
         lambda run: run.worker(2).kill(),
         r"rank 2 (ended without a message|on \S+ was killed by SIGKILL)",
@@ -147,9 +139,8 @@ FAULTS = {
     "worker stopped": Fault(
         lambda run: run.worker(2).suspend(),
         r"rank 2 on node[23] has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
-        programs=("plain script",),
     ),
-    "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut", ways=("ssh",)),
+    "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut"),
     "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
     "agent of node 0 killed": Fault(
         lambda run: run.agent(0).kill(), "is gone: its agent was killed"
@@ -159,14 +150,12 @@ FAULTS = {
     "agent told to end": Fault(
         lambda run: run.agent(2).terminate(),
         r"node[23] was sent SIGTERM",
-        programs=("plain script",),
     ),
     # its workers agree with all others on the step after which they stop
     "agent told to stop": Fault(
         lambda run: run.agent(2).terminate(),
         "stopped cleanly",
         code=75,
-        programs=("trainer", "script"),
     ),
 }
 # Those whose seconds docs/monitoring.md has.

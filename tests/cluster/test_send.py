@@ -73,6 +73,8 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
             "deep",
             "large",
         ]
+        sent = on_node(apart, node, f"cd {place} && cat a.txt deep/b.txt large")
+        assert sent == f"firstlast{'x' * 100_000}"
     code, _, err = send(apart, project, f"{data}:~/set")
     assert code == 0 and f"data: {place}; it is complete already, nothing is sent" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
@@ -118,21 +120,20 @@ def test_nodes_of_a_job_copy_data_to_their_own_disks(cluster, project, data, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "host"), [("ssh", "$HOSTNAME"), ("slurm", "$SLURMD_NODENAME")])
 def test_refused_archive_is_unpacked_by_the_prologue_of_its_message(
-    cluster, project, data, tmp_path, way, host
+    cluster, project, data, tmp_path
 ):
     archive = shutil.make_archive(str(tmp_path / "set"), "gztar", data)
     own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual"]
-    sending = ["--send", f"{archive}:{tmp_path}/of/{host}"]
+    sending = ["--send", f"{archive}:{tmp_path}/of/$SLURMD_NODENAME"]
     program = ["--", "reads.py"]
-    argv = ways.WAYS[way](cluster, 2, *own, *sending, *program)
+    argv = ways.slurm(cluster, 2, *own, *sending, *program)
     code, out, err = ways.call(cluster, argv, cwd=project)
     assert code == 2 and "set.tar.gz is an archive, and only folders are sent" in out + err
     line = (out + err).partition("in FILE: ")[2].splitlines()[0]
     (tmp_path / "unpack.sh").write_text(line)
     own += ["--prologue", str(tmp_path / "unpack.sh")]
-    code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *own, *program), cwd=project)
+    code, out, err = ways.call(cluster, ways.slurm(cluster, 2, *own, *program), cwd=project)
     assert code == 0, out + err
     places = sorted((tmp_path / "of").iterdir())  # Slurm chooses the two nodes
     lines = [f"{unpacked} ['a.txt', 'deep/b.txt']" for unpacked in places]

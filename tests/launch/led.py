@@ -34,8 +34,8 @@ LEADER = f"{CHANGED}from tests.launch.led import lead\nlead(*sys.argv[1:])\n"
 
 
 def lead(seconds: str, folder: str) -> None:
-    """Lead the run until `folder/go` exists."""
-    waits = f"until [ -e '{folder}/go' ]; do sleep 0.1; done"
+    """Lead the run until `folder/go` exists; of one rank, until `go_RANK` does."""
+    waits = f"until [ -e '{folder}/go' ] || [ -e '{folder}/go_'$RANK ]; do sleep 0.1; done"
     program = Program(("--exec", "sh", "-c", waits), cwd=folder)
     limits = {"hang_after_s": HANG_S, "on_hang": "stop", "join_s": 300.0}
     spec = LaunchSpec("run", Path(folder), program, workers="manual", **limits)

@@ -72,12 +72,6 @@ def test_placed_data_are_held_by_run_then_found_by_clean(project, tmp_path):
     assert not place.exists() and node_data.data_left({}) == []
 
 
-def test_wrong_send_is_refused_before_a_run_folder_is_made(project, tmp_path):
-    code, _, err = submit(*words(project, "../nowhere"), cwd=project)
-    assert code == 2 and "error: --send ../nowhere: ../nowhere does not exist" in err
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 def test_our_trainer_reads_them_by_itself(tmp_path):
     """As with --data-dir; what it says of the folder shows that it was read."""

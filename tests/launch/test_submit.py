@@ -13,7 +13,7 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED
-from tests.commands import call, cause_in
+from tests.commands import call
 from tests.fork_server import interpreter
 from tests.launch.submit import (
     ENDLESS,
@@ -154,27 +154,6 @@ def test_a_run_folder_in_use_is_refused(tmp_path):
     code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "mine")
     assert code == 2 and "is not empty\ntip: use --overwrite or another --run-id" in err
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
-
-
-@pytest.mark.slow
-def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
-    """A crash on rank 1 alone: its own traceback, and not those of its neighbours."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "if os.environ.get('RANK') == '1':\n"
-        "    import train.batches.plan\n"
-        "    def broken(self, *_): raise ZeroDivisionError('rank 1 is ill')\n"
-        "    train.batches.plan.BatchPlan.epoch = broken\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CHECKOUT}")
-    flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
-    code, _, err = submit(*flags, "--workers", "manual")  # each of its processes is a new Python
-    assert code == 1
-    assert cause_in(err) == "ZeroDivisionError: rank 1 is ill"
-    assert "error: rank 1 on" in err and "failed first" in err
-    assert f"run folder: {tmp_path / 'ill'}" in err
-    assert err.count("Traceback") == 1
-    assert alive(tmp_path) == []
 
 
 def test_second_ctrl_c_waits_for_no_worker(tmp_path):

@@ -27,7 +27,6 @@ from tests.train.workers import read_json
 from tests.written import executable, write
 
 LOCAL = ["--launcher", "local", "--run-id", "run"]
-CH_RUN = pytest.mark.needs("ch-run")
 FAILS = "#!/bin/sh\nexit 1\n"  # an engine that starts nothing
 
 
@@ -135,21 +134,19 @@ def test_image_is_asked_for_what_workers_need(tmp_path, engine, starts, python, 
 
 
 @pytest.fixture
-def inside(request, tmp_path, monkeypatch) -> list[str]:
-    """The flags of a run inside; Debian has no apptainer: a stand-in takes its place."""
-    if request.param == "apptainer":
-        executable(tmp_path / "bin" / "apptainer", images.APPTAINER)
-        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+def inside(tmp_path) -> list[str]:
+    """The flags of a run inside."""
     return images.flags(images.image(tmp_path / "image"))
 
 
+@pytest.mark.needs("ch-run")
 @pytest.mark.parametrize(
-    ("inside", "end", "code", "why"),
-    [  # a killed worker records no exit code, so this is its process's
-        ("apptainer", "os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
-        pytest.param("ch-run", "os._exit(7)", 7, "exit code 7", marks=CH_RUN),
+    ("end", "code", "why"),
+    [
+        # a killed worker records no exit code, so this is its process's
+        ("os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
+        ("os._exit(7)", 7, "exit code 7"),
     ],
-    indirect=["inside"],
 )
 def test_program_has_folder_variables_and_end_as_outside(tmp_path, inside, end, code, why):
     shown = f'{images.INSIDE}, os.getcwd(), os.environ["TOKEN"], os.environ["WORLD_SIZE"]'
@@ -161,11 +158,8 @@ def test_program_has_folder_variables_and_end_as_outside(tmp_path, inside, end, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("inside", "workers"),
-    [("apptainer", "preload"), pytest.param("ch-run", "torchrun", marks=CH_RUN)],
-    indirect=["inside"],
-)
+@pytest.mark.needs("ch-run")
+@pytest.mark.parametrize("workers", ["preload", "torchrun"])
 def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, inside, workers):
     write(tmp_path, {"meets.py": images.MEETS})
     flags = [*LOCAL, "--workers", workers, "--nodes", "2", "--max-restarts", "1", *inside]
@@ -188,9 +182,9 @@ def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, ins
     wait_until(lambda: alive(tmp_path) == [])
 
 
-@pytest.mark.parametrize("inside", ["apptainer"], indirect=True)
-def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside):
+def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside, monkeypatch):
     """As one that waits for a disk."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     engine = executable(tmp_path / "bin" / "apptainer", '#!/bin/sh\nexec tail -f "$0"\n')
     with ended(start(*LOCAL, *inside, "--", "true", cwd=tmp_path)) as process:
         wait_until(lambda: alive(engine) or process.poll() is not None)
@@ -198,9 +192,3 @@ def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside):
         _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, err
     wait_until(lambda: alive(tmp_path) == [])
-
-
-def test_image_that_is_missing_here_is_refused_before_the_run(tmp_path):
-    code, _, err = submit(*LOCAL, "--container", "none.sif", "--", "true", cwd=tmp_path)
-    assert code == 2 and err == f"error: --container {tmp_path}/none.sif: no such file or folder\n"
-    assert not (tmp_path / "logs").exists()

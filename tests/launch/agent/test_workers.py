@@ -139,12 +139,3 @@ def test_worker_aborted_by_nccl_for_lost_peer_is_no_cause(aborted, why, kind):
         if why == LATE:
             rank_1 = End(Kind.UNRECORDED, "node1", 20.0, 1, message="hung")
         assert cause_of([end, rank_1]) is rank_1
-
-
-@pytest.mark.parametrize(
-    ("why", "kind"), [(LATE, Kind.LOST_PEER), (LOST, Kind.LOST_PEER), (OWN, Kind.UNRECORDED)]
-)
-def test_aborted_worker_without_a_record_has_the_agents_kind(node, tmp_path, why, kind):
-    (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))
-    kinds = [end.kind for end in ends_on_disk(EndFacts(tmp_path, 1))]
-    assert kinds == [kind]

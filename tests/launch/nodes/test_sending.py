@@ -114,21 +114,6 @@ def refusal(nodes: Nodes, sending: str) -> str:
 # -- before nodes are asked -----------------------------------------------------------------------
 
 
-def test_only_a_folder_is_sent_and_archives_are_unpacked_by_prologue(tmp_path):
-    write(tmp_path, {"file": "", "dir/a": "", "set.tar.gz": "", "my set.zip": ""})
-
-    def lines_of(text: str) -> list[str]:
-        return [*problems(Sending.parse(text), tmp_path)]
-
-    assert lines_of("dir") == lines_of("dir:/x") == []
-    assert lines_of("nowhere") == ["--send nowhere: nowhere does not exist\ntip: name a folder"]
-    assert lines_of("file:/x")[0].endswith("is not a folder\ntip: name the folder that it is in")
-    (line,) = lines_of("set.tar.gz:~/set")
-    assert line.startswith("--send set.tar.gz:~/set: set.tar.gz is an archive, and only folders")
-    assert lines_of("my set.zip")[0].endswith('export MUSTER_DATA="${TMPDIR:-/tmp}/my set"')
-    assert lines_of("set.tar.gz:$TMPDIR/$X")[0].endswith('="${TMPDIR:-/tmp}/$X"')
-
-
 @pytest.mark.parametrize("ending", ["gztar", "zip"])
 @pytest.mark.parametrize(
     ("name", "place", "expected"),

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     code, _, err = submit(*words, cwd=project)
     assert code == 1
     assert cause_in(err) == "ValueError: sample 17 is empty"
+    assert err.count("Traceback") == 1  # not those of its neighbours
     run_id = only_run(project / "logs").name
     assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
 
@@ -58,28 +60,32 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     assert alive(project) == []
 
 
+# What ends rank 3 while the others go on: what it raised is recorded, and else its starter knows.
+GOES_ON = "\nelse: time.sleep(10_000)"
+EXITS = f"ctypes.CDLL(None)._exit(3){GOES_ON}"
+KILLED = f"os.kill(os.getpid(), 9){GOES_ON}"
 ABORTED = "rank 3 on node1 died: Aborted; its program"
-# an exit code that only its starter knows, while the others go on
-EXIT_3 = (
-    "ctypes.CDLL(None)._exit(3)\nelse: time.sleep(10_000)",
-    3,
-    r"error: rank 3 on \S+: exit code 3$",
-)
-FAILURES = [
+SLOW = pytest.mark.slow
+ENDS = [
     ("manual", "ctypes.string_at(0)", 139, "rank 3 on node1 died: Segmentation fault$"),
-    pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=pytest.mark.slow),
-    ("torchrun", *EXIT_3),
+    pytest.param("manual", "atexit.register(os.abort)", 134, ABORTED, marks=SLOW),
+    ("torchrun", EXITS, 3, r"error: rank 3 on \S+: exit code 3$"),
+    pytest.param("torchrun", KILLED, 137, "rank 3 on node1 was killed by SIGKILL$", marks=SLOW),
+    pytest.param("preload", EXITS, 3, r"error: rank 3 on \S+: exit code 3$", marks=SLOW),
 ]
 
 
-@pytest.mark.parametrize(("workers", "ending", "code", "last"), FAILURES)
+@pytest.mark.parametrize(("workers", "ending", "code", "last"), ENDS)
 def test_end_of_a_rank_is_named_with_code_or_signal(project, workers, ending, code, last):
     first = "import atexit, ctypes, os, time\nif os.environ['RANK'] == '3': "
     (project / "other.py").write_text(first + ending)
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
+    began = time.time()
     found, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
     assert found == code and re.search(last, cause_in(err)), err
     assert "worker_main" not in err
+    end = json.loads((only_run(project / "logs") / "exit.json").read_text())["end"]
+    assert end["rank"] == 3 and began < end["time_unix_s"] < time.time()
 
 
 UNTOLD = {

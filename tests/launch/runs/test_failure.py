@@ -1,12 +1,16 @@
-"""The cause of a failed run is told from its echoes."""
+"""Which cause a failed run prints, by the records that it has left.
 
-import json
+`causes.txt` has the exit code, the word for the cause, and what is printed, of each run of `RUNS`.
+`pytest tests/launch/runs/test_failure.py --update` records what is printed now.
+"""
+
 import os
 import re
 import time
 import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -21,73 +25,461 @@ from tests.launch.odd_messages import line, nearly
 from tests.written import write
 from train.distributed.exit_guard import PeerFailed
 
-AGENT_LOG = """\
-W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
-Traceback (most recent call last):
-SyntaxError: invalid syntax
+Files = dict[str, Any]
+CAUSES = Path(__file__).with_name("causes.txt")
+
+# -- what processes leave in a run folder ---------------------------------------------------------
+
+
+def worker(rank: int, cause: str, message: str = "", traceback: str = "", **more: Any) -> Files:
+    """A worker's own record of its end."""
+    usual = {"host": f"node{rank}", "time_unix_s": 1.0, "code": 1}
+    record = {"rank": rank, "cause": cause, "message": message, "traceback": traceback}
+    return {f"exits/rank_{rank:05d}.json": usual | record | more}
+
+
+def began(*ranks: int, err: str | bytes = "", out: str | bytes = "") -> Files:
+    """What workers print; their files are there once they have begun."""
+    files = {f"workers/rank_{rank:05d}.err": err for rank in ranks}
+    return files | {f"workers/rank_{rank:05d}.out": out for rank in ranks if out}
+
+
+def agent(index: int, cause: str = "command", message: str = "", **more: Any) -> Files:
+    """An agent's record of how its node ended; without `ends`, by an earlier version."""
+    usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "oom_kills": 0}
+    record = {"index": index, "node": f"node{index}", "cause": cause, "message": message}
+    return {f"agents/node_{index:05d}.exit.json": usual | record | more}
+
+
+def saw(index: int, *ends: End, **more: Any) -> Files:
+    """An agent's record with the ends that it has reported."""
+    return agent(index, ends=[end.to_json() for end in ends], **more)
+
+
+def node(index: int, **more: Any) -> Files:
+    """An agent's record of its start."""
+    usual = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
+    return {f"agents/node_{index:05d}.json": usual | more}
+
+
+def log(index: int, text: str) -> Files:
+    return {f"agents/node_{index:05d}.log": text}
+
+
+def inspection(name: str, *sentences: str, reports: Any = (), **more: Any) -> Files:
+    return {f"stacks/{name}.json": {"sentences": sentences, "reports": reports} | more}
+
+
+def ended(folder: Path, *records: Files, ranks: int = 2) -> Path:
+    """The folder of a run in which so many ranks have begun."""
+    for files in (began(*range(ranks)), *records):
+        write(folder, files)
+    return folder
+
+
+def killed(rank: int, number: int = 9, at: float = 1.0) -> End:
+    return End(Kind.KILLED, f"node{rank}", at, rank, signal=number)
+
+
+def signalled(index: int, at: float) -> End:
+    return End(Kind.SIGNAL, f"node{index}", at, signal=15)
+
+
+# -- the table: what runs have left ---------------------------------------------------------------
+
+
+def failure_in(
+    folder: Path, *records: Files, ranks: int = 2, begun: int = 9, leader: End | None = None
+) -> Failure | None:
+    """Why a run with these records failed.
+
+    `begun`: how many of its ranks have files of their output, at most. `leader`: the cause that the
+    leader of the run gives, or the scheduler.
+    """
+    ended(folder, *records, ranks=min(begun, ranks))
+    return explain(folder, ranks, 1, leader)
+
+
+def run(*records: Files, **how: Any) -> tuple[tuple[Files, ...], dict[str, Any]]:
+    """What `failure_in` takes."""
+    return records, how
+
+
+DOWN = "lost another worker"
+CLOSED = f"{DOWN} (Connection closed by peer)"
+LATE = f"{DOWN} (Timed out waiting 3000ms for recv operation to complete)"
+GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
+FROM_JOB = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
+DUMP = "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
+EXITED = worker(1, "exit", "exit code 7", code=7)
+DISK = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
+EXIT = End(Kind.FAILED, "node0", 0.5, message="torchrun", ranks=(0,))
+BY_CODE = End(Kind.PROGRAM, "node0", 2.0, 0, 7)
+TERMINATED = {"pid": 7, "state": "", "signal": "SIGKILL", "survives": False}
+LOG_OF_TORCHRUN = """\
 E1121 03:17:26.197000 12250 /venv/torch/distributed/elastic/multiprocessing/api.py:1002] failed
 Traceback (most recent call last):
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
+LOG_OF_AGENT = f"""\
+W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
+Traceback (most recent call last):
+SyntaxError: invalid syntax
+{LOG_OF_TORCHRUN}"""
+NCCL = """\
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 Rank 0] Process group watchdog thread terminated with exception: {}
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96
 
+Fatal Python error: Aborted
 
-CLOCK = time.strftime("%H:%M:%S", time.localtime(2.0))
+Thread 0x00007f0000000000 (most recent call first):
+  File "train.py", line 7 in step
+"""
+COLLECTIVE = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, "
+    "NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60011 milliseconds before timing out."
+)
+REMOTE = "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5"
+# A rank's traceback in a collective; the line of the user's program is named.
+LOST = f"""\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in main
+    muster.record(3, loss=loss)
+  File "/opt/muster/train/sync/ranks.py", line 81, in during
+    return call(*given, **named)
+  File "/x/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
+    return func(*args, **kwargs)
+  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356, in barrier
+    work.wait()
+{GLOO}
+"""
+CHAIN = f"{LOST}\nThe above exception was the direct cause ...\n\nPeerFailed: ...\n"
+LEFT = f"{PeerFailed.__name__}: rank 0 on vm has {HAS_LEFT}; ..."
+ON_ONE_NODE = node(0, node="n", address="::1", muster="/opt/muster", ranks=[0, 1, 2])
+CALLS = [f'  File "train.py", line {number}, in f' for number in range(20)]
+
+RUNS = {
+    # which rank, of several
+    "the first failure that no other has caused": run(
+        worker(0, "lost_peer", DOWN),
+        worker(1, "crash", "boom", "Traceback: late\n", time_unix_s=3.0),
+        worker(2, "signal", "stopped by SIGTERM", time_unix_s=0.5),
+        worker(3, "crash", "bang", "Traceback: early\n", time_unix_s=2.0), ranks=4,
+    ),
+    "the earliest by one clock: node1's is ten seconds ahead": run(
+        worker(0, "crash", "echo", "Traceback: second\n", time_unix_s=100.0),
+        worker(1, "crash", "cause", "Traceback: first\n", time_unix_s=105.0),
+        agent(0),
+        agent(1, clock_offset_s=-10.0),
+    ),
+    "ranks that failed alike": run(
+        *(worker(rank, "refused", "t.tsv:7: bad", code=2, time_unix_s=rank) for rank in range(4)),
+        ranks=4,
+    ),
+    "ranks without a record, and not one that lost a peer": run(
+        worker(1, "lost_peer", DOWN, "Traceback ..."),
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
+    ),
+    "ranks without a record, and not one to which gloo said so": run(
+        worker(1, "crash", GLOO, "Traceback ..."),
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
+    ),
+    "ranks without a record, and not one to which `muster.init` said so": run(
+        worker(1, "crash", f"{PeerFailed.__name__}: lost rank 2 on node2", "Traceback ..."),
+        worker(3, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0), ranks=4,
+    ),
+    "a host that is several nodes": run(
+        worker(0, "exit", "exit code 7", host="vm", code=7, time_unix_s=2.0),
+        worker(1, "exit", "exit code 7", host="vm", code=7),
+        saw(0),
+        saw(1),
+    ),
+    # what a program did
+    "a refusal has its own lines and code": run(
+        worker(0, "refused", "train.tsv:7: bad\ndev.tsv: empty", code=2), ranks=1,
+    ),
+    "a KeyboardInterrupt without a signal is the program's": run(
+        worker(0, "crash", GLOO, "Traceback: echo\n", time_unix_s=3.0),
+        worker(1, "signal", "KeyboardInterrupt: ", "Traceback: KeyboardInterrupt\n", code=130),
+    ),
+    "a long traceback is cut to ten lines": run(
+        worker(0, "crash", "ValueError: no", "\n".join(["Traceback", *CALLS, "ValueError: no"])),
+        ranks=1,
+    ),
+    "torch without CUDA": run(
+        worker(0, "crash", "AssertionError: Torch not compiled with CUDA enabled", "Traceback\n"),
+        ranks=1,
+    ),
+    "torch without NCCL": run(
+        worker(0, "crash", "RuntimeError: Distributed package doesn't have NCCL built in", "Tr\n"),
+        ranks=1,
+    ),
+    "exit code 0 of a failure": run(worker(0, "exit", "exit code", code=0), ranks=1),
+    "the end of an output": run(
+        EXITED, began(1, err="cannot read data: /data/x missing\n\n", out="step 1\n"),
+    ),
+    "beside warnings, the reason may be on stdout": run(
+        EXITED,
+        began(1, err="UserWarning: old\n", out="\n".join([*map(str, range(9)), "cannot open"])),
+    ),
+    "what sys.exit() prints is printed once": run(
+        worker(1, "exit", "no data"), began(1, err="a warning\nno data\n"),
+    ),
+    "what Muster prints is printed once": run(
+        worker(1, "exit", "no data"), began(1, err="error: no data\n"),
+    ),
+    "an abort when Python ended, after a program that had ended well": run(
+        worker(0, "done", code=0),
+        began(0, err=f"terminate called without an active exception\n{DUMP[1:29]}"), ranks=1,
+    ),
+    "no such abort where another rank failed, even if only its exit code is known": run(
+        worker(1, "done", code=0),
+        began(1, err=DUMP),
+        saw(0, End(Kind.PROGRAM, "node0", 5.0, 0, code=3)),
+    ),
+    # signals and memory
+    "a killed rank, with what it has printed": run(
+        *(worker(rank, "lost_peer", DOWN) for rank in (0, 2, 3)),
+        began(1, err="allocating 900 GB\n"),
+        saw(1, killed(1)), ranks=4,
+    ),
+    "a killed rank that no agent saw, with what it has printed": run(
+        *(worker(rank, "lost_peer", DOWN) for rank in (0, 2, 3)),
+        began(1, err="allocating 900 GB\n"),
+    ),
+    "memory, which the kernel has counted": run(
+        worker(0, "lost_peer", DOWN), saw(1, killed(1), oom_kills=1),
+    ),
+    "a signal without a name, as some programs send each other": run(saw(1, killed(1, 40))),
+    "a signal to every node, as when a job is cancelled": run(
+        saw(0, signalled(0, 2.0)), saw(1, signalled(1, 3.0)),
+    ),
+    "a signal to every node, by an earlier version": run(
+        agent(0, "signal", "node0 was sent SIGTERM", code=143),
+        agent(1, "signal", "node1 was sent SIGTERM", code=143),
+    ),
+    "a signal to some nodes, after which programs may raise": run(
+        saw(0),
+        saw(1, signalled(1, 3.0)),
+        saw(2, signalled(2, 4.0)),
+        worker(1, "crash", "ValueError: 7", "Traceback", time_unix_s=5.0), ranks=3,
+    ),
+    "a signal to every node, after which a program raised": run(
+        saw(0, signalled(0, 2.0)), saw(1, signalled(1, 3.0)),
+        worker(0, "signal", "stopped by SIGTERM", code=143, time_unix_s=4.0),
+        worker(1, "crash", "ValueError: 7", "Traceback: 7\n", time_unix_s=5.0),
+    ),
+    "an orderly stop, on a signal": run(
+        *(worker(rank, "stopped", "stopped cleanly after step 3", code=75) for rank in (0, 1)),
+        saw(0, signalled(0, 0.5)), saw(1, signalled(1, 0.6)),
+    ),
+    "an orderly stop of ranks, after which a node was lost": run(
+        *(worker(rank, "stopped", "stopped cleanly after step 3", code=75) for rank in (0, 1)),
+        saw(0, End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2")),
+    ),
+    # nodes, starters and schedulers
+    "a lost node, after which the scheduler sent signals": run(
+        agent(0, "signal", "node0 was sent SIGTERM", code=143), node(0), node(1),
+    ),
+    "a lost node that a leader saw, before a signal and a lost peer": run(
+        saw(0, signalled(0, 2.0), End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2")),
+        worker(0, "lost_peer", DOWN),
+    ),
+    "a starter that failed, and its rank was done": run(
+        worker(0, "done", code=0), saw(0, EXIT), ranks=1,
+    ),
+    "a starter that failed after its rank had lost another": run(
+        worker(0, "lost_peer", CLOSED, "Traceback ...\n"), saw(0, EXIT), ranks=1,
+    ),
+    "a scheduler's reason where no node has one": run(leader=FROM_JOB, begun=0),
+    "a scheduler's reason where no node has begun": run(leader=FROM_JOB, ranks=0),
+    "a scheduler's reason where the leader died": run(
+        *(worker(rank, "signal", "stopped by SIGTERM", code=143) for rank in (0, 1)),
+        *(saw(index, End(Kind.JOB, f"node{index}", 4.0)) for index in (0, 1)),
+        leader=FROM_JOB,
+    ),
+    "a leader that died, where the scheduler says nothing": run(
+        *(worker(rank, "signal", "stopped by SIGTERM", code=143) for rank in (0, 1)),
+        *(saw(index, End(Kind.JOB, f"node{index}", 4.0)) for index in (0, 1)),
+    ),
+    # before the start
+    "a worker that exits before it has output: its agent's log has what it printed": run(
+        log(0, "Python path configuration:\n  PYTHONHOME = '/old'\nFatal Python error: no codec\n"),
+        leader=End(Kind.PROGRAM, "node0", 1.0, 0, code=3), begun=0,
+    ),
+    "workers that never started: what is not torchrun's in the log": run(
+        log(0, LOG_OF_AGENT), begun=0,
+    ),
+    "a log of torchrun alone is better than nothing": run(log(0, LOG_OF_TORCHRUN), begun=0),
+    # a full disk
+    "a full disk, on which no record had space": run(
+        agent(0, "peer", "node1 is gone: its agent was killed"),
+        agent(1, "command", "torchrun on node1 ended with exit code 1", full=DISK),
+    ),
+    "a full disk, where a rank has only an exit code": run(
+        worker(1, "lost_peer", DOWN),
+        saw(0, BY_CODE, End(Kind.FULL, "node0", 9.0, message="node0: /logs: the disk is full")),
+    ),
+    "a full disk of the leader, where a rank has only an exit code": run(
+        saw(0, BY_CODE, End(Kind.FULL, "", 9.0, message="/logs: the disk is full")),
+    ),
+    "an exit code, where another node's disk is full": run(
+        saw(0, BY_CODE),
+        saw(1, End(Kind.FULL, "node1", 9.0, message="node1: /logs: the disk is full")),
+    ),
+    "an error with a reason, where a disk is full": run(
+        worker(0, "crash", "ValueError: 7", "Traceback: 7\n", time_unix_s=4.0),
+        saw(0, End(Kind.FULL, "", 9.0, message="/logs: the disk is full")), ranks=1,
+    ),
+    "an error of print() names no file: the disk that is full does": run(
+        worker(0, "crash", "OSError: [Errno 28] No space left on device", "Traceback: full\n"),
+        agent(0, full=DISK), ranks=1,
+    ),
+    # collectives
+    "a hang for which the run was ended": run(
+        worker(0, "signal", "stopped by SIGTERM", code=143),
+        inspection(
+            "hang", "rank 1 on node1 has not come", "rank 0 waits",
+            on_hang="stop", text="no progress for 600 s: rank 1 on node1 has not come",
+        ),
+    ),
+    "a hang of which the run was only warned is no cause": run(
+        saw(1, killed(1)),
+        inspection("hang", "rank 1 has not come", on_hang="warn", text="no progress for 600 s"),
+    ),
+    "a timeout, which only an inspection saw": run(
+        worker(0, "crash", GLOO),
+        inspection(
+            "timeout", "rank 2 on node2 has not come",
+            reports=[
+                {"rank": 0},
+                {"rank": 1, "gave_up": {"message": "RuntimeError: Timed out waiting 8000ms"}},
+            ],
+        ),
+        ranks=4,
+    ),
+    "a rank that hung, and not that its agent killed it": run(
+        worker(1, "lost_peer", LATE),
+        worker(0, "lost_peer", CLOSED, time_unix_s=1.1),
+        agent(0, "command", "torchrun on node0 ended with exit code 1"),
+        agent(1, "command", "torchrun on node1 ended with exit code 1"),
+        agent(
+            2, "peer", "torchrun on node1 ended with exit code 1",
+            terminated={2: TERMINATED | {"state": "had been stopped, as by SIGSTOP"}},
+        ),
+        ranks=3,
+    ),
+    "ranks that hung, with the state of each": run(
+        worker(0, "lost_peer", LATE),
+        *(agent(rank, "peer", terminated={rank: TERMINATED}) for rank in (1, 2)), ranks=3,
+    ),
+    "a rank that was busy elsewhere: SIGTERM could end it, so that it has a record": run(
+        worker(0, "lost_peer", LATE),
+        worker(1, "signal", "stopped by SIGTERM", code=143, time_unix_s=2.0),
+        agent(0),
+        agent(1, "peer"),
+    ),
+    **{
+        f"a rank that died, and none that its agent ended{version}": run(
+            worker(0, "lost_peer", CLOSED),
+            agent(0, "command", "torchrun on node0 ended with exit code 1"),
+            agent(
+                1, "command", "torchrun on node1 ended", ranks=[1, 2, 3],
+                **{key: {2: TERMINATED, 3: TERMINATED | {"signal": "SIGTERM"}}},
+            ),
+            ranks=4,
+        )
+        for key, version in [("terminated", ""), ("ended", ", by an earlier version")]
+    },
+    "no rank that its agent ended, without a timeout; a lost peer's hidden traceback": run(
+        worker(0, "crash", GLOO, f"Traceback ...\n{GLOO}\n"),
+        agent(0, ranks=[0, 1], terminated={1: TERMINATED}),
+    ),
+    "a rank that NCCL aborted because a rank came late is no cause": run(
+        began(0, err=NCCL.format(COLLECTIVE)), agent(0), agent(1, terminated={1: TERMINATED}),
+    ),
+    "a rank that NCCL aborted because it lost another is no cause": run(
+        began(0, err=NCCL.format(REMOTE)), saw(1, killed(1, at=20.0)),
+    ),
+    "a rank that was aborted for an error of its own": run(
+        began(0, err=NCCL.format("CUDA error: an illegal memory access was encountered")),
+        worker(1, "lost_peer", DOWN),
+    ),
+    "ranks that left early, and where others wait": run(
+        ON_ONE_NODE,
+        worker(0, "crash", GLOO, LOST),
+        *(worker(rank, "done", code=0, time_unix_s=0.5) for rank in (1, 2)), ranks=3,
+    ),
+    "a rank that left early, and where others wait": run(
+        ON_ONE_NODE,
+        *(worker(rank, "crash", GLOO, LOST) for rank in (0, 1)),
+        worker(2, "done", code=0, time_unix_s=0.5), ranks=3,
+    ),
+    "a rank that left early, where no line is known": run(
+        worker(0, "crash", GLOO, f"Traceback ...\n{GLOO}\n"),
+        worker(1, "done", code=0, time_unix_s=0.5),
+    ),
+    "a rank that left init, whichever noticed it first, by its node's name": run(
+        ON_ONE_NODE,
+        worker(1, "crash", f"{PeerFailed.__name__}: lost rank 0 on vm, rank 2 on vm", CHAIN),
+        worker(2, "crash", LEFT, CHAIN, time_unix_s=1.1),
+        worker(0, "crash", LEFT, "Traceback\nclosed\n\nPeerFailed: ...", time_unix_s=1.2), ranks=3,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture
-def ended(tmp_path):
-    write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(4)})
-
-    def ended(rank, cause, time_unix_s, message="", traceback="", code=1):
-        record = {"rank": rank, "host": f"node{rank}", "cause": cause, "message": message}
-        record |= {"traceback": traceback, "time_unix_s": time_unix_s, "code": code}
-        return write(tmp_path, {f"exits/rank_{rank:05d}.json": record})
-
-    return ended
+def utc(monkeypatch):
+    """What is printed has the hours of UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
-def test_missing_record_on_full_disk_is_reported_as_disk_full(tmp_path):
-    write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(2)})
-    full = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
-    agent(tmp_path, 0, "peer", "node1 is gone: its agent was killed", full="")
-    agent(tmp_path, 1, "command", "torchrun on node1 ended with exit code 1", full=full)
-    failure = explain(tmp_path, 2)
-    assert (failure.code, failure.cause, failure.text) == (1, "disk_full", f"error: {full}")
+def recorded() -> dict[str, str]:
+    """What runs print, by their titles."""
+    scenes = re.split("^# ", CAUSES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {title: text for title, _, text in (scene.partition("\n") for scene in scenes)}
 
 
-def test_worker_that_exits_before_it_has_output_is_explained(tmp_path):
-    """Its agent's log has what it printed."""
-    log = "Python path configuration:\n  PYTHONHOME = '/old'\nFatal Python error: no codec\n"
-    write(tmp_path, {"agents/node_00000.log": log})
-    failure = explain(tmp_path, 1, 1, End(Kind.PROGRAM, "node0", 1.0, 0, code=3))
-    assert (failure.code, failure.cause) == (3, "not_started")
-    assert failure.context[0].endswith(
-        f"failed before the start; the end of {tmp_path}/agents/node_00000.log:"
-    )
-    hint = "PYTHONHOME=/old does not fit this Python; unset it"
-    assert failure.text.splitlines()[-2:] == ["Fatal Python error: no codec", hint]
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize("title", RUNS)
+def test_records_have_one_cause_and_its_sentence(tmp_path, title, request):
+    records, how = RUNS[title]
+    folder = tmp_path / "run"
+    failure = failure_in(folder, *records, **how)
+    assert failure is not None
+    first, *lines = report(failure, folder).replace(str(folder), "RUN").splitlines()
+    assert first == "run folder: RUN"
+    printed = "".join(f"  {line}".rstrip() + "\n" for line in lines)
+    printed = f"{failure.code} {failure.cause}\n{printed}"
+    if request.config.getoption("update"):
+        scenes = recorded() | {title: printed}
+        texts = (f"# {title}\n{scenes[title]}" for title in RUNS if title in scenes)
+        CAUSES.write_text("".join(texts), encoding="utf-8")
+    else:
+        assert printed == recorded().get(title)
 
 
-def test_abort_at_exit_is_no_cause_where_another_rank_failed(ended, tmp_path):
-    """Not even if only the exit code of that rank is known."""
-    ended(1, "done", 1.0, code=0)
-    aborted = "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
-    write(tmp_path, {"workers/rank_00001.err": aborted})
-    assert crash_of(tmp_path / "workers" / "rank_00001.err") is not None
-    end = End(Kind.PROGRAM, "node0", 5.0, 0, code=3)
-    agent(tmp_path, 0, "command", end.text, ends=[end.to_json()])
-    assert explain(tmp_path, 2).code == 3
+def test_run_whose_ranks_are_done_has_no_failure(tmp_path):
+    ended(tmp_path, worker(0, "done", code=0), worker(1, "done", code=0))
+    assert explain(tmp_path, 2) is None
 
 
-def test_run_whose_ranks_are_done_has_no_failure(ended):
-    ended(0, "done", 1.0, code=0)
-    assert explain(ended(1, "done", 2.0, code=0), 2) is None
+def test_the_log_of_the_agent_that_failed_first_is_shown(tmp_path):
+    for index, (text, time_s) in enumerate([("stopped\n", 30), ("", 10), (LOG_OF_AGENT, 20)]):
+        ((name, _),) = log(index, text).items()
+        os.utime(write(tmp_path, log(index, text)) / name, (time_s, time_s))
+    assert explain(tmp_path, 2).text.endswith("\nSyntaxError: invalid syntax")
 
 
 @pytest.mark.timeout(60)
-def test_fifo_instead_of_record_or_output_counts_as_none(ended, tmp_path):
+def test_fifo_instead_of_record_or_output_counts_as_none(tmp_path):
     """Whoever opened it would wait for its writer for good."""
-    ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
+    ended(tmp_path, worker(1, "crash", "boom", "Traceback: boom\n"))
     (tmp_path / "workers" / "rank_00000.err").unlink()
     (tmp_path / "agents").mkdir()
     for name in ("exits/rank_00000.json", "workers/rank_00000.err", "agents/node_00000.log"):
@@ -99,8 +491,8 @@ def test_fifo_instead_of_record_or_output_counts_as_none(ended, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", '{"rank": 0, ', "null"])
-def test_a_record_that_is_not_whole_counts_as_none(ended, tmp_path, text):
-    ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
+def test_a_record_that_is_not_whole_counts_as_none(tmp_path, text):
+    ended(tmp_path, worker(1, "crash", "boom", "Traceback: boom\n"))
     files = ["exits/rank_00000.json", "agents/node_00000.exit.json", "agents/node_00000.json"]
     files += ["stacks/hang.json", "stacks/timeout.json", "stacks/end.json"]
     write(tmp_path, dict.fromkeys(files, text))
@@ -108,161 +500,18 @@ def test_a_record_that_is_not_whole_counts_as_none(ended, tmp_path, text):
     assert failure.code == 1 and failure.text == "Traceback: boom"
 
 
-def test_first_failure_with_a_cause_of_its_own_is_the_cause(ended):
-    ended(0, "lost_peer", 1.0, "lost another worker")
-    ended(1, "crash", 3.0, "boom", "Traceback: late\n")
-    ended(2, "signal", 0.5, "stopped by SIGTERM")
-    failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
-    assert failure.text == "Traceback: early"
-    first = f"error: rank 3 on node3 failed first, at {CLOCK}"
-    assert failure.context == (f"{first}; the others stopped because of it:",)
+DMESG = "the kernel may have ended it for lack of memory: see dmesg on node1"
 
 
-@pytest.mark.parametrize(
-    ("cause", "message"),
-    [
-        ("lost_peer", "lost another worker"),
-        ("crash", "RuntimeError: Connection closed by peer [10.0.0.2]:99"),
-        ("crash", f"{PeerFailed.__name__}: lost rank 2 on node2"),  # of `muster.init`
-    ],
-)
-def test_killed_ranks_are_the_cause_and_those_that_noticed_are_not(ended, tmp_path, cause, message):
-    ended(1, cause, 1.0, message, "Traceback ...")
-    failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
-    assert failure.code == 137 and failure.context[0] == "ranks 1, 3 stopped because of it"
-    assert failure.text.startswith("error: ranks 0, 2 ended without a message")
-    assert failure.rank == 0
-
-
-def test_a_refusal_is_its_own_lines_and_code(ended):
-    failure = explain(ended(0, "refused", 1.0, "train.tsv:7: bad\ndev.tsv: empty", code=2), 1)
-    assert failure.code == 2
-    assert failure.text == "error: train.tsv:7: bad\nerror: dev.tsv: empty"
-
-
-def test_log_of_the_agent_is_shown_where_workers_never_started(tmp_path):
-    """The log of the agent that failed first, and of that not what torchrun says after it."""
-    for node, (log, time_s) in enumerate([("stopped\n", 30), ("", 10), (AGENT_LOG, 20)]):
-        name = f"agents/node_{node:05d}.log"
-        os.utime(write(tmp_path, {name: log}) / name, (time_s, time_s))
-    failure = explain(tmp_path, 2)
-    assert failure.code == 1 and "ranks 0, 1 failed before the start" in failure.context[0]
-    assert failure.text == "Traceback (most recent call last):\nSyntaxError: invalid syntax"
-
-
-def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
-    report = "".join(AGENT_LOG.splitlines(keepends=True)[3:])
-    write(tmp_path, {"agents/node_00000.log": report})
-    assert explain(tmp_path, 1).text == report.strip()
-
-
-def agent(folder, index, cause, message="", **more):
-    record = {"index": index, "node": f"node{index}", "cause": cause, "message": message}
-    usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "oom_kills": 0}
-    write(folder, {f"agents/node_{index:05d}.exit.json": record | usual | more})
-
-
-def killed(folder, rank, number=9, **more):
-    """The agent of a rank's node has seen that a signal ended it."""
-    end = End(Kind.KILLED, f"node{rank}", 1.0, rank, signal=number)
-    agent(folder, rank, "command", end.text, ends=[end.to_json()], **more)
-
-
-def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
-    """node1's clock is ten seconds ahead: what it wrote later happened first."""
-    ended(0, "crash", 100.0, "echo", "Traceback: second\n")
-    ended(1, "crash", 105.0, "cause", "Traceback: first\n")
-    agent(tmp_path, 0, "command")
-    agent(tmp_path, 1, "command", clock_offset_s=-10.0)
-    assert explain(tmp_path, 2, 1).text == "Traceback: first"
-
-
-def test_timeout_seen_only_in_stacks_is_named_as_cause(ended):
-    folder = ended(0, "crash", 2.0, "RuntimeError: Connection closed by peer [10.0.0.2]:99")
-    assert explain(folder, 4).cause != "timeout"
-    gave_up = {"rank": 1, "gave_up": {"message": "RuntimeError: Timed out waiting 8000ms"}}
-    seen = {"sentences": ["rank 2 on node2 has not come"], "reports": [{"rank": 0}, gave_up]}
-    write(folder, {"stacks/timeout.json": seen})
-    failure = explain(folder, 4)
-    assert (failure.cause, failure.text) == ("timeout", "error: rank 2 on node2 has not come")
-    assert failure.context[0] == "rank 1: RuntimeError: Timed out waiting 8000ms"
-
-
-def test_ranks_that_failed_alike_are_one_failure(ended):
-    for rank in range(4):
-        ended(rank, "refused", float(rank), "train.tsv:7: unknown label", code=2)
-    failure = explain(ended(3, "refused", 9.0, "train.tsv:7: unknown label", code=2), 4)
-    assert failure.text == "error: train.tsv:7: unknown label"
-    assert failure.context == ("ranks 1, 2, 3 failed in the same way",)
-
-
-def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
-    ended(0, "lost_peer", 1.0, "lost another worker")
-    killed(tmp_path, 1, oom_kills=1)
-    why = "out of memory on node1: the kernel killed it for that"
-    assert explain(tmp_path, 2, 1).text == f"error: rank 1 on node1 was killed by SIGKILL; {why}"
-
-
-def test_a_worker_that_a_signal_without_a_name_killed_is_explained(tmp_path):
-    """A real-time signal, as some programs send each other."""
-    killed(tmp_path, 1, number=40)
-    failure = explain(tmp_path, 2, 1)
-    assert failure.code == 168
-    assert failure.text == "error: rank 1 on node1 was killed by signal 40"
-
-
-def test_a_job_that_was_cancelled_was_stopped(tmp_path):
-    for index in range(2):
-        agent(tmp_path, index, "signal", f"node{index} was sent SIGTERM", code=143)
-    failure = explain(tmp_path, 2, 143)
-    assert (failure.code, failure.text) == (143, "error: stopped by SIGTERM")
-
-
-def test_killed_node_is_named_though_scheduler_signalled_first(tmp_path):
-    agent(tmp_path, 0, "signal", "node0 was sent SIGTERM", code=143)
-    for index in range(2):
-        here = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
-        write(tmp_path, {f"agents/node_{index:05d}.json": here})
-    failure = explain(tmp_path, 2, 143)
-    assert failure.code == 1 and failure.text.startswith("error: node1 (10.10.1.2) is gone")
-
-
-def test_launchers_reason_is_shown_where_no_node_has_one(tmp_path):
-    of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
-    for world_size in (0, 2):
-        failure = explain(tmp_path, world_size, 1, of_job)
-        assert failure.code == 1 and failure.text.endswith("Slurm says NODE_FAIL of job 7")
-
-
-def test_schedulers_word_is_shown_where_the_leader_died(ended, tmp_path):
-    of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
-    for rank in range(2):
-        ended(rank, "signal", 5.0, "stopped by SIGTERM", code=143)
-        end = End(Kind.JOB, f"node{rank}", 4.0)
-        agent(tmp_path, rank, "launcher", end.text, ends=[end.to_json()])
-    failure = explain(tmp_path, 2, 1, of_job)
-    assert (failure.cause, failure.text) == ("job", "error: Slurm says NODE_FAIL of job 7")
-    assert explain(tmp_path, 2, 1).text == "error: node0 lost its launcher"
-
-
-def test_rank_is_named_by_node_where_nodes_share_host(ended, tmp_path):
-    for rank in range(2):
-        ended(rank, "exit", 2.0 - rank, "exit code 7", code=7)
-        record = json.loads((tmp_path / f"exits/rank_{rank:05d}.json").read_text())
-        write(tmp_path, {f"exits/rank_{rank:05d}.json": {**record, "host": "vm"}})
-        agent(tmp_path, rank, "command", ends=[])
-    assert explain(tmp_path, 2, 1).text == "error: rank 1 on node1: exit code 7"
-
-
-def test_cause_that_a_leader_recorded_stays(ended, tmp_path):
+def test_cause_that_a_leader_recorded_stays(tmp_path):
     """By who waits for a Slurm job: there the records may say less, or come later."""
-    ended(0, "crash", 1.0, "echo", "Traceback: echo\n")
-    end = End(Kind.KILLED, "node1", 2.0, 1, signal=9)
+    ended(tmp_path, worker(0, "crash", "echo", "Traceback: echo\n"))
+    end = killed(1, at=2.0)
     record = {"code": 137, "message": f"error: {end.text}", "rank": 1, "cause": "killed"}
     failure = failure_of(tmp_path, 2, {**record, "end": end.to_json()})
     assert (failure.code, failure.rank, failure.cause) == (137, 1, "killed")
     assert failure.text == "error: rank 1 on node1 was killed by SIGKILL"
-    assert failure.context == ("rank 0 stopped because of it", ADVICE)
+    assert failure.context == ("rank 0 stopped because of it", DMESG)
 
 
 @pytest.mark.parametrize("end", [None, "killed", {"kind": "KILLED"}])
@@ -273,76 +522,13 @@ def test_an_earlier_version_s_record_of_the_end_stays_readable(tmp_path, end):
     assert failure_of(tmp_path, 2, {**record, "code": 0}) is None
 
 
-ADVICE = "the kernel may have ended it for lack of memory: see dmesg on node1"
-TIMED_OUT = "lost another worker (Timed out waiting 3000ms for recv operation to complete)"
-
-
-def victim(state="", number="SIGKILL"):
-    return {"pid": 7, "state": state, "signal": number, "survives": False}
-
-
-def test_hung_rank_is_named_as_cause_instead_of_our_kill(ended, tmp_path):
-    ended(1, "lost_peer", 1.0, TIMED_OUT)
-    ended(0, "lost_peer", 1.1, "lost another worker (Connection closed by peer)")
-    for index in (0, 1):
-        agent(tmp_path, index, "command", f"torchrun on node{index} ended with exit code 1")
-    how = {2: victim("had been stopped, as by SIGSTOP")}
-    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", terminated=how)
-    failure = explain(tmp_path, 3, 1)
-    assert failure.code == 1
-    assert failure.text == (
-        "error: rank 2 on node2 had been stopped, as by SIGSTOP: rank 1 waited for it and timed "
-        "out; see --timeout-s"
-    )
-    assert failure.context == (f"rank 1: {TIMED_OUT}",)
-
-
-def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
-    """SIGTERM could end it, so that it wrote down how it ended."""
-    ended(0, "lost_peer", 1.0, TIMED_OUT)
-    ended(1, "signal", 2.0, "stopped by SIGTERM", code=143)
-    for index, cause in enumerate(["command", "peer"]):
-        agent(tmp_path, index, cause, "torchrun on node0 ended with exit code 1")
-    failure = explain(tmp_path, 2, 1)
-    assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
-
-
-@pytest.mark.parametrize("key", ["terminated", "ended"])  # the latter by older versions
-def test_rank_that_died_is_distinguished_from_ended_ranks(ended, tmp_path, key):
-    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1")
-    how = {2: victim(), 3: victim(number="SIGTERM")}
-    agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], **{key: how})
-    failure = explain(tmp_path, 4, 1)
-    assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a message")
-
-
-@pytest.mark.parametrize(("kills", "then"), [(0, ""), (1, "; out of memory on node0: the kernel ")])
-def test_memory_is_the_cause_only_where_the_kernel_has_counted_it(tmp_path, kills, then):
-    message = "rank 0 on node0 was killed by SIGKILL"
-    killed(tmp_path, 0, oom_kills=kills)
-    failure = explain(tmp_path, 1, 1)
-    assert failure.text.startswith(f"error: {message}{then}")
-    assert failure.cause == ("out_of_memory" if kills else "killed")
-    advice = "the kernel may have ended it for lack of memory: see dmesg on node0"
-    assert failure.context == (() if kills else (advice,))
-
-
-@pytest.mark.parametrize("code", [0, 256])
-def test_a_failure_has_no_exit_code_of_a_success(ended, tmp_path, code):
-    failure = explain(ended(0, "exit", 1.0, "exit code", code=code), 1)
-    assert failure.code % 256
-
-
-def test_only_the_end_of_a_long_output_is_read(ended, tmp_path):
+def test_only_the_end_of_a_long_output_is_read(tmp_path):
     """The dump of a rank that died is the last that it prints."""
-    errors = tmp_path / "workers" / "rank_00000.err"
+    errors = tmp_path / "rank_00000.err"
     with errors.open("ab") as file:
         file.truncate(2_000_000_000)  # a hole, which takes no space
         file.seek(0, 2)
-        file.write(
-            b"\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
-        )
+        file.write(DUMP.encode())
     tracemalloc.start()
     assert crash_of(errors).code == 134
     assert "\nFatal Python error: Aborted\n" in of_logs([errors])[1]
@@ -351,73 +537,34 @@ def test_only_the_end_of_a_long_output_is_read(ended, tmp_path):
     assert peak_bytes < 100_000_000
 
 
-END = {"rank": 0, "host": "node0", "pid": 7, "time_unix_s": 8.0, "code": 1, "cause": "crash"}
-END |= {"message": "ValueError: 7", "traceback": "Traceback ..."}
-AGENT_END = {
-    "index": 0,
-    "node": "node0",
-    "code": 130,
-    "cause": "signal",
-    "message": "was sent SIGINT",
-}
-AGENT_END |= {
-    "ranks": [0],
-    "clock_offset_s": 0.0,
+CRASHED = worker(0, "crash", "ValueError: 7", "Traceback ...", pid=7)
+SENT_SIGINT = {
     "noticed_unix_s": 8.0,
-    "oom_kills": 0,
     "full": "",
-}
-KILLED_END = End(Kind.KILLED, "node0", 8.0, 0, signal=9)
-AGENT_END["terminated"] = {
-    "0": {"pid": 8, "rank": 0, "state": "", "signal": "SIGTERM", "survives": True}
+    "terminated": {"0": {**TERMINATED, "signal": "SIGTERM", "survives": True}},
 }
 
 
-@fuzzed(nearly([[end, agent_end] for end in (END, {**END, "cause": "done"}) for agent_end in (
-    AGENT_END,
-    {**AGENT_END, "cause": "command", "ends": [KILLED_END.to_json()]},
-    {**AGENT_END, "cause": "peer", "message": ""},
+RANK_ENDS = (CRASHED, worker(0, "done"))
+
+
+@fuzzed(nearly([[*rank.values(), *end.values()] for rank in RANK_ENDS for end in (
+    agent(0, "signal", "was sent SIGINT", code=130, **SENT_SIGINT),
+    saw(0, killed(0), **SENT_SIGINT),
+    agent(0, "peer", **SENT_SIGINT),
 )]))  # fmt: skip
 def test_random_records_of_a_node_have_a_cause(records):
     names = ["exits/rank_00000.json", "agents/node_00000.exit.json"]
     with TemporaryDirectory() as folder:
-        run_dir = write(Path(folder), {"workers/rank_00000.err": "", **dict.fromkeys(names, "")})
+        run_dir = write(Path(folder), began(0) | dict.fromkeys(names, ""))
         for name, record in zip(names, records if isinstance(records, list) else [], strict=False):
             (run_dir / name).write_bytes(line(record, b""))
-        failure = explain(
-            run_dir, 1, 1, End(Kind.JOB, "", 9.0, message="Slurm says FAILED of job 7")
-        )
+        failure = explain(run_dir, 1, 1, FROM_JOB)
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
         run_record.each_ran_alone(run_dir)
         recovery.recorded_fault_unix_s(run_dir, 2)
         recovery.report(run_dir, 2, 8.0, has_output=True, clock_offset_s=0.0)
-
-
-def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
-    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], terminated={1: victim()})
-    failure = explain(tmp_path, 2, 1)
-    assert failure.code == 1 and "Connection closed by peer" in failure.text
-
-
-def test_keyboard_interrupt_without_signal_counts_as_program_error(ended, tmp_path):
-    ended(0, "crash", 3.0, "RuntimeError: Connection closed by peer", "Traceback: echo\n")
-    ended(1, "signal", 2.0, "KeyboardInterrupt: ", "Traceback: KeyboardInterrupt\n", code=130)
-    failure = explain(tmp_path, 2)
-    assert (failure.code, failure.rank, failure.cause) == (130, 1, "program")
-    assert failure.text == "Traceback: KeyboardInterrupt"
-    assert "rank 1 on node1 failed first" in failure.context[-1]
-
-
-def test_an_abort_after_a_program_that_had_ended_well_says_so(ended, tmp_path):
-    text = "terminate called without an active exception\nFatal Python error: Aborted\n"
-    ended(0, "done", 1.0, code=0)
-    write(tmp_path, {"workers/rank_00000.err": text})
-    failure = explain(tmp_path, 1, code=1)
-    assert failure.code == 134 and failure.text.endswith(
-        "Aborted; its program had ended with exit code 0, and Python was ending"
-    )
 
 
 @pytest.mark.parametrize(
@@ -430,65 +577,22 @@ def test_an_abort_after_a_program_that_had_ended_well_says_so(ended, tmp_path):
         ("a/../x.csv", False),
     ],
 )
-def test_a_path_that_leaves_the_copied_project_is_explained(ended, tmp_path, path, leaves):
+def test_a_path_that_leaves_the_copied_project_is_explained(tmp_path, path, leaves):
     path = path.replace("RUN", str(tmp_path))
     message = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
-    ended(0, "crash", 1.0, message, "Traceback: missing\n")
+    ended(tmp_path, worker(0, "crash", message, "Traceback: missing\n"))
     assert len(explain(tmp_path, 1).context) == 1  # it was no copy
     write(tmp_path, {"snapshot.json": {"project": "/home/me/p", "commit": "", "files": []}})
     first, *more = explain(tmp_path, 1).context
     assert bool(more) == leaves == ("; give it in full, or --no-snapshot" in first)
 
 
-@pytest.mark.parametrize(
-    ("message", "advice"),
-    [
-        ("AssertionError: Torch not compiled with CUDA enabled", "is for CPUs; --python names an"),
-        ("RuntimeError: Distributed package doesn't have NCCL built in", "was built without NCCL"),
-    ],
-)
-def test_torch_without_cuda_or_nccl_is_named_with_its_node(ended, tmp_path, message, advice):
-    ended(0, "crash", 1.0, message, f"Traceback\n{message}\n")
-    first = explain(tmp_path, 1).context[0]
-    assert first.startswith(f"the torch of this Python on node0 {advice}")
+# -- what is printed of an output, and what was printed before ------------------------------------
 
 
-def printed(tmp_path, **outputs):
-    """The output of rank 1, by its file's ending."""
-    for ending, data in outputs.items():
-        (tmp_path / "workers" / f"rank_00001.{ending}").write_bytes(data)
-
-
-def last_lines(tmp_path, shown=b""):
-    """What is printed of the run, without where it is."""
-    run_dir, *lines = report(explain(tmp_path, 4, 1), tmp_path, shown).splitlines()
-    assert run_dir == f"run folder: {tmp_path}"
-    return lines
-
-
-POINTER = "its output: muster jobs logs {} --rank 1"
-
-
-def test_long_traceback_is_cut_to_ten_lines(ended, tmp_path):
-    calls = [f'  File "train.py", line {number}, in f' for number in range(20)]
-    traceback = "\n".join(["Traceback (most recent call last):", *calls, "ValueError: no"])
-    ended(1, "crash", 1.0, "ValueError: no", traceback)
-    _, first, left_out, *rest = last_lines(tmp_path)
-    assert first.startswith("Traceback") and left_out == "  ... (13 lines)"
-    assert rest == [*calls[13:], "ValueError: no"]
-
-
-def test_last_output_of_a_rank_that_exits_is_shown(ended, tmp_path):
-    ended(1, "exit", 1.0, "exit code 7", code=7)
-    printed(tmp_path, err=b"cannot read data: /data/x missing\n\n", out=b"step 1\n")
-    assert last_lines(tmp_path) == [
-        "error: rank 1 on node1: exit code 7",
-        "the end of its output:",
-        "  step 1",
-        "  cannot read data: /data/x missing",
-        POINTER.format(tmp_path.name),
-    ]
-    assert explain(tmp_path, 4, 1).text == "error: rank 1 on node1: exit code 7"
+def last_lines(folder: Path, shown: bytes = b"") -> list[str]:
+    """What is printed of the run after `shown`, but for the run folder."""
+    return report(explain(folder, 2, 1), folder, shown).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -505,151 +609,40 @@ def test_last_output_of_a_rank_that_exits_is_shown(ended, tmp_path):
         ("\u2028\x85ü".encode(), [r"\u2028\x85ü"]),
     ],
 )
-def test_shown_output_is_short_and_moves_no_cursor(ended, tmp_path, stderr, lines):
-    ended(1, "exit", 1.0, "exit code 7", code=7)
-    printed(tmp_path, err=stderr, out=b"from stdout\n")
+def test_shown_output_is_short_and_moves_no_cursor(tmp_path, stderr, lines):
+    ended(tmp_path, EXITED, began(1, err=stderr, out="from stdout\n"))
     _, *rest = last_lines(tmp_path)
     assert rest[1:-1] == [f"  {line}" for line in ["from stdout", *lines][-20:]]
 
 
-def test_beside_warnings_the_reason_may_be_on_stdout(ended, tmp_path):
-    ended(1, "exit", 1.0, "exit code 7", code=7)
-    lines = [*map(str, range(9)), "cannot open /data"]
-    printed(tmp_path, err=b"UserWarning: old\n", out="\n".join(lines).encode())
-    shown = [line.strip() for line in last_lines(tmp_path)[2:-1]]
-    assert shown == [*lines[-5:], "UserWarning: old"]
+def test_end_of_output_in_a_record_is_short(tmp_path):
+    ended(tmp_path, EXITED, began(1, err=b"\n".join([b"x" * 390] * 30)))
+    assert 3_000 < len(explain(tmp_path, 2, 1).output) < 4_001
 
 
-def test_end_of_output_in_a_record_is_short(ended, tmp_path):
-    ended(1, "exit", 1.0, "exit code 7", code=7)
-    printed(tmp_path, err=b"\n".join([b"x" * 390] * 30))
-    failure = explain(tmp_path, 4, 1)
-    assert 3_000 < len(failure.output) < 4_001
-
-
-def test_a_reason_that_a_program_gives_to_exit_is_printed_once(ended, tmp_path):
-    """As by `sys.exit("no data")`, which Python prints, too."""
-    ended(1, "exit", 1.0, "no data")
-    printed(tmp_path, err=b"a warning\nno data\n")
-    first, *rest = last_lines(tmp_path)
-    assert first == "error: rank 1 on node1: no data"
-    assert rest[:-1] == ["the end of its output:", "  a warning"]
-    printed(tmp_path, err=b"error: no data\n")
-    assert last_lines(tmp_path)[1:] == [POINTER.format(tmp_path.name)]
-
-
-def test_output_that_was_shown_is_not_printed_again(ended, tmp_path):
-    ended(1, "exit", 1.0, "exit code 7", code=7)
-    printed(tmp_path, err=b"\x1b[31mno data\n")
-    shown = b"step 1\n\x1b[31mno data\nstep 2\n"
-    assert last_lines(tmp_path, shown)[1:] == [POINTER.format(tmp_path.name)]
+def test_output_that_was_shown_is_not_printed_again(tmp_path):
+    ended(tmp_path, EXITED, began(1, err="\x1b[31mno data\n"))
+    last = f"its output: muster jobs logs {tmp_path.name} --rank 1"
+    assert last_lines(tmp_path, b"step 1\n\x1b[31mno data\nstep 2\n")[1:] == [last]
     assert "  \\x1b[31mno data" in last_lines(tmp_path, b"no data\n")
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'a.py'\nValueError: bad 42\n"
 
 
-def test_a_traceback_that_was_shown_is_named_in_one_line(ended, tmp_path):
-    """Also where torch has put the rank before each of its lines."""
-    for rank in (1, 0):
-        ended(rank, "crash", 2.0 - rank, "ValueError: bad 42", TRACEBACK)
-    printed(tmp_path, err=TRACEBACK.encode())
-    whole = ["rank 0 failed in the same way", *explain(tmp_path, 4, 1).context[1:]]
-    assert last_lines(tmp_path) == [*whole, *TRACEBACK.splitlines(), POINTER.format(tmp_path.name)]
-    prefixed = "".join(f"[rank0]: {line}\n" for line in TRACEBACK.splitlines())
-    for shown in (TRACEBACK, prefixed):
-        first, cause, pointer = last_lines(tmp_path, f"step 1\n{shown}".encode())
-        assert first == "rank 0 failed in the same way" and pointer.endswith("--rank 1")
-        assert re.fullmatch(r"error: rank 1 on node1 failed at [\d:]{8}: ValueError: bad 42", cause)
-
-
-GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
-
-
-LOST = f"""\
-Traceback (most recent call last):
-  File "/home/me/train.py", line 9, in main
-    muster.record(3, loss=loss)
-  File "/opt/muster/train/sync/ranks.py", line 81, in during
-    return call(*given, **named)
-  File "/x/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
-    return func(*args, **kwargs)
-  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 5356, in barrier
-    work.wait()
-{GLOO}
-"""
-
-
-WAITS = {
-    ((0,), (1, 2)): "rank 0 waits in barrier, main, train.py:9, which ranks 1, 2 never reach: "
-    "they have ended with exit code 0 on n",
-    ((0, 1), (2,)): "ranks 0, 1 wait in barrier, main, train.py:9, which rank 2 never reaches: "
-    "it has ended with exit code 0 on n",
-}
-
-
-@pytest.mark.parametrize(("losers", "early"), WAITS)
-def test_rank_that_left_early_is_named_with_where_others_wait(ended, tmp_path, losers, early):
-    """The logs of both say nothing more."""
-    write(tmp_path, {"agents/node_00000.json": WITH_CHECKOUT})
-    for rank in losers:
-        ended(rank, "crash", 1.0, GLOO, LOST)
-    for rank in early:
-        ended(rank, "done", 0.5, code=0)
-    assert report(explain(tmp_path, 3, 1), tmp_path).splitlines()[1:] == [
-        f"error: {WAITS[losers, early]}"
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])  # torch's
+def test_a_traceback_that_was_shown_is_named_in_one_line(tmp_path, prefix):
+    records = [worker(rank, "crash", "ValueError: bad 42", TRACEBACK) for rank in (0, 1)]
+    ended(tmp_path, *records, began(0, err=TRACEBACK))
+    _, *whole = last_lines(tmp_path)
+    assert whole[1:-1] == TRACEBACK.splitlines()
+    shown = "".join(f"{prefix}{line}\n" for line in TRACEBACK.splitlines())
+    assert last_lines(tmp_path, f"step 1\n{shown}".encode()) == [
+        "rank 1 failed in the same way",
+        "error: rank 0 on node0 failed at 00:00:01: ValueError: bad 42",
+        whole[-1],
     ]
-
-
-WITH_CHECKOUT = {"index": 0, "node": "n", "address": "::1", "muster": "/opt/muster"}
-WITH_CHECKOUT["ranks"] = [0, 1, 2]
-
-
-def test_rank_that_left_init_is_named_with_where_others_wait(ended, tmp_path):
-    """Whichever rank has noticed it first, and under its node's name."""
-    write(tmp_path, {"agents/node_00000.json": WITH_CHECKOUT})
-    chain = f"{LOST}\nThe above exception was the direct cause ...\n\nPeerFailed: ...\n"
-    named = f"{PeerFailed.__name__}: rank 0 on vm has {HAS_LEFT}; ..."
-    closed = "RuntimeError: connection closed by peer\n\nPeerFailed: ..."
-    ended(1, "crash", 1.0, f"{PeerFailed.__name__}: lost rank 0 on vm, rank 2 on vm", chain)
-    ended(2, "crash", 1.1, named, chain)
-    ended(0, "crash", 1.2, named, f"Traceback (most recent call last):\n{closed}")
-    assert explain(tmp_path, 3, 1).text == (
-        "error: rank 0 on n has left muster.init(), and ranks 1, 2 wait in barrier, main, "
-        "train.py:9; all ranks have to leave it at the same step"
-    )
-
-
-def test_rank_that_left_early_is_named_where_no_line_is_known(ended, tmp_path):
-    ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
-    ended(1, "done", 0.5, code=0)
-    (cause,) = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
-    assert cause.startswith("error: rank 1 on node1 ended with exit code 0 while others")
-
-
-def test_first_lost_peer_traceback_is_shown_without_other_cause(ended, tmp_path):
-    """Its worker has hidden it as a consequence."""
-    ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], terminated={1: victim()})
-    lines = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
-    assert lines == ["error: rank 0 on node0 lost another worker:", "Traceback ...", GLOO]
-
-
-@pytest.mark.parametrize("recorded", [True, False])
-def test_last_output_of_a_killed_rank_is_shown(ended, tmp_path, recorded):
-    """Whether its agent has seen it, or not."""
-    for rank in (0, 2, 3):
-        ended(rank, "lost_peer", 1.0, "lost another worker")
-    if recorded:
-        killed(tmp_path, 1)
-    printed(tmp_path, err=b"allocating 900 GB\n")
-    lines = last_lines(tmp_path)
-    assert lines[-3:] == [
-        "the end of its output:",
-        "  allocating 900 GB",
-        POINTER.format(tmp_path.name),
-    ]
-    assert lines[-4].startswith("error: rank 1")
 
 
 def test_orderly_stop_prints_nothing_twice(tmp_path):

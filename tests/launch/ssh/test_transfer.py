@@ -212,15 +212,6 @@ def below(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-def test_data_goes_to_all_nodes_and_a_second_time_nothing_is_sent(hosts, data, recorded):
-    nodes = hosts("a", "b")
-    places = send(data, nodes)
-    assert [place.name for place in places] == ["my set", "my set"]
-    assert [below(place) for place in places] == [below(data)] * 2
-    assert len(recorded()) == 2
-    assert send(data, nodes) == places and len(recorded()) == 2
-
-
 @pytest.mark.usefixtures("recorded")
 def test_odd_place_is_taken_as_it_is_unless_rsync_would_expand_it(hosts, data, tmp_path):
     nodes = hosts("a")
@@ -232,12 +223,6 @@ def test_odd_place_is_taken_as_it_is_unless_rsync_would_expand_it(hosts, data, t
     with pytest.raises(MusterError, match=r"a: .*/set\[1\] has \*, \? or \[, which rsync"):
         send(data, nodes, "~/set[1]")
     assert below(other) == {"mine": b""}
-
-
-def test_nodes_that_share_a_home_get_the_data_by_one_rsync(hosts, data, recorded):
-    places = send(data, hosts("a", "b", c="a", d="a"))
-    assert len(recorded()) == 2 and len({*places}) == 2
-    assert [below(place) for place in places] == [below(data)] * 4
 
 
 def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
@@ -292,20 +277,3 @@ def test_node_with_a_full_disk_is_named_and_ends_other_transfers(hosts, data, re
     assert not (tmp_path / "homes/a/disk/set").exists()
     assert not (tmp_path / "homes/a/disk/.set.muster-sending/data/more").exists()
     wait_until(lambda: alive(data) == [])
-
-
-@pytest.mark.usefixtures("recorded")
-def test_signal_during_data_transfer_ends_every_rsync(hosts, data, tmp_path):
-    nodes = hosts("node0", "node1", "node2")
-    executable(tmp_path / "bin" / "rsync", STUCK.format(folder=tmp_path))
-
-    def interrupt():
-        wait_until((tmp_path / "sending").exists)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    user = threading.Thread(target=interrupt)
-    user.start()
-    with pytest.raises(KeyboardInterrupt):
-        send(data, nodes)
-    user.join()
-    wait_until(lambda: alive(tmp_path / "sending") == [])

@@ -1,7 +1,6 @@
 """A starter says which rank has ended, with which code or signal, and when."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,8 +18,6 @@ from muster.errors import UsageError
 from tests.fork_server import skip_if_quick
 from tests.launch.submit import wait_until
 
-EXITS = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\n"
-KILLED = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"
 # Rank 1 fails, and then rank 0 ends when the file `go` is there, whatever it is sent.
 FAILS_WHILE_ANOTHER_WAITS = """
 import os, signal, sys, time
@@ -33,20 +30,6 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 open('ready', 'w').close()
 wait_for('go')
 """
-
-
-@pytest.mark.parametrize(
-    "node", ["manual", pytest.param("preload", marks=pytest.mark.slow), "torchrun"], indirect=True
-)
-@pytest.mark.parametrize(("program", "code", "number"), [(EXITS, 3, None), (KILLED, None, 9)])
-def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, code, number):
-    skip_if_quick()
-    begun = time.time()
-    workload = node.begin(program)
-    node.wait(workload.failure)
-    ends = {end.rank: end for end in workload.ends()}
-    assert (ends[1].exit_code, ends[1].signal) == (code, number), node.output()
-    assert begun < ends[1].time_unix_s < time.time()
 
 
 @pytest.mark.slow
@@ -64,29 +47,6 @@ def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
     node.finish(workload)
     (end,) = workload.ends()
     assert end.rank == 1 and end.exit_code == 3 and end.time_unix_s <= noticed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("node", ["manual", "preload"], indirect=True)
-def test_workers_that_ended_well_are_said_too(node):
-    workload = node.finish(node.begin("print('here')"))
-    ends = {(end.rank, end.exit_code, end.signal) for end in workload.ends()}
-    assert ends == {(0, 0, None), (1, 0, None)} and workload.failure() is None
-    assert workload.ends() == workload.ends()
-
-
-@pytest.mark.parametrize(
-    "node", [pytest.param("preload", marks=pytest.mark.slow), "torchrun"], indirect=True
-)
-def test_end_of_a_starter_is_reported(node):
-    skip_if_quick()
-    workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
-    node.wait(lambda: node.output().count("here") == 2)
-    (pid,) = workload.pids
-    os.kill(pid, signal.SIGKILL)
-    node.wait(workload.failure)
-    end = workload.failure().starter_end
-    assert (end.starter, end.exit_code, end.signal) == (node.starter, None, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("node", ["manual"], indirect=True)

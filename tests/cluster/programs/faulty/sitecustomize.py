@@ -18,11 +18,6 @@ class EmptySample(ValueError):
         super().__init__("sample 17 is empty")
 
 
-class Exit(SystemExit):
-    def __init__(self):
-        super().__init__(7)
-
-
 def raised_in_main(error):
     """As if the program's own code had raised it, wherever that is now."""
     main = ctypes.c_ulong(threading.main_thread().ident)
@@ -37,7 +32,6 @@ def eat():
 
 FAULTS = {
     "raise": lambda: raised_in_main(EmptySample),
-    "exit": lambda: raised_in_main(Exit),
     "abort": os.abort,
     "eat": eat,
 }

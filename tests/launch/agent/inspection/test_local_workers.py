@@ -149,20 +149,6 @@ def seconds_in(report, function):
     return innermost.for_s or 0 if innermost.function == function else 0
 
 
-@pytest.mark.slow
-def test_a_worker_says_where_it_is_and_since_when(start_worker, tmp_path):
-    began = time.monotonic()
-    process = start_worker("load_data")
-    wait_until(lambda: seconds_in(ask(tmp_path), "load_data") > 0.5)
-    report = ask(tmp_path)
-    assert report.answers and report.pid == process.pid
-    assert functions(report)[-1] == "load_data"
-    assert report.threads[0].frames[-1].text == "time.sleep(10_000)"
-    elapsed_s = round(time.monotonic() - began, 1)  # as `for_s` is rounded
-    assert 0.5 < report.threads[0].frames[-1].for_s <= elapsed_s
-    assert report.process.words == "sleeps"
-
-
 def test_stopped_worker_is_seen_to_be_stopped(start_worker, tmp_path):
     os.kill(start_worker("load_data").pid, signal.SIGSTOP)
     words = "is stopped by a signal (SIGSTOP)"
