@@ -4,6 +4,28 @@ import json
 
 from hypothesis import strategies as st
 
+from tests.launch.run_folders import leader
+
+# Of a run that a process of this machine leads, each as it should be.
+RECORDS = {
+    "job.json": {**leader(), "cluster": None, "boot_id": "b", "start_ticks": 7},
+    "exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0, "time_unix_s": 1.0},
+    "agents/node_00000.json": {
+        "index": 0,
+        "node": "n0",
+        "host": "h",
+        "address": "10.0.0.1",
+        "interface": "e",
+        "ranks": [0],
+        "time_unix_s": 1.0,
+    },
+    "agents/meeting.json": {"since_unix_s": 1.0, "text": "waiting"},
+    "metrics/rank_00000.jsonl": {"kind": "step", "step": 3, "epoch": 0, "loss": 1.5, "step_s": 0.1},
+    "start.json": {"step": 3, "total_steps": 9, "time_unix_s": 1.0},
+    "launch.json": {"command": "python x", "stop_grace_s": 30.0, "nodes": []},
+    "attempts/0/exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0},
+    "config.yaml": {"task": "x", "checkpoint_dir": "/nowhere", "checkpoint_every": "epoch"},
+}
 ODD = [10**30, -1, 2**40, "[/x]", "\x1b]0;x\a", "a\nb\r", "\udce9", "\x9b2J", "<img src=x>", "=1+1"]
 
 

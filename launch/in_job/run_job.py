@@ -85,7 +85,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     try:
         if job.get("queues", 1) != 1:
             raise msgspec.ValidationError("it is one of several jobs for one run")
-        return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
+        return LaunchSpec.from_json({**job.get("spec", {}), "secrets": secrets}), job
     except msgspec.ValidationError as error:
         raise UsageError(
             "this job was submitted by another version of Muster"

@@ -113,7 +113,7 @@ def files_of(project: Path) -> list[Path]:
 
 def new_files(run_dir: Path) -> list[str]:
     """A line that names the files which the program has made in the snapshot, if any."""
-    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
+    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir), "files")
     root = run_files.SNAPSHOT.path(run_dir)
     if record is None:
         return []

@@ -94,10 +94,11 @@ def read_private(path: Path) -> bytes:
         OSError: it cannot be read, or is a link.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a plain file")
     with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(f"{path} is not a plain file")
         if state.st_uid != os.geteuid() or state.st_mode & 0o077:
             raise PermissionError(
                 f"{path} is not unpickled, since others may have written it: its owner is user "

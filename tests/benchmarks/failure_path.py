@@ -27,6 +27,7 @@ import psutil
 
 from muster.checkout import CHECKOUT
 from tests.benchmarks.walked import traced
+from tests.benchmarks.walked.sitecustomize import ANEW
 from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
 
@@ -66,6 +67,7 @@ def called_after_kill(folder: Path, workers: str) -> set[str]:
     """Each function as FILE:LINE, where its definition begins."""
     (folder / "t.py").write_text(PROGRAM)
     env = {**traced(folder), "XDG_STATE_HOME": str(folder / "state")}
+    notes = folder / "notes"
     command = [sys.executable, str(CHECKOUT / "muster" / "command.py"), "run"]
     flags = ["--launcher", "local", "--nodes", "2", "--workers", workers, "--", "t.py"]
     began = [folder / f"began.{rank}" for rank in (0, 1)]
@@ -74,7 +76,7 @@ def called_after_kill(folder: Path, workers: str) -> set[str]:
         processes = [leader.pid, *(each.pid for each in psutil.Process(leader.pid).children(True))]
         traced_pids = [pid for pid in processes if (notes / str(pid)).exists()]
         for pid in traced_pids:
-            os.kill(pid, sitecustomize.ANEW)
+            os.kill(pid, ANEW)
         wait_until(lambda: all((notes / f"{pid}.before").exists() for pid in traced_pids))
         os.kill(int(began[1].read_text()), signal.SIGKILL)
         code, out, err = finish(leader)

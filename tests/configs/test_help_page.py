@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 
 import pytest
 
@@ -129,25 +128,3 @@ def test_settings_are_shown_as_flags_take_them():
     text = shown(COMMAND, "config", "--no-snapshot")
     assert "on_hang: warn  (default)\n" in text and "snapshot: off  (the command line)\n" in text
     assert f"time: {DEFAULT_TIME}  (default)\n" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["runn"], "unknown command 'runn'\ntip: did you mean muster run?"),
-        (["dance"], "unknown command 'dance'\ntip: muster --help lists them"),
-        (["report"], "the following arguments are required: FOLDER"),
-        (["study", "x.yaml", "--hand-in", "rar"], "--hand-in: 'rar': give zip, tar.gz, or a"),
-        (
-            ["study", "nosuch.yaml"],
-            "study nosuch.yaml: No such file or directory; Muster's own are",
-        ),
-        (["study", "quick.yaml"], f"did you mean {CHECKOUT}/configs/studies/quick.yaml?"),
-        (["testbed"], "name one of these actions, as in muster testbed up"),
-    ],
-    ids=str,
-)
-def test_wrong_command_is_refused_in_one_line_with_remedy(words, error):
-    done = call(sys.executable, COMMAND, *words, cwd=CHECKOUT)
-    last = done.stderr[done.stderr.rindex("error: ") :]
-    assert done.returncode == 2 and error in last

@@ -148,7 +148,7 @@ def test_another_form_is_refused_with_the_right_one(name, text, why):
 
 
 def test_a_number_of_400_digits_is_refused_as_any_other():
-    with pytest.raises(UsageError, match="--nodes must be at most 4096 "):
+    with pytest.raises(UsageError, match=r"--nodes .*4096"):
         made(LaunchConfig, nodes="9" * 400)
     assert made(LaunchConfig, max_restarts="9" * 400).max_restarts == int("9" * 400)
 

@@ -2,13 +2,10 @@
 
 import re
 import shlex
-from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
-from launch import sweep as command
-from tests import commands
 from tests.fork_server import interpreter
 from tests.launch.sweeps import (
     EXAMPLES,
@@ -26,58 +23,6 @@ from tests.pages import fences, text_of
 @pytest.fixture
 def project(tmp_path) -> Path:
     return new_project(tmp_path)
-
-
-def refused(project: Path, *words: str) -> str:
-    """The error; nothing was started or made."""
-    with chdir(project):
-        error = commands.refused(command.main, *words)
-    assert not (project / "logs").exists(), error
-    return error
-
-
-TWO = ["--over", "lr=1,2", "--at-once", "2"]  # of the trainer that comes with Muster
-SSH = ["--launcher", "ssh", "--hosts", "a,b,c", "--nodes", "2"]
-REFUSED = [
-    (["--", "train.py"], "a sweep needs --over NAME=VALUE,VALUE"),
-    (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
-    (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
-    (["--over", "lr=1", "lr=2", "--", "train.py"], "lr is given twice; separate its values by com"),
-    (
-        ["--over", "lr=1", "2"],
-        "--over 2: write NAME=VALUE,VALUE, with commas and no spaces between",
-    ),
-    (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
-    (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
-    (
-        ["--over", "lrr=1,2"],
-        "with Muster has no such setting; did you mean lr?",
-    ),
-    (
-        ["--over", "lr=1,x", "--nodes=0", "--task=synthetic"],
-        "at least 1 (got 0)\nerror: synthetic-lr-x: --lr",
-    ),
-    (["--overr", "lr=1,2"], "unknown flag --overr; see --help\nerror: a sweep needs --over"),
-    (["--over", "sync=dpd"], "sync-dpd: --sync: unknown 'dpd'"),
-    (["--over", "lr=1", "--nodez", "2", "--", "train.py"], "unknown flag --nodez"),
-    (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
-    (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
-    (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
-    ([*TWO, "--master-port", "29511"], "--master-port 29511 is one port, but --at-once 2 runs"),
-    ([*TWO, *SSH], "--at-once 2 of 2 nodes each needs 4 hosts, but there are 3 (a, b, c), enough"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_wrong_sweep_is_refused_before_its_first_run(project, words, message):
-    found = refused(project, *([] if "ssh" in words else ["--launcher", "local"]), *words)
-    assert message in found, found
-
-
-def test_a_refusal_is_the_end_of_the_command(project):
-    python = interpreter(for_workers=False)
-    code, out, err = sweep(project, "--launcher", "local", "--", "train.py", python=python)
-    assert (code, out) == (2, "") and err.startswith("error: a sweep needs --over NAME=")
 
 
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])

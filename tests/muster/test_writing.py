@@ -3,14 +3,13 @@
 import errno
 import json
 import math
-import os
 import stat
 from unittest.mock import Mock
 
 import pytest
 
 from muster.worker import process
-from muster.writing import CannotWrite, read_json, write_json, write_text
+from muster.writing import CannotWrite, write_json, write_text
 
 
 def names(folder):
@@ -32,31 +31,6 @@ def test_nan_is_written_as_null(tmp_path):
     write_json(tmp_path / "file", {"loss": math.nan, "far": [math.inf, -math.inf], "at": tmp_path})
     found = json.loads((tmp_path / "file").read_text(), parse_constant=pytest.fail)
     assert found == {"loss": None, "far": [None, None], "at": str(tmp_path)}
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        b"",
-        b'{"steps": ',
-        b"[1]",
-        b"\xff",
-        pytest.param(b"[" * 100_000, id="deep"),
-        "folder",
-        "fifo",
-    ],
-)
-def test_damaged_json_object_reads_as_nothing(content, tmp_path):
-    path = tmp_path / "summary.json"
-    if content == "folder":
-        path.mkdir()
-    elif content == "fifo":  # nobody will ever write to it
-        os.mkfifo(path)
-    elif content is not None:
-        path.write_bytes(content)
-    assert read_json(path) is None
 
 
 def test_full_disk_keeps_the_old_file(tmp_path, monkeypatch):

@@ -2,12 +2,14 @@
 
 A scene in a `*.txt` begins with `# TITLE`, which may end with `(needs TOOL)`. It is a new folder.
 `> FILE` writes the indented lines below it. Below `$ COMMAND` stands what it prints, without empty
-lines, then `+ FILE` for what it makes, and its exit code, if that is not 0.
+lines, then `+ FILE` for what it makes, and its exit code, if that is not 0. Below `>>> PYTHON`
+stands what this line of Python prints or raises; one process runs all those of a scene.
 
 `pytest tests/refusals --update` records what the commands print now; the diff shows what changed.
 """
 
 import difflib
+import itertools
 import json
 import os
 import re
@@ -16,11 +18,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from muster.checkout import CHECKOUT
+from tests.preload import interpreter
+from tests.refusals.console import END
 
 TOOLS = "sh bash cat chmod env git head ln mkdir mkfifo rm rmdir sed touch true".split()
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -36,7 +42,7 @@ def parameters() -> Iterator[object]:
             title = scene.partition("\n")[0]
             needs = re.findall(r"\(needs (.*)\)$", title)
             marks = [pytest.mark.needs(*needs[0].split(", "))] if needs else []
-            if "\n$ " in scene:
+            if re.search(r"^(\$|>>>) ", scene, re.MULTILINE):
                 yield pytest.param(file, number, id=f"{file.stem}{title[1:]}", marks=marks)
 
 
@@ -65,6 +71,7 @@ class Stage:
     def __init__(self, root: Path, forked: Callable[..., int]) -> None:
         self._root = root
         self._forked = forked
+        self._console: subprocess.Popen[str] | None = None
         self._places = {
             "/project": str(root / "project"),
             "/home/me": str(root / "home"),
@@ -91,6 +98,8 @@ class Stage:
                 file.chmod(0o755 if file.parent.name == "bin" else 0o644)
             elif line.startswith("$ "):
                 lines += [f"  {printed}" for printed in self._printed(line[2:])]
+            elif line.startswith(">>> "):
+                lines += [f"  {answer}" for answer in self._answered(line[4:])]
             elif file is not None:
                 lines.append(line)
                 with file.open("a", encoding="utf-8") as opened:
@@ -103,19 +112,7 @@ class Stage:
         while re.match(r"\w+=", words[0]):
             name, _, given[name] = words.pop(0).partition("=")
         project = self._root / "project"
-        path = [str(project / "bin"), self._places["/env/bin"], str(self._root / "tools")]
-        env = {
-            "PATH": os.pathsep.join(path),
-            "HOME": str(self._root / "home"),
-            "XDG_RUNTIME_DIR": str(self._root / "runtime"),
-            "TMPDIR": str(self._root / "tmp"),
-            "USER": "me",
-            "TERM": "dumb",
-            "COLUMNS": "100",
-            "LC_ALL": "C.UTF-8",
-            "CUDA_VISIBLE_DEVICES": "",
-            **given,
-        }
+        env = self._env() | given
         output = self._root / "output"
         output.unlink(missing_ok=True)
         before = {*project.rglob("*")}
@@ -128,6 +125,37 @@ class Stage:
                 yield line.rstrip()
         if code:
             yield f"[{code}]"
+
+    def _env(self) -> dict[str, str]:
+        path = [self._root / "project" / "bin", self._places["/env/bin"], self._root / "tools"]
+        return {
+            "PATH": os.pathsep.join(map(str, path)),
+            "HOME": str(self._root / "home"),
+            "XDG_RUNTIME_DIR": str(self._root / "runtime"),
+            "TMPDIR": str(self._root / "tmp"),
+            "USER": "me",
+            "TERM": "dumb",
+            "COLUMNS": "100",
+            "LC_ALL": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+
+    def _answered(self, code: str) -> Iterator[str]:
+        if self._console is None:
+            self._console = subprocess.Popen(
+                [interpreter(for_workers=False), Path(__file__).with_name("console.py")],
+                cwd=self._root / "project", env=self._env(), text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        console = self._console
+        assert console.stdin is not None and console.stdout is not None
+        print(self._here(code), file=console.stdin, flush=True)
+        text = "".join(takewhile(f"{END}\n".__ne__, console.stdout))
+        yield from (line.rstrip() for line in self._recorded(text) if line.strip())
+
+    def close(self) -> None:
+        if self._console is not None:
+            self._console.communicate()
 
     def _here(self, text: str) -> str:
         for place, path in self._places.items():
@@ -151,7 +179,8 @@ class Stage:
 @pytest.mark.parametrize(("file", "number"), list(parameters()))
 def test_commands_print_what_is_recorded(file, number, tmp_path, forked, request):
     scenes = scenes_of(file)
-    printed = Stage(tmp_path, forked).play(scenes[number])
+    with closing(Stage(tmp_path, forked)) as stage:
+        printed = stage.play(scenes[number])
     lines = (text.split("\n") for text in (scenes[number], printed))
     change = list(difflib.unified_diff(*lines, "recorded", "printed", n=2, lineterm=""))
     if request.config.getoption("update"):
@@ -159,3 +188,29 @@ def test_commands_print_what_is_recorded(file, number, tmp_path, forked, request
         file.write_text("".join(scenes), encoding="utf-8")
     elif change:
         pytest.fail("\n".join(change), pytrace=False)
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """Each error that is recorded, and the line below it."""
+    for file in FILES:
+        is_printed = False
+        lines = file.read_text(encoding="utf-8").split("\n")
+        for line, below in itertools.pairwise(lines):
+            if not line.startswith("  "):
+                is_printed = not line.startswith("> ")
+            elif is_printed and line.startswith("  error: "):
+                yield line.removeprefix("  error: "), below
+
+
+# what is true of what was set: "--lr 0: ...", "(got 0)", "--end-lr 1.0 is above --lr 0.1"
+TRUE = re.compile(r"[;:(?]|, \w+ | needs | is (for|above|longer|not) | leaves none ")
+
+
+def test_refusals_name_what_was_set_what_is_true_and_what_to_do():
+    """The last in a tip, or it is plain from what is true; a sentence ends without a period."""
+    found = list(refusals())
+    assert len(found) > 500
+    no_remedy = [text for text, below in found if not below.startswith("  tip: ")]
+    assert [text for text in no_remedy if not TRUE.search(text)] == []
+    assert [text for text, _ in found if re.search(r"\w\.$", text) or len(text.split()) < 2] == []
+    assert [text for text, _ in found if re.search(r"Traceback|<class | object at 0x", text)] == []

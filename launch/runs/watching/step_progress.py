@@ -11,6 +11,7 @@ import yaml
 
 from muster import records, run_files
 from muster.records import fits
+from muster.writing import record_data
 
 WINDOW = 20  # steps for the rate
 NEVER = "never"
@@ -76,7 +77,7 @@ def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(run_dir: Path) -> dict[str, Any] | None:
     """The settings of a run of Muster's trainer; None for another program, or if unknown."""
     try:
-        settings = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
+        settings = yaml.safe_load(record_data(run_files.CONFIG.path(run_dir)).decode())
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return settings if isinstance(settings, dict) and "task" in settings else None

@@ -98,7 +98,7 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
     assert lead(Pretended("is_odd"), replace(spec, max_restarts=0), FACTS) == 1
     recorded = run_record.read_end(spec.run_dir)
     assert (recorded["code"], recorded["cause"]) == (1, "node_lost")
-    assert recorded["message"].startswith("error: node0 sent an odd message: Object contains unk")
+    assert recorded["message"].startswith("error: node0 sent an odd message: ")
     assert "\x1b" not in capsys.readouterr().err
 
 
@@ -258,7 +258,7 @@ def new(tmp_path, monkeypatch):
 def test_a_run_that_goes_on_is_not_overwritten(new):
     spec = new()
     run_record.begin(spec, "local", "")  # led by this process
-    with pytest.raises(UsageError, match="which is running; end it first: muster jobs cancel run"):
+    with pytest.raises(UsageError, match="muster jobs cancel run"):
         new("--overwrite")
     run_record.end(spec.run_dir, 0, "")
     assert new("--overwrite").run_dir == spec.run_dir

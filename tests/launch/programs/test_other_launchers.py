@@ -96,7 +96,7 @@ def test_module_of_another_launcher_is_refused_after_python(tmp_path, words):
 
 def test_a_sweep_refuses_it_before_any_of_its_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="torchrun starts workers, and so does Muster"):
+    with pytest.raises(UsageError, match="torchrun"):
         cells.from_grid(["lr=1,2"], ["--launcher", "local"], ["torchrun", "train.py"], None)
 
 

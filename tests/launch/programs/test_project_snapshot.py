@@ -198,13 +198,13 @@ def test_a_project_of_which_git_says_nothing_is_not_copied(repository, monkeypat
     index = repository / ".git" / "index"
     whole = index.read_bytes()
     index.write_bytes(b"x" * 100)
-    with pytest.raises(UsageError, match=r"git does not answer .* index .*, or give --no-snapshot"):
+    with pytest.raises(UsageError, match=r"git .* index .*--no-snapshot"):
         snapshot(repository)
-    with pytest.raises(UsageError, match="git does not answer"):  # nor sent to a login node
+    with pytest.raises(UsageError, match="git "):  # nor sent to a login node
         project_snapshot.files_of(repository)
     index.write_bytes(whole)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"there is no git here.*; install git, or give --no"):
+    with pytest.raises(UsageError, match=r"no git here.*--no-snapshot"):
         snapshot(repository)
 
 
@@ -212,7 +212,7 @@ def test_a_clone_inside_of_which_git_says_nothing_is_not_copied(repository):
     git(repository, "init", "-q", "clone")
     write(repository / "clone", {"layer.py": "", ".gitignore": ".env", ".env": "TOKEN=1"})
     (repository / "clone" / ".git" / "index").write_bytes(b"x" * 100)
-    with pytest.raises(UsageError, match=r"git does not answer about .*/clone: "):
+    with pytest.raises(UsageError, match=r"git .*/clone: "):
         snapshot(repository)
 
 

@@ -49,17 +49,17 @@ def test_running_job_has_nodes_and_gpus_per_node(slurm, more, gpus):
 def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
     assert found() is None
-    assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
+    assert capsys.readouterr().err.startswith("note: job 12, ")
     assert current_job({"PATH": os.environ["PATH"]}) is None
     assert len(slurm.calls("squeue")) == 1
 
 
 def test_pending_or_unknown_current_job_is_refused(slurm):
     slurm.job_is("PENDING", reason="Priority", more="NodeList=(null)")
-    with pytest.raises(MusterError, match="a job that has no nodes: pending Priority; to queue"):
+    with pytest.raises(MusterError, match="no nodes: pending Priority"):
         found()
     slurm.silence()
-    with pytest.raises(MusterError, match="no nodes: unknown Slurm does not answer"):
+    with pytest.raises(MusterError, match="no nodes: unknown Slurm "):
         found()
 
 

@@ -76,7 +76,7 @@ def test_last_whole_checkpoint_is_fetched(fetch, remote_run):
 
 def test_copy_never_overwrites_a_run_of_this_machine(fetch, remote_run):
     own = write(remembered(Path("logs", "run").absolute()), {"a": "own"})
-    with pytest.raises(UsageError, match=r"^logs/run is a run on this machine, which a copy would"):
+    with pytest.raises(UsageError, match="logs/run is"):
         fetch("run", remote_run)
     assert [path.name for path in own.iterdir()] == ["a"] and (own / "a").read_text() == "own"
 

@@ -196,55 +196,6 @@ def test_the_colons_of_an_ipv6_address_are_its_own(address, user, port):
 # what is refused
 
 
-WRONG = [
-    ("", "hosts: no hosts; write lines as in user@node[0-3]:22 slots=4"),
-    ("# nothing\n \n", "hosts: no hosts; "),
-    ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
-    (b"a\nb\xff", "--hosts 'hosts': not a text in UTF-8, in line 2; give a file that can be read"),
-    ("user@", "hosts:1: host '': begin with "),
-    ("a@b@c", "hosts:1: user 'a@b': begin "),
-    ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),
-    ("a:", "hosts:1: port '' is not a number from 1 to 65535; write host:22"),
-    ("a:[65535-65536]", "hosts:1: port '65536' is not "),
-    ("h:1:2", "hosts:1: 'h:1:2' is not an IP address; "),
-    ("n[3-1]", "hosts:1: bad range '3-1' in 'n[3-1]'; write ranges as in node[0-3] or "),
-    ("n[1-3/0]", "hosts:1: bad range '1-3/0' in "),
-    ("n[1-02]", "hosts:1: bad range '1-02' in "),
-    ("n[٣]", "hosts:1: bad range '٣' in "),
-    ("n[[1-2]]", "hosts:1: brackets do not match in 'n[[1-2]]'; write ranges as in node[0-3]"),
-    ("n1-2]", "hosts:1: brackets do not match in "),
-    ("-l@h", "hosts:1: user '-l': begin "),
-    ("fe80::1%eth0", "hosts:1: 'fe80::1%eth0' is not an IP address; "),
-    ("4", "hosts:1: '4' is not an IP address; "),
-    ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
-    ("a" * 500, "hosts:1: 'aaaa"),
-    ("a color=red", "hosts:1: 'color=red' is no option, as address and slots are; "),
-    ("node0:4", "hosts:1: 'node0:4': 4 is no port of ssh; for workers: slots=4"),
-    ("a\n[fe80::1]:4", "hosts:2: '[fe80::1]:4': 4 is no port of ssh; for workers: slots=4"),
-    ("node0:4 binding=user:0", "hosts:1: 'binding=user:0' is no option, as address and slots are"),
-    ("a max_slots=4", "hosts:1: 'max_slots=4' starts no workers; for workers: slots=4"),
-    ("a max_slots=\x1b", "hosts:1: 'max_slots=\\x1b' starts no workers; "),
-    ("a slots=4 max_slots=2", "hosts:1: slots=4 is more than max_slots=2; give a smaller number"),
-    ("a slots=4 max_slots=x", "hosts:1: max_slots is 'x'; give a number from 1 to 9999"),
-    ("a slots=0", "hosts:1: slots is '0'; give a number from 1 to 9999, or gpu"),
-    ("a slots=10000", "hosts:1: slots is '10000'; "),
-    ("a\nb\na", "hosts:3: node a was given before, at hosts:1; give it once"),
-    ("u@a:22\nu@A:22", "hosts:2: node u@A:22 was given before, at hosts:1; "),
-    ("a address=10.0.0.1\nb address=10.0.0.1", "hosts:2: address 10.0.0.1 was given before, at "),
-    ("n[1-2] address=10.0.0.1", "hosts:1: one address, but 'n[1-2]' is several nodes; "),
-    ("a address=", "hosts:1: '' is not an IP address; write e.g. 10.10.1.1"),
-    ("a address=fe80::1", "hosts:1: other nodes cannot reach fe80::1; "),
-    ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), WRONG)
-def test_a_wrong_line_is_named_with_what_to_do(read, text, expected):
-    (problem,) = refused(text, read=read)
-    assert problem.startswith(expected)
-    assert ";" in problem
-
-
 HOSTILE = ["-oProxyCommand=x", "a;b", "$(id)", "'a'", '"a"', "`id`", "a|b", "a>b", "a\\b", "~", "*"]
 HOSTILE += ["a\nb", "a\x00b", "a\x1bb", "a\u2028b", "a b", "\u0430", "a\ud800", "{a}", "a/b", "-"]
 HOSTILE += ["a#b", "@all", "a!b", "a&b", "a^b", "n*", "n?", "n%s", "@*", "a=b"]  # ClusterShell's
@@ -264,23 +215,6 @@ def test_all_problems_of_a_hosts_file_are_named_at_once(read):
     assert places == ["hosts:2", "hosts:3", "hosts:4"]
 
     assert len(refused("a;b\n" * 1000, read=read)) == 50
-
-
-def test_unreadable_hosts_file_is_named(tmp_path):
-    for path, reason in (
-        (tmp_path / "none", "none': No such file or directory; give a file that can be read"),
-        (tmp_path, ": Is a directory; "),
-        (tmp_path / "a\0b", "; give a file that can be read"),
-    ):
-        with pytest.raises(UsageError, match=re.escape(reason)) as caught:
-            read_hosts(path, ONE_WORKER)
-        assert "\n" not in str(caught.value)
-
-
-def test_wrong_user_or_empty_hosts_are_refused(read):
-    with pytest.raises(UsageError, match="user '-x': begin with a letter"):
-        read("a\nb", user="-x")
-    assert refused() == ["--hosts: no hosts; write them as in user@node[0-3]:22,user@other"]
 
 
 MUCH = [

@@ -27,26 +27,15 @@ def test_file_that_others_may_write_is_not_unpickled(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
     (tmp_path / "call" / "call.pkl").chmod(0o620)
     code, record = call(tmp_path)
-    assert code == 1 and "since others may have written it" in record["message"]
+    assert code == 1 and "others may have written it" in record["message"]
     (tmp_path / "call" / "call.pkl").chmod(0o600)
     (tmp_path / "call" / "call.json").chmod(0o620)  # which says where modules are imported from
     code, record = call(tmp_path)
-    assert code == 1 and "since others may have written it" in record["message"]
+    assert code == 1 and "others may have written it" in record["message"]
     write_private(tmp_path / "mine", b"x")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
         read_private(tmp_path / "link")
-    os.mkfifo(tmp_path / "fifo", 0o600)
-    with pytest.raises(OSError, match="is not a plain file"):
-        read_private(tmp_path / "fifo")
-
-
-@pytest.mark.needs("root")  # to have a file of another user
-def test_a_file_of_another_user_is_not_unpickled(tmp_path):
-    write_private(tmp_path / "result.pkl", b"x")
-    os.chown(tmp_path / "result.pkl", 65534, 65534)
-    with pytest.raises(PermissionError, match="its owner is user 65534"):
-        read_private(tmp_path / "result.pkl")
 
 
 def test_exit_codes_are_as_in_a_script(tmp_path):

@@ -64,7 +64,7 @@ def test_text_without_a_placeholder_is_unchanged(text):
 
 def test_single_worker_fills_placeholders_and_missing_variable_is_named():
     assert filled(["a.py", "{rank} of {world_size}"], {}) == ["a.py", "0 of 1"]
-    with pytest.raises(SystemExit, match="MASTER_PORT is not set in this worker; write "):
+    with pytest.raises(SystemExit, match="MASTER_PORT"):
         filled(["a.py", "{master_port}"], {})
 
 
@@ -98,7 +98,7 @@ def test_a_missing_variable_ends_the_worker_with_a_record(tmp_path):
     (tmp_path / "show.py").write_text(SHOW)
     done = run(tmp_path, "--fill-in", "show.py", "{nnodes}", RANK="0", MUSTER_RUN_DIR=str(tmp_path))
     assert done.returncode == 1
-    assert "GROUP_WORLD_SIZE is not set in this worker" in ended(tmp_path)["message"]
+    assert "GROUP_WORLD_SIZE" in ended(tmp_path)["message"]
 
 
 def test_a_batch_script_replaces_them_without_a_worker(tmp_path):

@@ -1,7 +1,6 @@
 """`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
 
 import itertools
-import re
 import time
 
 import pytest
@@ -170,15 +169,6 @@ def test_length_of_batches_is_how_many_are_left(of_rank, options):
         assert (len(loader) == 0) is (step.step == 8)
 
 
-def test_batches_of_split_auto_are_refused():
-    steps = muster.steps(10, batch_size=3)
-    next(iter(steps.batches()))
-    with pytest.raises(muster.UsageError, match="resume first"):
-        steps.load_state_dict(steps.state_dict())
-    with pytest.raises(muster.UsageError, match="split='auto' changes the parts"):
-        muster.steps(10, batch_size=3, split="auto", model=nn.Linear(1, 1)).batches()
-
-
 def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
     plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1))
     rows = torch.tensor([[8.0, 64.0], [24.0, 64.0]])  # seconds, samples
@@ -301,37 +291,3 @@ def test_means_by_words_or_class_weights_equal_one_process(tmp_path):
     assert alone.isfinite().all()
     for found in results_of(trained_by_units, 3, tmp_path):
         assert (found - alone).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"batch_size": 4, "units": [3]}, "there are 1 units for 10 samples"),
-        ({"batch_size": 4, "units": [-0.5] * 10}, "units are numbers >= 0, one for each sample"),
-        ({"batch_size": 4, "units": [float("inf")] * 10}, "units are numbers >= 0"),
-        ({"batch_size": 4, "units": 1.0}, "units are numbers >= 0, one for each sample"),
-        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
-        ({"batch_size": 4, "epochs": 0}, "epochs is 0"),
-        ({"batch_size": 4, "split": "fast"}, "unknown split 'fast'; known: even, auto"),
-        ({"batch_size": 4, "split": "auto"}, "give model=muster.sync"),
-        ({"batch_size": 4, "split": [1, 2]}, "split has 2 numbers, but there are 1 ranks"),
-        ({"batch_size": 4, "split": [-1]}, "its numbers must be >= 0"),
-        ({"batch_size": 4, "lengths": [3]}, "there are 1 lengths for 10 samples"),
-        ({"batch_size": 4, "lengths": [1.5] * 10}, "lengths are whole numbers of tokens"),
-        ({"batch_size": 4, "lengths": None}, "lengths are whole numbers of tokens"),
-        ({"batch_size": "4"}, "batch_size is '4'; it must be a whole number"),
-        ({"batch_size": 4, "seed": None}, "seed is None; it must be a whole number"),
-        ({"batch_size": 4, "accumulation": 1.5}, "accumulation is 1.5; it must be a whole number"),
-        ({"batch_size": 4, "split": 3}, "split is 3; give even, auto, or a number for each rank"),
-        ({"batch_size": 4, "split": ["a"]}, "split is ['a']; give even, auto, or a number"),
-        ({"batch_size": 4, "split": "auto", "model": 1}, "model is a int, which has no parameters"),
-    ],
-)
-def test_wrong_argument_of_steps_is_refused(options, problem):
-    with pytest.raises(muster.UsageError, match=re.escape(problem)):
-        muster.steps(10, **options)
-
-
-def test_a_dataset_without_a_length_is_refused():
-    with pytest.raises(muster.UsageError, match=r"len\(dataset\) is .*; it must be a whole"):
-        muster.steps(iter([1, 2]), batch_size=1)

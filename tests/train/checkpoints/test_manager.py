@@ -127,8 +127,9 @@ def test_restarted_run_sets_its_own_checkpoints_aside(tmp_path, monkeypatch, cap
     config = replace(CONFIG, checkpoint_dir=here, checkpoint_every="4", max_steps=4)
     run(replace(config, run_id="run"), tmp_path / "a")
     run(replace(config, run_id="run"), tmp_path / "b")
-    line = f"this run does not go on from the checkpoints of step 4 in {here}; they are in"
-    assert f"warning: {line} {here / storage.SET_ASIDE} now" in capsys.readouterr().err
+    line = f"the checkpoints of step 4 in {here}"
+    warned = capsys.readouterr().err
+    assert line in warned and f"{here / storage.SET_ASIDE} now" in warned
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     run(replace(config, run_id="other"), tmp_path / "c")
     assert steps(here) == [4]
@@ -193,10 +194,10 @@ def test_keep_best_by_minimum_keeps_the_lowest(tmp_path):
 def test_nan_metric_is_never_the_best(tmp_path, capsys):
     assert steps_kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
     printed = capsys.readouterr().err
-    assert "--keep-best mine: it is nan after step 8, which is never the best" in printed
+    assert "--keep-best mine: it is nan after step 8" in printed
     assert "nothing is kept" not in printed
     assert steps_kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
-    assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
+    assert "--keep-best mine: nothing is kept" in capsys.readouterr().err
 
 
 def test_patience_ends_a_run_without_improvement(tmp_path):

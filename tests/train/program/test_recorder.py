@@ -57,34 +57,6 @@ def test_step_without_a_number_follows_the_last(run_dir):
     assert steps == [(1, 1.5), (7, 1.25), (8, 1.0)]
 
 
-def test_record_without_a_loss_or_run_folder_is_refused(monkeypatch, run_dir):
-    with pytest.raises(muster.UsageError, match="either loss"):
-        muster.record(3)
-    monkeypatch.delenv("MUSTER_RUN_DIR")
-    with pytest.raises(muster.UsageError, match="MUSTER_RUN_DIR, the run folder, is not set"):
-        muster.record(loss=1.0)
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"loss": torch.ones(3)}, "loss is tensor([1., 1., 1.]); it must be a number"),
-        ({"loss": 1.0, "step": "one"}, "step is 'one'; it must be a whole number"),
-        ({"loss": 1.0, "samples": -4}, "samples is -4; it must be at least 0"),
-        ({"loss": 1.0, "lr": None}, "lr is None; it must be a number"),
-        ({"loss": 1.0, "log_with": "mlflow"}, "log_with is 'mlflow'; known: tensorboard, wandb"),
-        ({"loss": 1.0, "log_with": None}, "log_with is None; known: tensorboard, wandb"),
-        ({"loss": 1.0, "model": 3}, "model is a int, which has no parameters"),
-        ({"metrics": 0.7}, "metrics is a float; give a dict"),
-        ({"metrics": {"f1": None}}, "metrics['f1'] is None; it must be a number"),
-    ],
-)
-def test_invalid_arguments_of_record_are_refused(run_dir, given, problem):
-    with pytest.raises(muster.UsageError, match=re.escape(f"muster.record: {problem}")):
-        muster.record(**given)
-    assert not (run_dir / "metrics").exists()
-
-
 def test_loss_with_a_graph_is_recorded(run_dir, recwarn):
     muster.record(loss=nn.Linear(1, 1)(torch.ones(1, 1)).sum(), lr=torch.tensor(0.5))
     assert records(run_dir, 0)[0]["lr"] == 0.5

@@ -40,24 +40,3 @@ def test_a_process_alone_needs_no_group():
         assert torch.equal(model.module.weight.grad, torch.full((1, 3), 2.0))
         assert list(model.state_dict()) == ["module.weight", "module.bias"]
         assert torch.equal(pickle.loads(pickle.dumps(model)).module.weight, model.module.weight)
-
-
-def test_without_a_group_several_ranks_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(muster.UsageError, match="WORLD_SIZE is 2, but this process has joined no"):
-        muster.sync(nn.Linear(3, 1))
-
-
-@pytest.mark.parametrize(
-    ("words", "options", "message"),
-    [
-        (([0],), {}, "device_ids=[0]"),
-        ((None,), {}, "device_ids=None"),
-        ((), {"mixed_precision": object()}, "mixed_precision= needs a hook of DDP's own"),
-        (("ddp",), {"compress": "bf16", "mixed_precision": object()}, "torch.autocast"),
-    ],
-)
-def test_options_of_ddp_that_are_not_supported_are_refused(words, options, message):
-    with pytest.raises(muster.UsageError) as refused:
-        muster.sync(torch.nn.Linear(2, 1), *words, **options)
-    assert message in str(refused.value)

@@ -70,12 +70,12 @@ def test_lightning_strategy_with_a_hook_of_its_own_is_refused(strategy):
 
 def test_lightning_strategy_that_makes_no_ddp_is_refused():
     strategies = pytest.importorskip("lightning.pytorch.strategies")
-    with pytest.raises(muster.UsageError, match="a SingleDeviceStrategy is no Accelerator"):
+    with pytest.raises(muster.UsageError, match="a SingleDeviceStrategy is no"):
         muster.sync_ddp(strategies.SingleDeviceStrategy("cpu"))
 
 
 def test_accelerator_that_has_prepared_a_model_is_refused(alone):
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     accelerator.prepare(nn.Linear(2, 1))
-    with pytest.raises(muster.UsageError, match="call it before prepare"):
+    with pytest.raises(muster.UsageError, match="prepare"):
         muster.sync_ddp(accelerator)
