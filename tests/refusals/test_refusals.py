@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from muster.checkout import CHECKOUT
-from tests.preload import interpreter
+from tests.fork_server import interpreter
 from tests.refusals.console import END
 
 TOOLS = "sh bash cat chmod env git head ln mkdir mkfifo rm rmdir sed touch true".split()
