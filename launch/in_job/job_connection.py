@@ -131,7 +131,7 @@ class AgentListener:
                 connection.channel.close()
                 told = quoted(description.decode(errors="replace"))
                 raise MusterError(
-                    f"odd agent at {connection.peer_address}: it says {told} of itself"
+                    f"unexpected agent at {connection.peer_address}: it reports {told}"
                 ) from None
             connection.channel.send(Welcome())
             yield connection, task

@@ -63,7 +63,7 @@ def rate(text: str) -> int:
     if not (bits and LEAST_RATE <= bits <= MOST_RATE):
         raise ArgumentTypeError(
             f"{text!r}: expected a speed from {rate_text(LEAST_RATE)} to {rate_text(MOST_RATE)} "
-            "like 100mbit or 1gbit; without it links are not limited"
+            "such as 100mbit or 1gbit; without it, links are not limited"
         )
     return bits
 

@@ -38,9 +38,7 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.live:
-        raise UsageError(
-            "--live was removed\ntip: use muster jobs list, or --log-with tensorboard"
-        )
+        raise UsageError("--live was removed\ntip: use muster jobs list, or --log-with tensorboard")
     refuse(extras.problems(extras.REPORT))
     from train.report.data.subject import read_subject, run_folder
     from train.report.pages import page
