@@ -216,7 +216,7 @@ class TrainConfig(
             yield f"--split {self.split!r}: expected even, auto, or a number per worker: 3,1,0,4"
             return
         if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0:
-            yield f"--split {self.split}: weights must be 0 or more, and at least one above 0"
+            yield f"--split {self.split}: weights must be finite and not negative, and one above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
         """One weight per rank; None for an even split, or one that is still to be measured."""

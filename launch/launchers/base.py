@@ -235,7 +235,7 @@ def launcher_of(line: CommandLine) -> Launcher:
         on = line.launch.on
         raise UsageError(
             f"--on {on} is reached through {login.text}, which only the `muster` command can use"
-            f"\ntip: muster run --on {on}"
+            f"\ntip: run: muster run --on {on}"
         )
     name = launcher_name(line.launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(line)

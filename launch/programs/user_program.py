@@ -334,7 +334,7 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
         with open_plain(path) as file:
             text = file.read()
     except OSError as error:
-        return [f"{name}: {error.strerror} in {path.parent}{_similar(path)}"]
+        return [f"{name}: {error.strerror} (looked in {path.parent}){_similar(path)}"]
     if python is None:
         return []
     command = [python, "-Ic", COMPILE, name]

@@ -226,7 +226,7 @@ def _program(facts: EndFacts, cause: End) -> Failure:
 def _raised(facts: EndFacts, cause: End, traceback: str) -> Failure:
     alike = _failed_alike(facts, cause)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
-    how = f"failed first, at {clock}, which stopped the others"
+    how = f"failed first, at {clock}, and stopped the others"
     if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
     head = f"error: rank {cause.rank} on {cause.node} {how}:"

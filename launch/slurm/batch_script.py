@@ -302,4 +302,4 @@ def python() -> str:
         return str(Path(path).absolute())
     if is_denied(chosen):
         raise UsageError(f"MUSTER_PYTHON={chosen}: permission denied")
-    raise MusterError(f"MUSTER_PYTHON={chosen}: no such program{TIP}set it to a Python")
+    raise MusterError(f"MUSTER_PYTHON={chosen}: no such program{TIP}set it to the path of a Python")

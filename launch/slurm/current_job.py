@@ -220,7 +220,7 @@ class CurrentJob(SchedulerJob):
         if wanted > self.num_nodes:
             yield (
                 f"--nodes {wanted}, but {here}, which has {self.num_nodes}"
-                f"\ntip: use fewer nodes, or {QUEUE_INSTEAD}"
+                f"\ntip: use fewer nodes; {QUEUE_INSTEAD}"
             )
         if self.components > 1:
             yield (

@@ -180,7 +180,7 @@ def from_grid(
     problems += [
         f"--over {name}: Muster's own trainer has no such setting{TIP}"
         + (alike(name.replace("-", "_"), settings) or LISTS_SETTINGS)
-        + "; your own program goes after --"
+        + f"{TIP}your own program goes after --"
         for name in block
         if not program and not any(grid.is_same_flag(name, setting) for setting in settings)
     ]
@@ -230,7 +230,7 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         UsageError: launch/submit.py would refuse a cell; with every problem.
     """
     if not cells:
-        raise UsageError("the sweep has no runs\ntip: give it at least one")
+        raise UsageError("there are no runs to start\ntip: give at least one")
     count = Counter(cell.id for cell in cells)
     problems = [
         f"{name}: two runs have this name\ntip: give each its own name"

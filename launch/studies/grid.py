@@ -52,7 +52,7 @@ def refuse_too_many_runs(count: int) -> None:
         UsageError: there are more runs.
     """
     if count > MOST_RUNS:
-        raise UsageError(f"{count} runs are more than {MOST_RUNS}\ntip: give fewer values")
+        raise UsageError(f"{count} runs are too many (at most {MOST_RUNS})\ntip: give fewer values")
 
 
 def name_of(point: Mapping[str, Any]) -> str:

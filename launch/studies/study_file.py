@@ -184,7 +184,7 @@ def _role_problems(study: Sweep) -> Iterator[str]:
         if other is not cell:
             yield (
                 f"{other.id} and {cell.id} have the same series and x"
-                "\ntip: add a setting in which they differ to series"
+                "\ntip: to series, add a setting in which they differ"
             )
             return
 
