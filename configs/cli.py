@@ -238,11 +238,11 @@ def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
     """A line about a word that is neither a flag nor its value, with `rest` after it."""
     plain = word.lstrip(LONG_DASHES)
     if plain != word:
-        return f"{word}: it begins with a long dash\ntip: type two hyphens: --{plain}"
+        return f"{word} begins with a long dash\ntip: type two hyphens: --{plain}"
     program = ["train.py"]
     if _is_program(word):
         program = [word] if word.endswith(".py") else [word, *rest[:1]]
-    meant = f"{TIP}a program of your own follows after --: -- {shlex.join(program)}"
+    meant = f"{TIP}put your own program after --: -- {shlex.join(program)}"
     hint = meant if takes_program else ""
     return f"unknown argument {word!r}; settings are given as --flag VALUE{hint}"
 
@@ -254,7 +254,7 @@ def _unknown(
     flags, _ = _spellings(classes)
     see = "see --help"
     if ProgramConfig in suggest and TrainConfig not in suggest:
-        see += ", or give it to the program, after its name"
+        see += "; a flag of your program goes after the program's name"
     names = {*by_name(*suggest, ProgramConfig), "help", "help_all", "config"}
     suggested = [spelling for spelling, name in flags.items() if name in names]
     meant = REMOVED.get(flag.lstrip("-").removeprefix("no-").replace("-", "_"), "")

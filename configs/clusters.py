@@ -20,7 +20,7 @@ from muster.run_files import project_of
 from muster.terminal import TIP
 
 FILE = "muster.toml"
-REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
+REMEDY = "let nobody else write to it (chown, chmod go-w), or use ~/.config/muster/muster.toml"
 CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # with it a laptop passes its settings to a login node
 Clusters = dict[str, list[Given]]
 Known = Mapping[str, Field[Any]]  # the settings of a cluster, by name
@@ -37,7 +37,7 @@ def settings_of(name: str, known: Known) -> list[Given]:
         return [Given(*values) for values in sent[name]]
     paths = files(Path.cwd(), os.environ)
     refuse(
-        f"{path} is not read, since it could run commands as you: {why}{TIP}{REMEDY}"
+        f"{path} is not read, because its settings can run commands as you, and {why}{TIP}{REMEDY}"
         for path in paths
         if (why := distrusted(path))
     )
@@ -49,7 +49,8 @@ def settings_of(name: str, known: Known) -> list[Given]:
         return merged[name]
     if not paths:
         raise UsageError(
-            f"--on {name}: there is no {FILE} here, above in this project, or in ~/.config/muster"
+            f"--on {name}: no {FILE} found in this folder, in the project's folders above it, or "
+            "in ~/.config/muster"
         )
     raise UsageError(
         f"--on {name}: no such cluster in {' and '.join(map(str, paths))}; "
@@ -93,7 +94,7 @@ def read(path: Path, known: Known) -> Clusters:
         line = text.split("\n")[number - 1]
         try:
             tomllib.loads(line)
-            hint = "; it is given twice" if "overwrite" in why else ""
+            hint = "; the key is given twice" if "overwrite" in why else ""
         except tomllib.TOMLDecodeError:  # otherwise the line alone is right
             hint = _as_toml(line)
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
@@ -150,8 +151,8 @@ def _as_toml(line: str) -> str:
     if word is None:
         return ""
     if word[2].lower() in SWITCH:
-        return f"; a switch is true or false: {word[1]} = {str(SWITCH[word[2].lower()]).lower()}"
-    return f'; a text needs quotes: {word[1]} = "{word[2]}"'
+        return f"{TIP}write true or false: {word[1]} = {str(SWITCH[word[2].lower()]).lower()}"
+    return f'{TIP}put text in quotes: {word[1]} = "{word[2]}"'
 
 
 def _line(text: str, cluster: str, key: str) -> str:

@@ -16,45 +16,47 @@ FLAGS = {
     "use --nproc-per-node {value}": (
         "nproc npernode ppn perhost ntasks-per-node tasks-per-node num-gpus"
     ),
-    "use --nodes and --nproc-per-node, the number of workers of each node": (
+    "use --nodes, and --nproc-per-node for the number of workers on each node": (
         "num-processes n np num-proc ntasks nprocs"
     ),
-    "use --nproc-per-node {value}, or give it to the program, after its name": "num-workers",
+    "use --nproc-per-node {value}; a flag of your program goes after the program's name": (
+        "num-workers"
+    ),
     "use --nproc-per-node gpu": "multi-gpu",
     "use --hosts {value}": "H host hostfile host-file machinefile",
     "use --master-port {value}": "main-process-port port",
-    "leave it out: Muster lets the nodes find each other": (
+    "leave it out: Muster connects the nodes itself": (
         "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone master-addr main-process-ip "
         "local-addr"
     ),
-    "leave it out: Muster starts the workers of all nodes": "node-rank machine-rank",
-    "it follows after --: -- -m {value}": "m module",
-    "use --run-id {value}, the name of the run and of its job": "J job-name name",
+    "leave it out: Muster starts the workers on all nodes": "node-rank machine-rank",
+    "put it after --: -- -m {value}": "m module",
+    "use --run-id {value}, which names both the run and its job": "J job-name name",
     "use --logs-dir {value}": "log-dir",
-    "leave it out: what workers print is in the run folder, for which there is --logs-dir": (
+    "leave it out: the workers' output is saved in the run folder; --logs-dir chooses where": (
         "tee redirects o e output error"
     ),
     "leave it out: muster jobs logs shows what each worker prints": "verbose",
-    "leave it out: muster jobs logs and muster jobs stacks show more of a run": "debug",
+    "leave it out: muster jobs logs and muster jobs stacks show more about a run": "debug",
     "use --env {value}": "genv envs",
     "use --env CUDA_VISIBLE_DEVICES={value}": "gpu-ids",
     "use --env ACCELERATE_MIXED_PRECISION={value}": "mixed-precision",
     "use --env OMP_NUM_THREADS={value}": "num-cpu-threads-per-process",
-    f"use --config {{value}} for a file of Muster's settings; {ACCELERATE_REMEDY}": "config-file",
-    "activate it before, name its Python with --python, or use --prologue": (
+    f"use --config {{value}} for a Muster settings file; {ACCELERATE_REMEDY}": "config-file",
+    "activate it first, or in a --prologue script, or give its Python with --python": (
         "conda conda-env venv virtualenv"
     ),
     CONTAINER: "image image-id container-image docker apptainer singularity",
     "use --detach": "detach-run background",
     "use --detach, or --slurm dependency={value}": "d",
     "use --time {value}": "walltime time-limit",
-    "leave it out: nothing has to be allowed": "allow-run-as-root",
+    "leave it out: Muster also runs as root": "allow-run-as-root",
     "leave it out: any --nproc-per-node is allowed": "oversubscribe",
     REFUSED["gpus"]: "G",
     REFUSED["chdir"]: "cwd workdir D",
     "use --slurm constraint={value}": "C",
     "use --slurm nodelist={value}": "w",
-    "give this option of sbatch as --slurm {option}": (
+    "pass this sbatch option as --slurm {option}": (
         "begin clusters comment cpus-per-gpu deadline dependency distribution exclusive "
         "gpu-bind hint hold licenses mail-type mail-user mem-bind mem-per-cpu mem-per-gpu nice "
         "no-kill prefer priority switches threads-per-core time-min tmp wckey"
@@ -76,11 +78,11 @@ LAUNCHERS = {
     **dict.fromkeys(
         ("accelerate launch", "accelerate-launch", "accelerate.commands.launch")
         + ("accelerate.commands.accelerate_cli launch",),
-        f"{SIZES}; for its own settings there is --workers accelerate",
+        f"{SIZES}; for accelerate's own settings, add --workers accelerate",
     ),
     **dict.fromkeys((*MPI, "horovodrun", "horovod.runner.launch"), HOSTS),
     **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), HOSTS),
-    "srun": f"{SIZES}; Muster has --partition and other options of sbatch, too",
+    "srun": f"{SIZES}; Muster also has --partition and other sbatch options",
     **dict.fromkeys(("muster run", "muster.command run"), SIZES),
 }
 

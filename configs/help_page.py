@@ -20,14 +20,17 @@ LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are 
 UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name
 ELSEWHERE = "From another machine, such as your laptop"
 LOGIN_FLAGS = {
-    "login": ("[USER@]HOST", "run this command there, on the login node of a cluster"),
-    "login_config": ("FILE", "ssh's configuration file for it (default: ~/.ssh/config)"),
-    "login_dir": ("FOLDER", "where Muster is installed on it (default: ~/.muster)"),
-    "login_python": ("FILE", "Python there that has what Muster needs (default: made there, once)"),
+    "login": ("[USER@]HOST", "run this command on the login node of a cluster"),
+    "login_config": ("FILE", "ssh configuration file to use (default: ~/.ssh/config)"),
+    "login_dir": ("FOLDER", "where to install Muster on the login node (default: ~/.muster)"),
+    "login_python": (
+        "FILE",
+        "Python on the login node with Muster's dependencies (default: Muster installs them once)",
+    ),
 }
 ALSO_AT_LOGIN = (
     "From another machine, such as your laptop, --login me@cluster runs this command on the "
-    "cluster's login node; muster run --help has the other options of a login."
+    "cluster's login node; muster run --help lists more options for this."
 )
 
 

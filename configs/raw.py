@@ -15,23 +15,27 @@ from muster.terminal import TIP
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 MOST_BYTES = 200_000  # of a file of settings, which a person writes
+MOST_LISTED = 25  # names in a message; settings are more
+LISTS_SETTINGS = "muster run --help-all lists all settings"
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # The file that `accelerate config` writes: its keys, and what to use in its place.
 ACCELERATE_KEYS = {"compute_environment", "distributed_type"}
 ACCELERATE_REMEDY = (
-    "for accelerate's num_machines use --nodes, for its num_processes --nproc-per-node (the number "
-    "on each node), and for its mixed_precision --env ACCELERATE_MIXED_PRECISION=VALUE"
+    "replace accelerate's num_machines with --nodes, num_processes with --nproc-per-node (workers "
+    "on each node), and mixed_precision with --env ACCELERATE_MIXED_PRECISION=VALUE"
 )
 # Values that a release had, and what to use instead.
-REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for\ntip: leave it out"}
+REMOVED_VALUES = {
+    ("bucket_mb", "auto"): "leave it out: bucket sizes are no longer tuned automatically"
+}
 # Settings that a release had, and what to use instead.
 REMOVED = {
-    "compress_share": "it was topk's, which was removed; powersgd has compress_rank",
-    "preflight": "the nodes are always checked\ntip: leave it out",
-    "random_weights": "weights are random where --model is the path of a config.json",
+    "compress_share": "it belonged to topk, which was removed; for powersgd, use compress_rank",
+    "preflight": "leave it out: the nodes are always checked",
+    "random_weights": "for random weights, set --model to the path of a config.json",
     "tensorboard": "use --log-with tensorboard, or log_with: tensorboard in a file",
 } | {
-    name: f"give this option of sbatch as --slurm {name}=VALUE, or as slurm in a file"
+    name: f"pass this sbatch option as --slurm {name}=VALUE, or as slurm in a file"
     for name in ("constraint", "nodelist", "qos", "reservation")
 }
 # Their defaults, unless these were null: a run's config.yaml has all settings of its release.
@@ -83,6 +87,8 @@ def hint_for(name: str, known_names: Collection[str], problems: Collection[str])
     if meant := REMOVED.get(name) or alike(name, known_names):
         return f"{TIP}{meant}"
     known = f"; known: {', '.join(sorted(known_names))}"
+    if len(known_names) > MOST_LISTED:
+        known = f"{TIP}{LISTS_SETTINGS}"
     return "" if any(problem.endswith(known) for problem in problems) else known
 
 
@@ -104,14 +110,14 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
     with path.open("rb") as file:  # perhaps a pipe, which has no size
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise ValueError(f"longer than {most_bytes} bytes, so it is another kind of file")
+        raise ValueError(f"longer than {most_bytes} bytes, so it is probably the wrong file")
     if b"\0" in data:
         raise ValueError("not a text file")
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"not a text in UTF-8, in line {line}") from None
+        raise ValueError(f"line {line} is not valid UTF-8") from None
 
 
 def read_yaml(path: Path, text: str, read: Callable[[str, type], Any]) -> Any:
@@ -131,7 +137,7 @@ def read_yaml(path: Path, text: str, read: Callable[[str, type], Any]) -> Any:
         why = getattr(error, "problem", None) or error
         raise UsageError(f"{path}:{line} not YAML: {why}") from None
     except (LookupError, AttributeError):  # PyYAML's own, as for `!!bool maybe`
-        raise UsageError(f"{path}: not YAML: a value does not fit its tag") from None
+        raise UsageError(f"{path}: not YAML: a value does not match its tag") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
 
@@ -166,7 +172,7 @@ def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
         raise UsageError(f"{path}: expected lines of 'name: value'")
     if ACCELERATE_KEYS & {str(key.value) for key, _ in root.value}:
         raise UsageError(
-            f"--config {path} is a file of accelerate, not of Muster{TIP}{ACCELERATE_REMEDY}"
+            f"--config {path} has accelerate's settings, not Muster's{TIP}{ACCELERATE_REMEDY}"
         )
     problems: list[str] = []
     entries = (

@@ -50,7 +50,7 @@ from muster.run_files import NETWORK
 class DoctorConfig:
     """How much of the nodes is checked."""
 
-    quick: bool = setting(False, "check nodes and connections between them; measure nothing")
+    quick: bool = setting(False, "check nodes and their connections, but measure nothing")
 
 
 MODULE = "train.check_network"
@@ -67,10 +67,10 @@ SHOWN = (CHECK_SETTINGS | setting_names(DoctorConfig)) - {
     *"overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
-    "Check the nodes of a run before it starts: whether they answer, and reach each other on a "
-    "network that all share; their Python, torch, code and GPUs; free disk; clocks. Then measure "
-    "that network. Give the flags of the run, and its program: what only the run uses is accepted, "
-    "and named. The exit code is 0 if no check fails."
+    "Check the nodes of a run before it starts: whether they answer and can reach each other on a "
+    "network that all share; their Python, torch, code and GPUs; free disk space; clocks. Then "
+    "measure that network. Give the same flags and program as for the run: those that only the run "
+    "uses are accepted and listed. The exit code is 0 if no check fails."
 )
 PIPE_WIDTH = 120  # wide enough for most lines
 SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
@@ -109,7 +109,7 @@ def main() -> int:
     )
     if launch.dry_run or launch.detach:
         problems.append(
-            "the doctor asks the nodes and waits\ntip: leave out --dry-run and --detach"
+            "muster doctor always asks the nodes and waits\ntip: leave out --dry-run and --detach"
         )
     add_new(problems, line.misplaced())
     as_asked = checked_launcher(line, problems, with_program=False)
@@ -118,7 +118,7 @@ def main() -> int:
     name, build = as_asked.name, type(as_asked)
     unused = setting_names(*CLASSES) - CHECK_SETTINGS
     if unchecked := [flag.spelt for flag in line.parsed.flags if flag.name in unused]:
-        print(f"only for the run itself, not checked here: {', '.join(unchecked)}")
+        print(f"not checked, since only the run uses them: {', '.join(unchecked)}")
     measuring = replace(checked, launcher=name)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(measuring, ssh, slurm))
@@ -134,7 +134,7 @@ def main() -> int:
     code = 0
     measured: dict[str, Any] | None = None
     if count := len(lines(rows, "FAIL")):
-        print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
+        print(f"{count} {'check' if count == 1 else 'checks'} failed; nothing was measured")
         code = 1
     elif not doctor.quick:
         code, measured = _measure(launcher, name, launch, train, line.python)
@@ -159,11 +159,11 @@ def _check_program(program: UserProgram, launcher: Launcher, facts: Facts) -> Ro
 def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:
     """The last line, if no check fails."""
     warnings = len(lines(rows, "warn"))
-    count = f"{len(rows)} checks of the nodes"
-    network = ", and their network" if measured else ""
+    count = f"{len(rows)} node checks"
+    network = ", and the network" if measured else ""
     if not warnings:
         return f"all ok: {count}{network}"
-    return f"no failure, but {warnings} of {count} {'warns' if warnings == 1 else 'warn'}"
+    return f"no failure, but {warnings} of {count} gave warnings"
 
 
 def _disks(train: TrainConfig) -> dict[str, Path]:
@@ -178,13 +178,13 @@ def _measure(
     """Measure in a process group of real workers, started by the launcher that runs use."""
     facts = launcher.probe()
     if facts.world_size == 1:
-        print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
+        print("one worker: no network to measure; for more, use --nodes or --nproc-per-node")
         return 0, None
     measuring = python or facts.nodes[0].python
     # over ssh nodes may have their own files; then they report themselves what is missing
     is_seen = launch.hosts is None or (python is None and facts.shared)
     if is_seen and (lacks := [*trainer_python.problems(measuring, ())]):
-        hint = "another Python measures with --python; --quick looks only"
+        hint = "choose another Python with --python, or measure nothing with --quick"
         print(f"not measured: {lacks[0]}; {hint}", file=sys.stderr)
         return 1, None
     spec = _spec(launch, train, facts, python)
@@ -197,7 +197,7 @@ def _measure(
     for title, table in bandwidth.tables(measured, node_names):
         console.show(title, table, pipe_width=PIPE_WIDTH)
     verdict, problems = bandwidth.verdict(measured, node_names)
-    print(printable("\n".join([verdict, *problems, f"all numbers: {result}"])))
+    print(printable("\n".join([verdict, *problems, f"all measurements: {result}"])))
     return int(bool(problems)), {**measured, "verdict": verdict, "problems": problems}
 
 

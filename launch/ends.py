@@ -134,9 +134,9 @@ OLD_KINDS = {
     "refused": Kind.REFUSED,
 }
 OLD_MESSAGES = {  # of ends whose message was only a part of their sentence
-    "SILENT": "heard nothing from {end.place} for {end.message}: is its link down?",
-    "ODD": "{end.place} sent an odd message: {end.message}",
-    "TIME_UP": "{end.node}: the time of its job is nearly up",
+    "SILENT": "no message from {end.place} for {end.message}: is its network link down?",
+    "ODD": "{end.place} sent an invalid message: {end.message}",
+    "TIME_UP": "{end.node}: its job has nearly reached its time limit",
 }
 OUT_OF_MEMORY = "out_of_memory"  # the cause of ends of several kinds, by their texts
 
@@ -275,7 +275,7 @@ class Outcome(NamedTuple):
     state: str = "failed"  # of a run with this cause
 
 
-WHY_GONE = "its agent was killed, or the node went down, or the connection to it was cut"
+WHY_GONE = "its agent was killed, the node went down, or the connection was lost"
 STARTER_ENDED = "{starter} on {node} ended with exit code {code}"
 OUTCOMES = {outcome.example.kind: outcome for outcome in (
     Outcome(
@@ -319,17 +319,18 @@ OUTCOMES = {outcome.example.kind: outcome for outcome in (
     ),
     Outcome(
         End(Kind.NODE_LOST, "node1", 7.0, address="10.0.0.2"), "node_lost",
-        ("{message}", f"{{place}} is gone: {WHY_GONE}"),
+        ("{message}", f"lost contact with {{place}}: {WHY_GONE}"),
     ),
     Outcome(
         End(Kind.FULL, "", 9.0, message="node0: /logs: the disk is full"), "disk_full",
         can_be_consequence=True,
     ),
     Outcome(End(Kind.HANG, "", 9.0, message="no progress for 10 min"), "hang"),
-    Outcome(End(Kind.TIMEOUT, "", 9.0, message="rank 2 has not come to all_reduce"), "timeout"),
+    Outcome(End(Kind.TIMEOUT, "", 9.0, message="rank 2 has not reached all_reduce"), "timeout"),
     Outcome(
-        End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7"), "job",
-        ("{node} {message}", "{message}", "{node} lost its launcher"), can_be_consequence=True,
+        End(Kind.JOB, "", 9.0, message="Slurm reports NODE_FAIL for job 7"), "job",
+        ("{node} {message}", "{message}", "{node} lost its connection to the launcher"),
+        can_be_consequence=True,
     ),
 )}  # fmt: skip
 STATES = {outcome.word: outcome.state for outcome in OUTCOMES.values()}
@@ -385,7 +386,7 @@ STEPS = (
     ),
     Step(Kind.NOT_STARTED.example),
     Step(Kind.JOB.example, where=lambda end: end.is_of_scheduler),
-    Step(End(Kind.JOB, "node2", 3.0, message="lost its launcher")),
+    Step(End(Kind.JOB, "node2", 3.0, message="lost its connection to the launcher")),
     # others needed it, and lost it
     Step(Kind.DONE.example, beside=lambda end: end.kind is Kind.LOST_PEER),
     Step(Kind.LOST_PEER.example),

@@ -36,10 +36,10 @@ PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 # The settings of `clean` that name nodes with their own disk, as for `muster run`.
 NODE_FLAGS = {
     "hosts": ("HOSTS", "nodes with their own disk, as for muster run"),
-    "on": ("CLUSTER", "cluster in muster.toml that names them"),
-    "ssh_config": ("FILE", "ssh's configuration file"),
-    "user": ("NAME", "login name on the nodes"),
-    "remote_dir": ("FOLDER", "the checkout's folder on the nodes"),
+    "on": ("CLUSTER", "cluster in muster.toml with these nodes"),
+    "ssh_config": ("FILE", "ssh configuration file"),
+    "user": ("NAME", "user name on the nodes"),
+    "remote_dir": ("FOLDER", "Muster's folder on the nodes"),
 }
 
 
@@ -48,7 +48,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.verb is None:
         parser.print_help(sys.stderr)
-        raise UsageError("name one of these verbs, as in muster jobs list")
+        raise UsageError("no verb given\ntip: choose one of these, as in muster jobs list")
     if args.json:
         json_output.begin()
     root = args.logs_dir
@@ -66,14 +66,14 @@ def main() -> int:
             run = _find(root, args.run)
             files = _attempt(run, args.attempt)
             if args.tail is not None and args.tail < 0:
-                raise UsageError(f"--tail {args.tail}: give a number of lines")
+                raise UsageError(f"--tail must be at least 0 (got {args.tail})")
             return _logs(run, files, args.rank, follow=args.follow, tail=args.tail)
         case "stacks":
             questions.stacks(_find(root, args.run), full=args.full)
         case "clean":
             return _clean(args)
         case "fetch":  # `muster` itself takes it to the login node
-            raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
+            raise UsageError("fetch copies runs from a login node\ntip: use muster jobs fetch RUN")
         case _:
             run = _only_active(root) if args.run is None else _find(root, args.run)
             run_state.cancel(run, lambda line: print(printable(line)))
@@ -84,7 +84,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     prog = as_typed()
     parser = Parser(prog=prog, description="Show, follow and end runs.", epilog=at_login(prog))
-    of_logs = "folder of the run folders (default: all known runs of yours)"
+    of_logs = "folder with run folders (default: all of your known runs)"
     parser.add_argument("--logs-dir", type=Path, metavar="FOLDER", help=of_logs)
     verbs = parser.add_subparsers(
         dest="verb", title="verbs", description=f"each has a help: {prog} VERB --help",
@@ -96,12 +96,19 @@ def _parser() -> argparse.ArgumentParser:
     located.add_argument(
         "--logs-dir", type=Path, metavar="FOLDER", default=argparse.SUPPRESS, help=of_logs
     )
-    listing = verbs.add_parser("list", parents=[located], help="the latest runs, and their state")
-    listing.add_argument(
-        "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
+    listing = verbs.add_parser(
+        "list", parents=[located], help="list the latest runs, and their state"
     )
-    listing.add_argument("--all", action="store_true", help="also runs of other projects")
-    nodes = verbs.add_parser("nodes", parents=[printed], help="nodes that caused failures")
+    listing.add_argument(
+        "-n",
+        dest="number",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many to list (default: 20)",
+    )
+    listing.add_argument("--all", action="store_true", help="include runs of other projects")
+    nodes = verbs.add_parser("nodes", parents=[printed], help="list nodes that caused failures")
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
     )
@@ -110,37 +117,39 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         nargs="?",
         metavar="RUN",
-        help="run id, its beginning, run folder or job id (default: the latest active run of this "
-        "folder's project, or else its latest run)",
+        help="run id or its beginning, run folder, or job id (default: this project's latest "
+        "active run, or else its latest run)",
     )
-    verbs.add_parser("status", parents=[named], help="what a run is doing")
+    verbs.add_parser("status", parents=[named], help="show what a run is doing")
     wait = verbs.add_parser(
-        "wait", parents=[named], help="wait until a run ends; exit with its code"
+        "wait", parents=[named], help="wait until a run ends, and exit with its exit code"
     )
     wait.add_argument(
         "--for",
         dest="patience",
         metavar="TIME",
-        help="at most so long: 90 (seconds), 30m or 2h; then exit with code 124",
+        help="wait at most this long: 90 (seconds), 30m or 2h; then exit with code 124",
     )
-    logs = verbs.add_parser("logs", parents=[named], help="what the workers of a run print")
+    logs = verbs.add_parser("logs", parents=[named], help="show the output of a run's workers")
     until = logs.add_mutually_exclusive_group()
-    until.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
+    until.add_argument(
+        "-f", "--follow", action="store_true", help="keep printing until the run is over"
+    )
     until.add_argument(
         "--attempt", type=int, metavar="N",
-        help="of a run that was restarted: 1 is the first (default: the last)",
+        help="attempt of a restarted run: 1 is the first (default: the last)",
     )  # fmt: skip
     logs.add_argument(
         "--tail",
         type=int,
         metavar="N",
-        help="only the last N lines of each rank's stdout and stderr",
+        help="show only the last N lines of each rank's stdout and stderr",
     )
-    logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
+    logs.add_argument("--rank", type=int, metavar="N", help="show only the output of this rank")
     stacks = verbs.add_parser(
-        "stacks", parents=[named], help="what each rank of a run does, and waits for"
+        "stacks", parents=[named], help="show what each rank of a run is doing or waiting for"
     )
-    stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
+    stacks.add_argument("--full", action="store_true", help="also show all threads of all ranks")
     cancel = verbs.add_parser(
         "cancel", parents=[located], help="end a run, and everything it started"
     )
@@ -148,13 +157,17 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         nargs="?",
         metavar="RUN",
-        help="run id, its beginning, run folder or job id (default: the active run of this "
-        "folder's project, if there is exactly one)",
+        help="run id or its beginning, run folder, or job id (default: this project's active run, "
+        "if there is exactly one)",
     )
     clean = verbs.add_parser(
-        "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
+        "clean",
+        parents=[printed],
+        help="show or remove what runs left behind outside their run folders",
     )
-    clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
+    clean.add_argument(
+        "--remove", action="store_true", help="remove what would otherwise be listed"
+    )
     for name, (metavar, text) in NODE_FLAGS.items():
         clean.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
     verbs.add_parser("fetch", parents=[printed], help="copy a run's files here from its login node")
@@ -187,8 +200,8 @@ def _find(root: Path | None, wanted: str | None) -> Path:
         return _run_in(wanted)
     runs = _runs(root)
     if not runs:
-        where = f"in {root}" if root else "of yours are known here"
-        raise UsageError(f"no runs {where}\ntip: start one with muster run")
+        where = f" in {root}" if root else ""
+        raise UsageError(f"no runs found{where}\ntip: start one with muster run")
     if wanted is None:
         return _latest(_project_logs(root), runs)
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)
@@ -196,8 +209,8 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     if len(fits) != 1:
         names = ", ".join(run.name for run in (fits or runs)[:5])
         if fits:
-            raise UsageError(f"{wanted!r} fits several runs: {names}")
-        raise UsageError(f"no run is called {wanted!r}; the latest: {names}")
+            raise UsageError(f"{wanted!r} matches several runs: {names}")
+        raise UsageError(f"no run is named {wanted!r}; the latest runs: {names}")
     return fits[0]
 
 
@@ -228,7 +241,7 @@ def _latest(logs: Path, runs: Sequence[Path]) -> Path:
     """
     own = [run for run in runs if run.resolve().is_relative_to(logs)]
     if not own:
-        note = f"note: there are no runs in {logs}; the latest run is in {runs[0].parent}"
+        note = f"note: no runs in {logs}; this is the latest run in {runs[0].parent}"
         print(on_one_line(note), file=sys.stderr)
         return runs[0]
     return (_active(own) or own)[0]
@@ -254,9 +267,9 @@ def _only_active(root: Path | None) -> Path:
         return own[0]
     if not active:
         return _find(root, None)  # that run is over already
-    which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere are"
+    which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere"
     names = ", ".join(run.name for run in own or active)
-    raise UsageError(f"{which}: {names}\ntip: name the one to end: muster jobs cancel RUN")
+    raise UsageError(f"{which}: {names}\ntip: choose the run to end: muster jobs cancel RUN")
 
 
 def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
@@ -308,7 +321,7 @@ def _list(runs: Sequence[Path], number: int, logs: Path | None) -> None:
     shown = [[(run, states[run]) for run in row] for row in reversed(rows)]
     console.show(run_table.table(shown), pipe_width=PIPE_WIDTH)
     if runs and not listed:
-        note = f"note: there are no runs in {logs}{TIP}see those of other projects: --all"
+        note = f"note: no runs in {logs}{TIP}add --all to see runs of other projects"
         print(printable(note), file=sys.stderr)
 
 
@@ -362,11 +375,11 @@ def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
     for leftover in left:
         print(printable(leftover.lines()))
     going = [leftover for leftover in left if not leftover.stays]
-    total = f"{len(going)} in all, {decimal(sum(leftover.size_bytes for leftover in going))}"
+    total = f"{len(going)} in total, {decimal(sum(leftover.size_bytes for leftover in going))}"
     if not to_remove:
         print(f"removed: {total}")
     elif going:
-        print(f"{total}; remove them: muster jobs clean {to_remove}")
+        print(f"{total}; to remove them: muster jobs clean {to_remove}")
     else:
         print("there is nothing to remove")
 

@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -n ${MUSTER_PYTHON-} ]]; then
     if ! command -v -- "$MUSTER_PYTHON"; then
-        echo "error: MUSTER_PYTHON: no Python at $MUSTER_PYTHON" >&2
+        echo "error: MUSTER_PYTHON=$MUSTER_PYTHON: no such program" >&2
         exit 2
     fi
     exit 0
@@ -29,8 +29,8 @@ for python in "${candidates[@]}"; do
     fi
 done
 if [[ $root == */muster/_checkout ]]; then
-    echo "error: no Python at hand that has Muster's packages; set MUSTER_PYTHON" >&2
+    printf 'error: no Python with Muster'\''s packages found\ntip: set MUSTER_PYTHON to one\n' >&2
 else
-    echo "error: no Python with Muster's packages at $own; install them: make -C $root install, or set MUSTER_PYTHON" >&2
+    printf 'error: no Python with Muster'\''s packages at %s\ntip: run: make -C %s install, or set MUSTER_PYTHON\n' "$own" "$root" >&2
 fi
 exit 2

@@ -6,7 +6,7 @@ usage="usage: launch/ssh.sh HOSTS [flags of muster run] [-- train.py ...]
 
 HOSTS is a hosts file, a CloudLab manifest, or names such as node[0-3].
 
-  launch/ssh.sh hosts.txt --setup       first: make the environment on every node
+  launch/ssh.sh hosts.txt --setup       first: set up the environment on every node
   launch/ssh.sh hosts.txt --sync ddp    train with Muster's trainer
   launch/ssh.sh hosts.txt -- train.py   run any program, from its own folder
 

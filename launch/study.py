@@ -30,7 +30,7 @@ def main() -> int:
     own, program = split_program(own_arguments())
     if program:
         raise UsageError(
-            f"a study runs the trainer that comes with Muster; for values of {program[0]}: "
+            f"a study always runs Muster's own trainer\ntip: for values of {program[0]}, use "
             "muster sweep"
         )
     args, more = _parser().parse_known_args(dashed_flags(own))
@@ -56,7 +56,7 @@ def main() -> int:
             around_runs.report(study.folder)
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)
-                print(f"to hand in: {archive} (put your own code and words in; see its README.md)")
+                print(f"to hand in: {archive} (replace code and text with your own; see README.md)")
         run_record.print_report_command(study.folder, map(study.run_dir, study.cells))
         return code
 
@@ -67,25 +67,34 @@ def _parser() -> argparse.ArgumentParser:
         prog=prog,
         usage=f"{prog} [flags] FILE [flags of muster run]",
         description="Run several trainings that differ in a few settings, and write a report that "
-        "compares them. Called again, it runs what is missing or has failed.",
-        epilog="All other flags go to each run, as to muster run: --launcher ssh --hosts FILE. "
+        "compares them. If run again, it starts what is missing or has failed.",
+        epilog="All other flags are passed to each run, as with muster run: --launcher ssh --hosts "
+        "FILE. "
         f"{at_login(prog)}",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a study, or the name of one of Muster's own: quick"
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="study file, or the name of one of Muster's own: quick",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="its folder (default: logs/studies/NAME)"
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for the study (default: logs/studies/NAME)",
     )
     parser.add_argument(
-        "--rate", help="run all of it on a testbed with this link rate, such as 1gbit (as root)"
+        "--rate", help="run the study on a testbed with this link rate, such as 1gbit (as root)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the commands; run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the commands, but run nothing"
+    )
     parser.add_argument(
         "--hand-in", nargs="?", const="zip", type=hand_in.archive, metavar="zip|tar.gz|FILE",
         help="also pack report, code and a folder for each part: zip (default), tar.gz, or a file "
-        "that ends in one",
+        "name that ends in one",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

@@ -102,7 +102,7 @@ def _ask(launcher: Launcher, retries: int) -> Facts:
             if not retries:
                 raise
             retries -= 1
-            again = f"note: {'; '.join(error.problems)}; asking the nodes again"
+            again = f"note: {'; '.join(error.problems)}; trying the nodes again"
             print(on_one_line(again), file=sys.stderr, flush=True)
             time.sleep(RESTART_ASKS_NODES_AGAIN_S)
         except MusterError as error:
@@ -114,14 +114,17 @@ def _problems(line: CommandLine) -> Iterator[str]:
     split = line.train.split if line.train else "even"
     is_range = nodes is not None and nodes.least < nodes.most
     if is_range and split not in ("even", "auto"):
-        yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
+        yield (
+            f"--split {split} gives each worker a weight, but --nodes {nodes} is a range"
+            "\ntip: use --split auto or --split even"
+        )
     if line.ssh.setup:
         if line.launch.dry_run:
-            yield "--setup has no dry run\ntip: leave out --dry-run"
+            yield "--setup does not work with --dry-run\ntip: leave out --dry-run"
         if line.words:
             yield f"--setup runs nothing\ntip: leave out -- {line.words[0]}"
         of_runs = (TRAINER_SETTINGS | setting_names(ProgramConfig)) - {"python"}
-        yield from line.refused(of_runs, "is for a run\ntip: leave it out")
+        yield from line.refused(of_runs, "has no effect with --setup\ntip: leave it out")
 
 
 def _outlook(

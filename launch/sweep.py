@@ -42,7 +42,7 @@ def main() -> int:
     groups = [] if is_array else cell_runs.host_groups(sweep, args.at_once)
     if args.dry_run:
         if is_array:
-            print("note: as the tasks of one job array", file=sys.stderr)
+            print("note: these will be the tasks of one job array", file=sys.stderr)
         hosts = f"--hosts={cell_runs.hosts_file(sweep, 0)}"
         cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
@@ -71,7 +71,7 @@ def _go_on_in_background(folder: Path) -> bool:
     if child := os.fork():
         json_output.emit("submitted", folder=str(folder), pid=child)
         print(f"in the background, as process {child}; sweep folder: {folder}")
-        print(f"  the same command shows the results; to end it: kill {child}")
+        print(f"  to see the results, run the same command; to end it: kill {child}")
         return False
     run_record.leave_terminal(folder / "sweep.log")
     return True
@@ -83,10 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         prog=prog,
         usage=f"{prog} --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
         description="Run a program once with every combination of the values. Without a program "
-        "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
-        "what is missing or has failed.",
-        epilog="All other flags go to every run, as to muster run: --nodes 2 --launcher ssh "
-        f"--hosts hosts.txt. {at_login(prog)}",
+        "after --, they are settings of Muster's own trainer. If run again, it starts what is "
+        "missing or has failed.",
+        epilog="All other flags are passed to every run, as with muster run: --nodes 2 --launcher "
+        f"ssh --hosts hosts.txt. {at_login(prog)}",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="N",
-        help="how many run at the same time (default: 1)",
+        help="how many runs to have at the same time (default: 1)",
     )
     parser.add_argument(
         "--name", help="name of the sweep (default: from the program and the values)"
@@ -111,13 +111,17 @@ def _parser() -> argparse.ArgumentParser:
         "--logs-dir",
         type=Path,
         metavar="DIR",
-        help="its folder is DIR/sweeps/NAME (default: logs/ of the project)",
+        help="the sweep's folder is DIR/sweeps/NAME (default: logs/ of the project)",
     )
-    parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
     parser.add_argument(
-        "--detach", action="store_true", help="return at once; the runs go on in the background"
+        "--fresh", action="store_true", help="run everything again, from the beginning"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the commands; run nothing")
+    parser.add_argument(
+        "--detach", action="store_true", help="return at once; the runs continue in the background"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the commands, but run nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     # From muster.map, beside --name: {"cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)

@@ -36,9 +36,9 @@ from muster.terminal import TIP
 
 # Flags that were removed, and what to do instead.
 REMOVED = {
-    "--routed": "make routes with `exec NODE -- ip route`",
+    "--routed": "add routes with `exec NODE -- ip route`",
     "--rails": "add a second card with `ip link add muster-exp100 type veth peer name exp1 netns "
-    "muster-node0`, and `down` removes it",
+    "muster-node0`; `down` removes it",
 }
 NODES = range(1, 17)
 
@@ -46,12 +46,12 @@ NODES = range(1, 17)
 def main() -> int:
     for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
         if (flag := word.partition("=")[0]) in REMOVED:
-            raise UsageError(f"there is no {flag} any more{TIP}{REMOVED[flag]}")
+            raise UsageError(f"{flag} was removed{TIP}{REMOVED[flag]}")
     parser = _parser()
     args = parser.parse_args()
     if args.action is None:
         parser.print_help(sys.stderr)
-        raise UsageError("name one of these actions, as in muster testbed up")
+        raise UsageError("no action given\ntip: choose one of these, as in muster testbed up")
     if args.action == "up":
         return _up(args)
     if args.action == "exec":
@@ -129,18 +129,20 @@ def _venv(named: str | None) -> Path | None:
     """The environment that a private home shows: the folder `named`, or the checkout's own."""
     venv = Path(named).absolute() if named else CHECKOUT / ".venv"
     if named and not (venv / "bin" / "python").exists():
-        raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python\ntip: name an environment")
+        raise UsageError(
+            f"MUSTER_BED_VENV={named}: no bin/python found\ntip: set it to a virtual environment"
+        )
     return venv if named or (venv.is_dir() and not venv.is_symlink()) else None
 
 
 def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     if not command:
-        raise UsageError("exec needs a command after two dashes: exec node0 -- hostname")
+        raise UsageError("exec needs a command\ntip: put it after --: exec node0 -- hostname")
     commands.refuse_unfit_box()
     cluster = lifecycle.present()
     nodes = {node.name: node for node in cluster.nodes}
     if name not in nodes:
-        raise UsageError(f"exec {name}: the testbed has {', '.join(nodes)}")
+        raise UsageError(f"exec {name}: no such node; known: {', '.join(nodes)}")
     is_private = private and cluster.options.private_home
     words = namespaces.enter(node := nodes[name], private=is_private)
     # Not nsenter's --wd: it takes the folder of the box, even one that the node's view hides.
@@ -166,26 +168,31 @@ def _parser() -> argparse.ArgumentParser:
     prog = as_typed()
     parser = Parser(
         prog=prog,
-        description="Make a cluster of this machine: nodes with their own network, Slurm and sshd.",
+        description="Turn this machine into a test cluster: nodes with a network, Slurm and sshd.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(
         dest="action", title="actions", description=f"each has a help: {prog} ACTION --help",
         metavar="ACTION",
     )  # fmt: skip
-    up = actions.add_parser("up", help="make a testbed", allow_abbrev=False)
+    up = actions.add_parser("up", help="start a testbed", allow_abbrev=False)
     flag = up.add_argument
     flag("--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)")
-    flag("--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
+    flag(
+        "--rate",
+        type=rate,
+        metavar="RATE",
+        help="limit the speed of each link, such as 100mbit or 1gbit",
+    )
     switch = partial(flag, action="store_true")
     switch(
         "--control-network",
-        help="a second network, on which the nodes' names resolve, as on CloudLab",
+        help="add a second network, to which the nodes' names resolve, as on CloudLab",
     )
-    switch("--ipv6", help="only IPv6 on the experiment network; adds a control network")
+    switch("--ipv6", help="use only IPv6 on the experiment network; adds a control network")
     switch(
         "--private-home",
-        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
+        help="give ssh an empty home on each node, without this checkout, as on bare metal",
     )
     flag(
         "--gpus",
@@ -193,14 +200,14 @@ def _parser() -> argparse.ArgumentParser:
         choices=range(9),
         default=0,
         metavar="N",
-        help="0 to 8 pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
+        help="0 to 8 fake GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
     )
-    actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
-    actions.add_parser("down", help="end the testbed, and remove all of it")
+    actions.add_parser("status", help="show which processes run; exit with 1 if one does not")
+    actions.add_parser("down", help="stop the testbed, and remove all of it")
     actions.add_parser("env", help=f'print variables for tools: eval "$({prog} env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
     run.add_argument(
-        "--private", action="store_true", help="see the node's private home, like a session of ssh"
+        "--private", action="store_true", help="use the node's private home, as in an ssh session"
     )
     run.add_argument("node", metavar="NODE")
     run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

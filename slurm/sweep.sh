@@ -46,7 +46,7 @@ trap '' USR1
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
-[[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR to what muster path prints" >&2; exit 2; }
+[[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
 # Where Muster was installed, paths on the command line are those of the sbatch call.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2

@@ -39,25 +39,26 @@ class CheckpointConfig:
     """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
     checkpoint_every: str = setting(
-        "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
+        "never", "when to write one: N steps, epoch, or Nmin (minutes); also when a run is stopped"
     )
-    keep_last: int = setting(2, "how many of the newest checkpoints stay", least=1)
+    keep_last: int = setting(2, "how many of the newest checkpoints to keep", least=1)
     keep_best: str | None = setting(
-        None, "also keep the best by this metric: accuracy, or with a direction mine:min, mine:max"
+        None, "also keep the best by this metric: accuracy, or with a direction: mine:min, mine:max"
     )
     patience: int | None = setting(
-        None, "end the run after so many epochs without a better --keep-best", least=1
+        None, "end the run after this many epochs without a better --keep-best", least=1
     )
     resume: str | None = setting(
-        None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
+        None,
+        "continue from a checkpoint: its folder, a run folder, or auto (from --checkpoint-dir)",
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
-    reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
-    reset_data: bool = setting(False, "resume with the first sample of the first epoch")
+    reset_lr_scheduler: bool = setting(False, "resume, but restart the learning-rate schedule")
+    reset_data: bool = setting(False, "resume, but start again with the first sample")
     stop_signal: Literal["USR1", "USR2"] = setting(
-        "USR2", "another signal, beside TERM and INT, that stops a run cleanly after a step"
+        "USR2", "signal that, like TERM and INT, stops a run cleanly after a step"
     )
-    save_model: bool = setting(True, "save the trained model into model/ of the run folder")
+    save_model: bool = setting(True, "save the trained model to model/ in the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
         """A line for each wrong setting among these."""
@@ -65,7 +66,7 @@ class CheckpointConfig:
             self.checkpoint_interval()
         except ValueError:
             yield (
-                f"--checkpoint-every {self.checkpoint_every!r}: use never, a number of steps, "
+                f"--checkpoint-every {self.checkpoint_every!r}: expected never, a number of steps, "
                 "epoch, or minutes such as 10min"
             )
         try:
@@ -73,18 +74,17 @@ class CheckpointConfig:
         except ValueError:
             name = self.keep_best
             yield (
-                f"--keep-best {name}: whether its lowest or its highest value is the best is not "
-                f"known"
-                f"\ntip: give {name}:min or {name}:max"
+                f"--keep-best {name}: it is not clear whether lower or higher values are better"
+                f"\ntip: write {name}:min or {name}:max"
             )
         if self.patience is not None and self.keep_best is None:
             yield (
-                f"--patience {self.patience} counts epochs without a better checkpoint"
-                "\ntip: give --keep-best as well"
+                f"--patience {self.patience} has no effect without --keep-best"
+                "\ntip: add --keep-best METRIC"
             )
         resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:
-            yield f"--reset-{resets[0]} changes how a run is resumed\ntip: give --resume as well"
+            yield f"--reset-{resets[0]} has no effect without --resume\ntip: add --resume"
 
     def best(self) -> Best | None:
         """Which checkpoint is the best; None: none is kept as such.

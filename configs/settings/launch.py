@@ -26,7 +26,8 @@ OnHang = Literal["warn", "stop", "restart"]
 Bind = Literal["none", "cores", "socket"]
 MAX_NODES = 4096
 PORTS = (
-    f"use FIRST:LAST, two ports at least, between {MIN_PORT} and {MAX_PORT}, such as 20000:20100"
+    f"expected FIRST:LAST, at least two ports between {MIN_PORT} and {MAX_PORT}, such as "
+    "20000:20100"
 )
 # The launchers of schedulers, each with the command that submits a job: `auto` looks for it.
 SCHEDULERS = {"slurm": "sbatch"}
@@ -196,18 +197,22 @@ class RunConfig(Config):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    run_id: str | None = setting(None, "name of the run folder (default: time, program, size)")
+    run_id: str | None = setting(
+        None, "name of the run and its folder (default: time, program, size)"
+    )
     logs_dir: Path | None = setting(
-        None, "where run folders go (default: logs/ of this checkout, or of your program's project)"
+        None,
+        "folder for run folders (default: logs/ of your project, or of Muster for its trainer)",
     )
     checkpoint_dir: Path | None = setting(
-        None, "where checkpoints go (default: checkpoints/ of the run folder)"
+        None, "folder for checkpoints (default: checkpoints/ in the run folder)"
     )
     overwrite: bool = setting(
-        False, "remove an earlier run's files from the run folder (not checkpoints, with --resume)"
+        False,
+        "delete an earlier run's files in the run folder; with --resume, keep its checkpoints",
     )
     join_timeout_s: float = setting(
-        300.0, "seconds within which all workers and nodes must have started", positive=True
+        300.0, "seconds to wait for all nodes and workers to start", positive=True
     )
     quiet: bool = setting(False, "print errors only", aliases=["-q"])
 
@@ -245,22 +250,24 @@ class LaunchConfig(Config):
     )
     nodes: NodeCount | None = setting(
         None,
-        "machines, simulated by the local launcher; 2:4: two to four (default: all, or 1)",
+        "number of machines, or a range such as 2:4; simulated if local (default: all, or 1)",
         aliases=["-N"],
     )
     nproc_per_node: tuple[WorkersPerNode, ...] | None = setting(
         None,
         "workers per node: 4, gpu (one per GPU), or 2,1 on two nodes (default: 1, or a job's GPUs)",
         between=",",
-        form="use a number, gpu, or a list such as 2,1",
+        form="expected a number, gpu, or a list such as 2,1",
     )
     program: Literal["worker", "bench_collectives"] = setting(
-        "worker", "what each worker runs: training, or the benchmark of collectives"
+        "worker", "what each worker runs: training, or a benchmark of collectives"
     )
-    workers: str = setting("torchrun", "what starts workers on a node", files="launch.starters")
+    workers: str = setting(
+        "torchrun", "how workers are started on each node", files="launch.starters"
+    )
     preload: str | None = setting(
         None,
-        "what --workers preload imports once per node: torch,transformers (default: torch)",
+        "modules that --workers preload imports once per node: a,b (default: torch)",
     )
     hosts: str | None = setting(
         None,
@@ -269,46 +276,47 @@ class LaunchConfig(Config):
     )
     network: str | None = setting(
         None,
-        "network for gradients: 10.10.1.0/24 (default: one that all nodes share)",
+        "network for gradients, such as 10.10.1.0/24 (default: one that all nodes share)",
     )
     master_port: int | None = setting(
-        None, "rendezvous port on node 0 (default: a free one)", port=True
+        None, "rendezvous port on node 0 (default: a free port)", port=True
     )
     port_range: PortRange | None = setting(
-        None, "ports of agents and workers, for a firewall: 20000:20100", form=PORTS
+        None, "ports that agents and workers may use, for firewalls: 20000:20100", form=PORTS
     )
     send: Sending | None = setting(
         None,
         "copy a folder to every node, to the same path or to PLACE, such as '$TMPDIR'; "
-        "$MUSTER_DATA is its path there",
-        form="use DIR, or DIR:PLACE",
+        "$MUSTER_DATA is the path of the copy",
+        form="expected DIR, or DIR:PLACE",
         path=lambda text, folder: not text.startswith(":"),
     )
     max_restarts: int = setting(
-        0, "how often a run that fails restarts, from its last checkpoint", least=0
+        0, "how often to restart a failed run, from its last checkpoint", least=0
     )
     stop_grace_s: float = setting(
-        60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0
+        60.0, "seconds that workers have to finish when the run is stopped; 0: none", least=0
     )
     hang_after_s: float | None = setting(
         None,
-        "seconds without progress: a hang; 0: never (default: 10 x longest pause, at least 60)",
+        "seconds without progress that count as a hang; 0: never (default: 10 x longest pause, at "
+        "least 60)",
         least=0,
     )
     on_hang: OnHang = setting(
-        "warn", "what to do at a hang, besides saying where each rank is: warn, stop, or restart"
+        "warn", "what to do when a run hangs, besides reporting where each rank is"
     )
     bind: Bind | None = setting(
         None,
         "bind each worker to its share of the cores, or to a socket (default: cores in a Slurm "
         "job without GPUs, else none)",
     )
-    detach: bool = setting(False, "return at once; see muster jobs")
-    dry_run: bool = setting(False, "show what would happen, and the commands; run nothing")
+    detach: bool = setting(False, "return at once; follow the run with muster jobs")
+    dry_run: bool = setting(False, "show the plan and its commands, but run nothing")
     on: str | None = setting(
-        None, "cluster in muster.toml whose settings are used; flags take precedence"
+        None, "use the settings of this cluster in muster.toml; flags override them"
     )
-    json: bool = setting(False, "for other programs: print events as JSON, one object per line")
+    json: bool = setting(False, "print events as JSON, one object per line")
 
     def _problems(self) -> Iterator[str]:
         yield from too_low("nodes", self.least_nodes, 1)
@@ -322,16 +330,17 @@ class LaunchConfig(Config):
         first, last = self.port_range or (MIN_PORT, MAX_PORT)
         yield from applying([
             (self.preload is not None and self.workers != "preload",
-             f"--preload {modules} is for --workers preload; here it is {self.workers}"),
+             (f"--preload {modules} needs --workers preload, but --workers is {self.workers}"
+              "\ntip: leave it out, or set --workers preload")),
             (not all(part.isidentifier() for part in re.split("[.,]", modules)),
-             f"--preload {modules!r}: use names of modules, such as torch,transformers"),
+             f"--preload {modules!r}: expected module names, such as torch,transformers"),
             (nodes.least > nodes.most,
              f"--nodes {nodes}: the first number must be the smaller one"),
             (nodes.most > MAX_NODES, f"--nodes must be at most {MAX_NODES} (got {nodes})"),
             (not MIN_PORT <= first < last <= MAX_PORT,
              f"--port-range '{self.port_range}': {PORTS}"),
             (self.on_hang == "restart" and not self.max_restarts,
-             "--on-hang restart needs --max-restarts, which is 0\ntip: give a number of restarts"),
+             "--on-hang restart needs --max-restarts, which is 0\ntip: add --max-restarts 3"),
         ])  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
@@ -370,39 +379,38 @@ class ProgramConfig(Config):
     """
 
     env: tuple[Variable, ...] = setting(
-        (), "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=True
+        (), "set NAME=VALUE for the program, or pass on NAME; may be repeated", repeats=True
     )
-    env_file: Path | None = setting(None, "file of NAME=VALUE lines for the program")
+    env_file: Path | None = setting(None, "file with NAME=VALUE lines for the program")
     prologue: Path | None = setting(
-        None, "shell script that each node sources first: module load, conda activate"
+        None, "shell script to source on each node first: module load, conda activate"
     )
     python: str | None = setting(
         None,
-        "Python of the program on the nodes (default: your environment, else Muster's)",
+        "Python for the program on the nodes (default: your environment's, else Muster's)",
         path=lambda text, folder: "/" in text,  # another one is found on PATH
     )
     container: str | None = setting(
         None,
-        "image, a file or folder, in which the program runs, by the apptainer, singularity or "
-        "ch-run of each node",
+        "image, a file or folder, to run the program in, with apptainer, singularity or ch-run",
         path=lambda text, folder: _is_image_file(text),
     )
     container_mounts: tuple[str, ...] = setting(
         (),
-        "more folders that the container sees, as PATH or HERE:THERE: /data,/scratch",
+        "more folders to mount in the container, as PATH or HERE:THERE: /data,/scratch",
         repeats=True,
         between=",",
         path=True,
     )
     wrap: str | None = setting(
         None,
-        "command in front of each worker, such as 'nsys profile --output {run_dir}/profile'; "
-        "{snapshot}, {run_dir} and {cwd} are filled in",
+        "command to put before each worker's, such as 'nsys profile --output {run_dir}/profile'; "
+        "{snapshot}, {run_dir} and {cwd} are replaced",
     )
-    snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
+    snapshot: bool = setting(True, "run a copy of the project as it is now (Slurm and ssh)")
     include: tuple[str, ...] = setting(
         (),
-        "pattern of more files to copy into the snapshot; may be repeated",
+        "pattern for more files to copy into the snapshot; may be repeated",
         repeats=True,
         between="\n",
     )
@@ -410,14 +418,12 @@ class ProgramConfig(Config):
     def _problems(self) -> Iterator[str]:
         for name in (variable.name for variable in self.env):
             if not VARIABLE_NAME.fullmatch(name):
-                yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
+                yield f"--env {name!r}: expected NAME=VALUE, or NAME to pass on"
             elif name in SET_FOR_WORKERS:
                 remedy = SET_FOR_WORKERS[name]
                 yield f"--env {name}: the launcher sets this variable for each worker{TIP}{remedy}"
             elif is_setting_of_torchrun(name):
-                yield (
-                    f"--env {name}: a setting of torchrun, which Muster gives it\ntip: leave it out"
-                )
+                yield f"--env {name}: Muster sets torchrun's variables itself\ntip: leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from text_problems(option, path)
@@ -425,7 +431,7 @@ class ProgramConfig(Config):
         try:
             shlex.split(self.wrap or "")
         except ValueError as error:
-            yield f"--wrap {self.wrap}: {error}; it is split into words as a shell does it"
+            yield f"--wrap {self.wrap}: {error}; it is split into words as in a shell"
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
                 placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
@@ -436,23 +442,23 @@ class ProgramConfig(Config):
         if image is None:
             if self.container_mounts:
                 yield (
-                    "--container-mounts is for --container IMAGE, which is not set"
-                    "\ntip: leave it out"
+                    "--container-mounts needs --container, which is not set"
+                    "\ntip: leave it out, or add --container IMAGE"
                 )
             return
         name = image.partition(" ")[0]
         if name in OTHER_ENGINES:
-            yield f"--container {image}: {name} is started by --wrap '{name} ...'"
+            yield f"--container {image}: {name} is not supported{TIP}use --wrap '{name} ...'"
         elif ADDRESS.match(image):
             yield (
-                f"--container {image}: give a file or folder; this makes one: apptainer build "
-                f"image.sif {shlex.quote(image)}"
+                f"--container {image}: expected a file or folder{TIP}make an image file: "
+                f"apptainer build image.sif {shlex.quote(image)}"
             )
         elif not _is_image_file(image):
-            yield f"--container {image!r}: give the path of an image"
+            yield f"--container {image!r}: expected the path of an image"
         for mount in self.container_mounts:
             if not re.fullmatch("/[^:,]*(:/[^:,]*)?", mount):
-                yield f"--container-mounts {mount!r}: use /PATH, or /HERE:/THERE"
+                yield f"--container-mounts {mount!r}: expected /PATH, or /HERE:/THERE"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables for the program; no other user may read where they are written.
@@ -462,7 +468,7 @@ class ProgramConfig(Config):
         """
         values = _read(self.env_file) if self.env_file is not None else {}
         refuse(
-            f"{self.env_file}: {name}: the launcher sets this variable itself; "
+            f"{self.env_file}: {name}: the launcher sets this variable itself{TIP}"
             f"{SET_FOR_WORKERS.get(name, 'leave it out')}"
             for name in values
             if name in SET_FOR_WORKERS or is_setting_of_torchrun(name)
@@ -474,7 +480,9 @@ class ProgramConfig(Config):
             elif name in env:
                 values[name] = env[name]
             else:
-                raise UsageError(f"--env {name}: it is not set here\ntip: give it as {name}=VALUE")
+                raise UsageError(
+                    f"--env {name}: this variable is not set here{TIP}write --env {name}=VALUE"
+                )
         return values
 
 
@@ -494,23 +502,26 @@ def text_problems(flag: str, path: Path) -> Iterator[str]:
     """A line if this file cannot be read as text."""
     try:
         if not path.is_file():
-            yield f"{flag} {path}: no such file"
+            yield f"{flag} {path}: No such file"
             return
         path.read_text(encoding="utf-8")
     except OSError as error:
         yield f"{flag} {path}: {error.strerror}"
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        yield f"{flag} {path}:{line}: not UTF-8\ntip: save it in that encoding"
+        yield f"{flag} {path}:{line}: not valid UTF-8\ntip: save the file as UTF-8"
 
 
 def name_problems(flag: str, name: str) -> Iterator[str]:
     """A line if `name` cannot be the name of a run, and so of a folder."""
     plain = name.translate(str.maketrans("", "", "._-+="))
     if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
-        yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
+        yield (
+            f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '=', and do not begin "
+            "with '.' or '-'"
+        )
     elif len(name) > LONGEST_NAME:
-        yield f"{flag}{name!r}: at most {LONGEST_NAME} characters"
+        yield f"{flag}{name!r}: longer than {LONGEST_NAME} characters"
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -525,7 +536,7 @@ def _read(path: Path) -> dict[str, str]:
             text = line.original.string
             # its number is that of the first empty line before it, if any
             empty = text[: len(text) - len(text.lstrip())].count("\n")
-            problems.append(f"{path}:{line.original.line + empty}: not NAME=VALUE")
+            problems.append(f"{path}:{line.original.line + empty}: expected NAME=VALUE")
     refuse(problems)
     return {str(line.key): str(line.value) for line in lines}
 
@@ -549,13 +560,13 @@ def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
 def _sending_problems(sending: Sending) -> Iterator[str]:
     place = sending.place
     if not sending.source or not str(sending).isprintable():
-        yield f"--send {str(sending)!r}: use DIR, or DIR:PLACE"
+        yield f"--send {str(sending)!r}: expected DIR, or DIR:PLACE"
     elif place is not None and not place.startswith(("/", "~", "$")):
-        yield f"--send {sending}: PLACE begins with /, ~ or a variable such as $TMPDIR"
+        yield f"--send {sending}: PLACE must begin with /, ~ or a variable such as $TMPDIR"
 
 
 def _network_problems(network: str) -> Iterator[str]:
     try:
         ipaddress.ip_network(network)
     except ValueError as error:
-        yield f"--network {network!r}: {error}\ntip: use a form such as 10.10.1.0/24"
+        yield f"--network {network!r}: {error}\ntip: write it as in 10.10.1.0/24"

@@ -38,19 +38,19 @@ class SshConfig(Config):
 
     ssh_config: Path | None = setting(
         None,
-        "ssh's configuration file (default: ~/.ssh/config)",
+        "ssh configuration file (default: ~/.ssh/config)",
         path=lambda text, folder: text != "none",  # ssh's own word for no file
     )
-    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
+    user: str | None = setting(None, "user name, if --hosts gives none or a manifest has several")
     remote_dir: str | None = setting(
         None,
-        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
+        "Muster's folder on the nodes (default: the same as here if it is shared, else ~/muster)",
     )
-    setup: bool = setting(False, "make the environment on every node, and run nothing")
+    setup: bool = setting(False, "set up the environment on every node, and run nothing")
 
     def _problems(self) -> Iterator[str]:
         if self.remote_dir is not None and not is_plain(self.remote_dir):
-            yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
+            yield f"--remote-dir {self.remote_dir!r}: it must not contain line breaks"
         if self.user is not None and not re.fullmatch(r"[\w.+][\w.+-]*", self.user, re.ASCII):
             yield f"--user {self.user!r}: use letters, digits, '.', '_', '+' and '-'"
 
@@ -61,17 +61,17 @@ class SlurmConfig(Config):
 
     partition: str | None = setting(
         None,
-        "where the job waits; of several (a,b) the first that can starts it",
+        "partition of the job; with several (a,b), the first that can start it",
         aliases=["-p"],
         between=",",
     )
-    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
+    account: str | None = setting(None, "account to charge for the job", aliases=["-A"])
     exclude: str | None = setting(
-        None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
+        None, "nodes to avoid; auto: nodes that failed twice within seven days", aliases=["-x"]
     )
     time: str | None = setting(
         None,
-        "when Slurm ends the job: 30 (minutes), or 1-12:00:00 (default: 60 minutes)",
+        "time limit of the job: 30 (minutes), or 1-12:00:00 (default: 60 minutes)",
         aliases=["-t"],
     )
     gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
@@ -80,26 +80,27 @@ class SlurmConfig(Config):
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: tuple[SbatchOption, ...] = setting(
         (),
-        "any other option of sbatch, such as qos=high; may be repeated",
+        "any other sbatch option, such as qos=high; may be repeated",
         repeats=True,
         between="\n",
         adds=True,
     )
-    wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
+    wait: bool = setting(False, "wait for the job, show its output, and exit with its exit code")
 
     def _problems(self) -> Iterator[str]:
         for name, value in vars(self).items():
             if isinstance(value, str) and not (value and is_plain(value)):
-                yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
+                given = f"--{name.replace('_', '-')} {value!r}"
+                yield f"{given}: it must not be empty or contain line breaks"
         limit = "1" if self.time is None else self.time
         yield from applying([
             (not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
-             (f"--time {limit!r} is not a time above 0"
+             (f"--time {limit!r} is not a time limit above 0"
               "\ntip: use minutes (30), hours:minutes:seconds (1:30:00) or days-hours (1-12)")),
             (self.gpus_per_node is not None and self.gres is not None,
              "--gpus-per-node and --gres both ask for GPUs\ntip: give one of them"),
             ("," in (self.account or ""),
-             (f"--account {self.account}: Slurm takes one account per job\ntip: give one, and the "
+             (f"--account {self.account}: a job has one account\ntip: give one account, and "
               "partitions that it may use")),
         ])  # fmt: skip
         with_flag = {item.name.replace("_", "-") for item in fields(self)} - {"slurm"} | {"nodes"}

@@ -8,31 +8,33 @@ option does not reach sbatch either.
 
 from collections.abc import Collection, Iterator
 
-FORM = "use KEY=VALUE, such as --slurm mail-type=END"
-OUTPUT = "what the job prints is in the run folder; --logs-dir chooses where"
-WORKERS = "Muster starts one task on each node; --nproc-per-node is the number of its workers"
-GPUS = "use --gpus-per-node, the GPUs of each node"
+from muster.terminal import TIP
+
+FORM = "expected KEY=VALUE, such as mail-type=END"
+OUTPUT = "leave it out: the job's output is saved in the run folder; --logs-dir chooses where"
+WORKERS = "use --nproc-per-node, the number of workers on each node; each node gets one task"
+GPUS = "use --gpus-per-node, the number of GPUs on each node"
 VARIABLES = "use --env, --env-file, or --prologue"
-SUBMITS_NOTHING = "it submits nothing; --dry-run shows the batch script"
-CONTAINER = "use --container IMAGE, or with another engine --wrap, a command before each worker"
+SUBMITS_NOTHING = "use --dry-run, which shows the batch script and submits nothing"
+CONTAINER = "use --container IMAGE, or for another container engine --wrap COMMAND"
 # What to use in place of other options that the job of a run cannot have.
 REFUSED = {
-    "array": "use muster sweep, whose runs are a job array",
-    "chdir": "the program starts in the folder in which the command is called",
+    "array": "use muster sweep, which submits its runs as a job array",
+    "chdir": "go to the folder first (cd): the program starts in the current folder",
     "container": CONTAINER,
     "container-id": CONTAINER,
     "error": OUTPUT,
     "export": VARIABLES,
     "export-file": VARIABLES,
-    "external": "it is for jobs without a program",
+    "external": "leave it out: it is for jobs without a program",
     "get-user-env": VARIABLES,
-    "gid": "submit it as that user",
+    "gid": "submit the job as that user",
     "gpus": GPUS,
     "gpus-per-socket": GPUS,
     "gpus-per-task": GPUS,
     "help": SUBMITS_NOTHING,
-    "input": "the program reads no input\ntip: give it a file's name",
-    "no-requeue": "set MUSTER_MAX_REQUEUES=0, and the job is not restarted",
+    "input": "give the program a file name instead: it gets no standard input",
+    "no-requeue": "set MUSTER_MAX_REQUEUES=0, so that the job is not restarted",
     "ntasks": WORKERS,
     "ntasks-per-core": WORKERS,
     "ntasks-per-gpu": WORKERS,
@@ -42,15 +44,15 @@ REFUSED = {
     "output": OUTPUT,
     "parsable": "use --json",
     "quiet": "use --quiet",
-    "requeue": "the job has it already; MUSTER_MAX_REQUEUES is how often it is restarted",
-    "signal": "Muster has Slurm say when the job's time is nearly over\ntip: see --stop-grace-s",
+    "requeue": "leave it out: jobs are requeued by default; MUSTER_MAX_REQUEUES limits how often",
+    "signal": "use --stop-grace-s: Slurm already warns Muster before the time limit",
     "tasks-per-node": WORKERS,  # means ntasks-per-node; no list of sbatch has it
     "test-only": SUBMITS_NOTHING,
     "tres-per-task": GPUS,
-    "uid": "submit it as that user",
+    "uid": "submit the job as that user",
     "usage": SUBMITS_NOTHING,
     "version": SUBMITS_NOTHING,
-    "wrap": "the program follows after --: -- train.py",
+    "wrap": "put the program after --: -- train.py",
 }
 # sbatch's variables that do not have the names of their options.
 NAMES = {
@@ -76,14 +78,14 @@ def problems(key: str, value: str | None, with_flag: Collection[str]) -> Iterato
     """
     given = f"--slurm {key}" if value is None else f"--slurm {key}={value}"
     if key in with_flag:
-        yield f"{given}: use --{key}, a flag of Muster's own"
+        yield f"{given} is not passed on to sbatch{TIP}use Muster's own flag --{key}"
     elif key in REFUSED:
-        yield f"{given}: {REFUSED[key]}"
+        yield f"{given} is not passed on to sbatch{TIP}{REFUSED[key]}"
     elif key != "job-name" and any(
         name.startswith(key) for name in (*with_flag, *REFUSED, "job-name")
     ):
         # sbatch would take the key for the short form of one that is refused, or that Muster sets
-        yield f"{given}: no option of sbatch has this name\ntip: write it in full"
+        yield f"{given}: sbatch has no option with this name{TIP}write the name in full"
 
 
 def variable(option: str) -> str:

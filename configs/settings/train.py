@@ -13,8 +13,7 @@ from configs.settings.launch import RunConfig
 from configs.settings.sync import SyncingConfig
 
 TWO_SIZES = (
-    "--batch-size does not go with --local-batch-size: it counts the samples of all workers, "
-    "the other those of each"
+    "--batch-size (over all workers) and --local-batch-size (per worker) exclude each other"
     "\ntip: give one of them"
 )
 INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
@@ -33,30 +32,38 @@ MEASUREMENT_SETTINGS = frozenset(
 class LearningConfig:
     """How an optimizer step is computed from gradients."""
 
-    optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting("adamw", "how weights change")
+    optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting(
+        "adamw", "how weights are updated"
+    )
     lr: float = setting(5e-5, "peak learning rate", positive=True)
     schedule: Literal["linear", "polynomial", "constant"] = setting(
-        "linear", "learning rate after the warm-up"
+        "linear", "learning-rate schedule after the warm-up"
     )
     warmup_steps: int = setting(0, "steps of linear warm-up", least=0)
     power: float = setting(1.0, "power of the polynomial schedule; 1 is linear", positive=True)
     end_lr: float = setting(0.0, "learning rate at the end of the polynomial schedule", least=0)
-    weight_decay: float = setting(0.0, "weight decay of the parameters that --decay names", least=0)
+    weight_decay: float = setting(0.0, "weight decay of the parameters chosen by --decay", least=0)
     decay: Literal["matrices", "all"] = setting(
-        "matrices", "what has weight decay; all: also biases and norms, unlike BERT"
+        "matrices", "parameters with weight decay; all: also biases and norms, unlike BERT"
     )
     adam_beta1: float = setting(0.9, "Adam's and AdamW's decay of the mean", share=True)
     adam_beta2: float = setting(0.999, "Adam's and AdamW's decay of the mean square", share=True)
-    adam_eps: float = setting(1e-8, "Adam and AdamW add it to the divisor", positive=True)
+    adam_eps: float = setting(
+        1e-8, "Adam's and AdamW's epsilon, added to the divisor", positive=True
+    )
     adadelta_rho: float = setting(0.9, "Adadelta's decay of the mean squares", share=True)
-    adadelta_eps: float = setting(1e-6, "Adadelta adds it to the mean squares", positive=True)
+    adadelta_eps: float = setting(
+        1e-6, "Adadelta's epsilon, added to the mean squares", positive=True
+    )
     momentum: float = setting(0.9, "SGD's momentum", least=0)
     max_grad_norm: float = setting(1.0, "clip the gradient to this norm; 0: never", least=0)
-    precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting(
+        "fp32", "number format of the model"
+    )
     float32_matmul: Literal["highest", "high", "medium"] = setting(
         "highest", "precision of float32 products, as torch names it; high: TF32 on a GPU"
     )
-    compile: bool = setting(False, "compile the model's layers in the first steps, by torch")
+    compile: bool = setting(False, "compile the model's layers with torch during the first steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,32 +73,34 @@ class TaskConfig:
     task: str = setting("quickstart", "what to train", files="train.tasks")
     data_dir: Path | None = setting(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(
-        None, "Hub name, folder, or config.json: random weights (default: the task's)"
+        None, "Hub name, folder, or a config.json for random weights (default: the task's)"
     )
     tokenizer: str | None = setting(None, "Hub name, folder, or vocab.txt (default: the model's)")
     new_head: bool = setting(
-        False, "replace the head of --model by a new one for the task's labels"
+        False, "replace the head of --model with a new one for the task's labels"
     )
     lower_case: Literal["auto", "yes", "no"] = setting(
         "auto", "lower-case text for a bare vocab.txt; auto: if it has no upper-case token"
     )
-    max_seq_length: int = setting(128, "tokens per sample at most; more are cut off", least=1)
+    max_seq_length: int = setting(128, "most tokens per sample; longer ones are truncated", least=1)
     pad: Literal["max_length", "longest"] = setting(
-        "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
+        "longest", "pad to max_seq_length, or to the longest sample of the batch, for the same loss"
     )
     length_balance: bool = setting(
-        True, "divide batches so that all workers have equally many tokens, with padding: same loss"
+        True, "balance tokens, padding included, between workers, for the same loss"
     )
     dropout: float | None = setting(
         None, "probability of dropout (default: the model's)", share=True
     )
     batchnorm: Literal["synced", "local"] = setting(
-        "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"
+        "synced", "BatchNorm statistics: synced over the global batch, or local to each worker"
     )
-    mask_probability: float = setting(0.15, "share of tokens pre-training predicts", share=True)
-    whole_word: bool = setting(False, "pre-training masks whole words")
-    train_samples: int | None = setting(None, "use the first n training samples only", least=1)
-    eval_samples: int | None = setting(None, "use the first n of an evaluation set only", least=1)
+    mask_probability: float = setting(
+        0.15, "share of tokens to predict in pre-training", share=True
+    )
+    whole_word: bool = setting(False, "mask whole words in pre-training")
+    train_samples: int | None = setting(None, "use only the first n training samples", least=1)
+    eval_samples: int | None = setting(None, "use only the first n evaluation samples", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +108,24 @@ class BatchConfig:
     """How long it trains, in what batches, and which worker has which part of them."""
 
     epochs: int = setting(3, "passes over the training set; 0 only evaluates", least=0)
-    max_steps: int | None = setting(None, "stop after n steps; changes nothing else", least=1)
+    max_steps: int | None = setting(
+        None, "stop after n steps, without changing the schedule", least=1
+    )
     schedule_steps: int | None = setting(
         None, "steps of the schedule (default: all epochs)", least=1
     )
-    batch_size: int = setting(64, "samples per step over all workers together", least=1)
+    batch_size: int = setting(64, "samples per step, over all workers", least=1)
     local_batch_size: int | None = setting(
         None, "samples per step of each worker, instead of --batch-size", least=1
     )
-    eval_batch_size: int = setting(64, "evaluation samples per worker at a time", least=1)
-    accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into", least=1)
+    eval_batch_size: int = setting(64, "samples per worker in each evaluation batch", least=1)
+    accumulation: int = setting(
+        1, "micro-batches into which each worker's part is divided", least=1
+    )
     split: str = setting(
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
-    seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
+    seed: int = setting(42, "random seed for weights, sample order and dropout", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,20 +134,20 @@ class OutputConfig:
 
     evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
     metrics: str | None = setting(
-        None, "more metrics, of the package evaluate: f1:average=macro,./my_metric.py"
+        None, "more metrics from the evaluate package: f1:average=macro,./my_metric.py"
     )
     log_every: int = setting(
         0,
-        "print every n-th step's loss; 0: the first five, and at a terminal one each ten seconds",
+        "print the loss every n steps; 0: the first five, and at a terminal every ten seconds",
         least=0,
     )
-    cache_dir: Path | None = setting(None, "folder of tokenised data (default: ~/.cache/muster)")
+    cache_dir: Path | None = setting(None, "folder for tokenized data (default: ~/.cache/muster)")
     log_with: tuple[Literal["tensorboard", "wandb"], ...] | None = setting(
         None,
-        "also show metrics there; for both: tensorboard,wandb",
+        "also send metrics there; for both: tensorboard,wandb",
         between=",",
     )
-    profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")
+    profile: bool = setting(False, "record a trace of steps 3 to 7 of each worker, for Perfetto")
     redirect: bool = setting(False, "the run folder is this run's already", internal=True)
 
 
@@ -143,10 +156,10 @@ class DeviceConfig:
     """Where each worker computes, and how workers connect."""
 
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "where the model is; auto: cuda if there is a GPU"
+        "auto", "device of the model; auto: cuda if there is a GPU"
     )
     backend: Literal["auto", "gloo", "nccl"] = setting(
-        "auto", "what sends gradients; auto: nccl on cuda, gloo on cpu"
+        "auto", "communication backend; auto: nccl on cuda, gloo on cpu"
     )
     threads: int | None = setting(
         None, "threads per worker (default: its share of the cores)", least=1
@@ -156,7 +169,7 @@ class DeviceConfig:
     )
     timeout_s: float = setting(
         600.0,
-        "how late a worker may be for a collective; loading and saving may take longer",
+        "seconds to wait for others in a collective; loading and saving may take longer",
         positive=True,
     )
 
@@ -189,21 +202,21 @@ class TrainConfig(
              (f"--keep-best {self.keep_best} compares the evaluations after each epoch, but "
               f"--evaluate is {self.evaluate}\ntip: give --evaluate epoch")),
             (self.keep_best is not None and self.epochs == 0,
-             f"--keep-best {self.keep_best} compares epochs, but --epochs is 0"),
+             f"--keep-best {self.keep_best} compares epochs, but --epochs is 0\ntip: leave it out"),
             (self.local_batch_size and self.batch_size != TrainConfig.batch_size, TWO_SIZES),
             (self.end_lr > self.lr > 0, f"--end-lr {self.end_lr} is above --lr {self.lr}"),
             (steps is not None and self.warmup_steps > steps,
-             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}"),
+             f"--warmup-steps {self.warmup_steps} is more than --schedule-steps {steps}"),
             (self.backend == "nccl" and self.device == "cpu",
              "--backend nccl needs a GPU, but --device is cpu\ntip: use --backend gloo"),
         ])  # fmt: skip
         try:
             weights = self.split_weights() or (1.0,)
         except ValueError:
-            yield f"--split {self.split!r}: use even, auto, or a number per worker: 3,1,0,4"
+            yield f"--split {self.split!r}: expected even, auto, or a number per worker: 3,1,0,4"
             return
         if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0:
-            yield f"--split {self.split}: weights must not be negative, and one must be above 0"
+            yield f"--split {self.split}: weights must be finite and not negative, and one above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
         """One weight per rank; None for an even split, or one that is still to be measured."""
@@ -296,17 +309,14 @@ class BenchConfig(Config):
 
     min_bytes: int = setting(1024, "smallest size", least=4)
     max_bytes: int = setting(64 * MIB, "largest size")
-    factor: float = setting(4.0, "each size is so many times the one before", least=1.1)
+    factor: float = setting(4.0, "ratio of each size to the one before", least=1.1)
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:
         low = self.min_bytes
         top = self.max_bytes
         if top < low:
-            yield (
-                f"--max-bytes {top} is below --min-bytes {low}; sizes go from the smallest to the "
-                "largest"
-            )
+            yield f"--max-bytes {top} is below --min-bytes {low}"
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"

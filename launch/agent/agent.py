@@ -188,9 +188,9 @@ class Agent:
         try:
             assignment = self._read(message)
         except (*REFUSED, KeyError, TypeError, ValueError) as error:
-            raise OddMessage(f"the assignment of this agent cannot be read: {error!r}") from None
+            raise OddMessage(f"this agent's assignment cannot be read: {error!r}") from None
         if assignment.spec.attempt <= self._attempt:
-            raise OddMessage("an assignment of an earlier attempt came again")
+            raise OddMessage("received an assignment for an earlier attempt")
         self._attempt = assignment.spec.attempt
         return assignment
 
@@ -446,10 +446,13 @@ class NodeAttempt:
         """
         lost = ""
         if self._leader.ended:
-            lost = "lost its launcher"
+            lost = "lost its connection to the launcher"
         elif self._leader.silent_s > self._leader_silence_s:
             silence_s = self._leader_silence_s
-            lost = f"heard nothing from its launcher for {silence_s:.0f} s: is the link down?"
+            lost = (
+                f"has had no message from the launcher for {silence_s:.0f} s: is the network link "
+                "down?"
+            )
         if lost:
             end = self._end_of(Kind.JOB, message=lost)
             raise EndsNow(Ending(1, "launcher", end.text, ends=(end,)))
@@ -516,7 +519,9 @@ class NodeAttempt:
                     self._is_released = True
                     return
                 case OddMessage():
-                    odd = f"the launcher of {self._assignment.name} sent an odd message: {message}"
+                    odd = (
+                        f"{self._assignment.name}: the launcher sent an invalid message: {message}"
+                    )
                     self._note_failure_elsewhere(odd, self._end_of(Kind.NODE_LOST, message=odd))
                 case ChoosePort():
                     self._has_to_choose_port = True
@@ -550,7 +555,7 @@ class NodeAttempt:
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._job_ends_s is None else self._job_ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
-            text = f"{self._assignment.name}: the time of its job is nearly up"
+            text = f"{self._assignment.name}: its job has nearly reached its time limit"
             end = self._end_of(Kind.SIGNAL, number=signal.SIGTERM, message=text)
             self._request(Ending(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
@@ -728,8 +733,8 @@ def master_port_of(assignment: Assignment) -> int:
         return free_port(ports=ports_of(assignment.spec.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
-            f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
-            "another, or leave it out: a free one is found"
+            f"--master-port {assignment.master_port} is in use on {assignment.name}\n"
+            "tip: choose another port, or leave it out to use a free one"
         )
     return assignment.master_port
 

@@ -333,9 +333,9 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
         return server
     tried = f"{ports[0]} to {ports[-1]}" if len(ports) > 1 else "".join(map(str, ports))
     raise MusterError(
-        f"{node} cannot listen at {address}, port {tried} "
+        f"{node} cannot listen on {address}, port {tried} "
         f"({(error.strerror or str(error)).lower()}); "
-        "is that its address on the network between the nodes?"
+        "is that its address on the nodes' network?"
     )
 
 
@@ -466,10 +466,10 @@ class Meeting:
         node_0 = "node 0" if self.node_0_endpoint is None else _in_words(self.node_0_endpoint)
         head = (
             f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
-            f"can it reach {node_0}, is that its address on this network, and is no firewall "
-            "between?"
+            f"check that it can reach {node_0}, that node 0 has this address on their network, and "
+            "that no firewall is in between"
         )
-        return " ".join([head, *(why for at in missing if (why := self._reason(at)))])
+        return "; ".join([head, *(why for at in missing if (why := self._reason(at)))])
 
     @property
     def at_fault(self) -> int:
@@ -502,23 +502,23 @@ class Meeting:
         return [accepted for accepted in self._accepted if accepted not in own]
 
     def _reason(self, index: int) -> str:
-        """Why a node is missing, as far as that is known: a sentence, or nothing."""
+        """Why a node is missing, as far as that is known, or nothing."""
         name = self._names[index]
         connection = self._connected.get(index)
         if connection is None:
             reason = self._reasons.get(index)
-            return f"{name} could not connect: {reason}." if reason else ""
+            return f"{name} could not connect: {reason}" if reason else ""
         unmatched = self._unmatched()
         if not unmatched:
             return (
                 f"{name} is connected {connection}, but node 0 has no such connection: another "
-                "program listens there; choose the network with --network."
+                "program is listening there; choose the network with --network"
             )
         latest = ", ".join(map(str, unmatched[-MOST_NAMED:]))
         return (
-            f"{name} is connected {connection}, but node 0 sees connections {latest} alone: "
-            "something between them changes addresses (NAT), which gloo and NCCL do not allow; "
-            "choose the network with --network."
+            f"{name} is connected {connection}, but node 0 sees only connections {latest}: "
+            "something between them translates addresses (NAT), which gloo and NCCL do not "
+            "support; choose the network with --network"
         )
 
 

@@ -328,12 +328,12 @@ class AgentConnection:
             self._is_stall_printed = True
             hint = "; is its disk full or slow?" if beat.waits_for.startswith("/") else ""
             return (
-                f"{self.label} has done nothing for {beat.stands_s:.0f} s: it waits for "
-                f"{beat.waits_for}{hint}"
+                f"{self.label} has been waiting for {beat.waits_for} for {beat.stands_s:.0f} s"
+                f"{hint}"
             )
         if self._is_stall_printed and not beat.stands_s:
             self._is_stall_printed = False
-            return f"{self.label} goes on"
+            return f"{self.label} is no longer waiting"
         return None
 
     @property
@@ -381,7 +381,7 @@ class AgentConnection:
     def end_of_silence(self, silent_s: float, since_unix_s: float) -> End:
         """The end of this agent, of which nothing has come for `silent_s` seconds."""
         end = self.end_of(Kind.NODE_LOST, time_unix_s=since_unix_s)
-        text = f"heard nothing from {end.place} for {silent_s:.0f} s: is its link down?"
+        text = f"no message from {end.place} for {silent_s:.0f} s: is its network link down?"
         return replace(end, message=text)
 
 
@@ -626,7 +626,7 @@ class Attempt:
                 self._take(agent, message)
         except OddMessage as error:
             odd = agent.end_of(Kind.NODE_LOST)
-            text = f"{odd.place} sent an odd message: {error}"
+            text = f"{odd.place} sent an invalid message: {error}"
             self._note_end(replace(odd, message=text))
             agent.channel.close()  # this ends the agent
 
@@ -637,7 +637,7 @@ class Attempt:
                 self._take_beat(agent, message)
             case Listening() | Accepted() | Connected() | Unreached() | Broken():
                 if self._meeting is None:
-                    raise OddMessage("a connection to node 0, although nodes do not connect")
+                    raise OddMessage("a connection to node 0, although nodes are not connecting")
                 self._meeting.take(index, message, running_s())
                 if isinstance(message, Listening):
                     self._have_others_connect(message.at.port)
@@ -683,10 +683,10 @@ class Attempt:
 
     def _take_stopping(self, message: Stopping) -> None:
         if not self._workers_deadline_s and not self._spec.quiet:
-            again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
-            how = "stopping at the end of this step, with a checkpoint"
+            again = "; press Ctrl-C again to end at once" if signal.SIGINT in self._signals else ""
+            how = "stopping after this step, with a checkpoint"
             if message.has_asked_all:
-                how = f"stopping: workers got SIGTERM; {message.within_s:g} s to end"
+                how = f"stopping: workers got SIGTERM and have {message.within_s:g} s to finish"
             self._print_line(f"{how}{again}")
         self._workers_deadline_s = running_s() + message.within_s + AGENTS_END_AFTER_STOP_S
 
@@ -696,7 +696,7 @@ class Attempt:
         Some of its ranks may have stopped in order while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
-        return cause_of(own) or agent.end_of(Kind.FAILED, f"{agent.label} ended its part early")
+        return cause_of(own) or agent.end_of(Kind.FAILED, f"{agent.label} ended early")
 
     def _look_at_connections(self, meeting: Meeting) -> None:
         """Look at the connections to node 0: those that are to come, or those that may break."""
@@ -745,7 +745,7 @@ class Attempt:
         if len(all_here) < len(self._agents) or self._spec.quiet:
             return
         nodes = counted(len(self._agents), "node")
-        console.update_status(f"workers import and load on {nodes}, no output yet")
+        console.update_status(f"workers are importing and loading on {nodes}; no output yet")
         if not here.address.startswith("127."):
             addresses = (
                 f"{node} {where.address} ({where.interface})" for node, where in all_here.items()

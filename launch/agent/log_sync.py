@@ -87,7 +87,7 @@ class LogSync:
     def _leave_out(self, path: Path, error: OSError) -> None:
         if path not in self._left_out:
             self._left_out.add(path)
-            print(f"note: {path} is not sent: {error.strerror}", file=sys.stderr, flush=True)
+            print(f"note: {path} was not sent: {error.strerror}", file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[RunFile, Path]]:
         for file in SENT_FILES:
@@ -154,7 +154,7 @@ class ReceivedFiles:
             return
         own = None if file is None else _paths_on_node(file, self._run_dir, assignment, host)
         if file is None or (assignment.index != 0 if own is None else path not in own):
-            raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
+            raise OddMessage(f"a file that it may not write: {quoted(str(name))}")
         end = self._received_bytes.get(message.name, 0)
         if message.at not in (0, end):
             raise OddMessage(f"byte {message.at} of {quoted(str(name))}, of which it sent {end}")

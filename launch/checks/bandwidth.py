@@ -41,7 +41,10 @@ def names(measured: Measurements, nodes: Mapping[int, str]) -> list[str]:
 def tables(measured: Measurements, names_of_ranks: Sequence[str]) -> Iterator[tuple[str, Table]]:
     """A table of the pairs, if there are several, and one of the collectives, with their titles."""
     if measured["pairs"]:
-        yield "Gbit/s from each worker (left) to each other", _matrix(measured, names_of_ranks)
+        yield (
+            "Gbit/s from each worker (rows) to each other worker (columns)",
+            _matrix(measured, names_of_ranks),
+        )
     workers = len(measured["hosts"])
     yield f"{workers} workers, {measured['backend']}, in nccl-tests' terms", _collectives(measured)
 
@@ -50,7 +53,7 @@ def verdict(measured: Measurements, names_of_ranks: Sequence[str]) -> tuple[str,
     """A sentence on the slowest pairs, and a line for every wrong result."""
     problems = [
         f"{row['name']} of {row['bytes']} bytes: {row['wrong']} values are wrong; something "
-        "between the nodes changes data: check memory, cables and drivers"
+        "between the nodes corrupts data: check memory, cables and drivers"
         for row in measured["collectives"]
         if row["wrong"]
     ]
@@ -80,14 +83,14 @@ def _sentence(directions: Mapping[Direction, float], names_of_ranks: Sequence[st
     slow = [pair for pair in ordered if pairs[pair] < SLOW * usual]
     if not slow:
         speeds = _span(directions.values())
-        return f"all pairs carry {speeds} Gbit/s; slowest: {_name(ordered[0], names_of_ranks)}"
+        return f"all pairs reach {speeds} Gbit/s; slowest: {_name(ordered[0], names_of_ranks)}"
     lines = [f"{_name(pair, names_of_ranks)} {speed_text(pairs[pair])}" for pair in slow[:LISTED]]
     more = f" and {len(slow) - LISTED} more" if len(slow) > LISTED else ""
     others = _span([pairs[pair] for pair in ordered if pair not in slow])
-    words = f"slow: {', '.join(lines)}{more} Gbit/s; others carry {others}"
+    words = f"slow: {', '.join(lines)}{more} Gbit/s; others reach {others}"
     shared = set.intersection(*map(set, slow))
     if len(slow) > 1 and len(shared) == 1:
-        words += f"; all slow pairs are with {names_of_ranks[shared.pop()]}: look at its link"
+        words += f"; all slow pairs include {names_of_ranks[shared.pop()]}: check its link"
     return words
 
 

@@ -7,15 +7,17 @@ from launch.deadlines import CLOCK_SKEW_REPORTED_S
 from muster.printable import listed
 from muster.terminal import in_one_line
 
-OTHERS_FIRST = "see the other rows first"
-FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
+OTHERS_FIRST = "fix the problems in the other rows first"
+FIREWALL = "if there is a firewall, allow all TCP traffic between the nodes on {network}"
 # The kernel's errors for a node that cannot be reached, and what to do about each.
 REMEDIES = {
     "no answer": FIREWALL,
-    "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
-    "no route to host": "is its link up, and is it on {network}? Run there: ip -br addr",
-    "network is unreachable": "the way to {network} is missing; run there: ip route",
-    "stalls": "small packets pass and large ones do not: set the same MTU on all of {network}",
+    "connection refused": (
+        "a firewall rejects it; allow all TCP traffic between the nodes on {network}"
+    ),
+    "no route to host": "is its link up, and is it on {network}? On that node, run: ip -br addr",
+    "network is unreachable": "it has no route to {network}; on that node, run: ip route",
+    "stalls": "small packets arrive but large ones do not: set the same MTU throughout {network}",
 }
 
 
@@ -35,14 +37,14 @@ def reach(findings: Findings) -> Row:
 def network(findings: Findings) -> Row:
     """Whether each node has its own address on one network, on an interface that is up."""
     if findings.chosen is None:
-        fix = "choose one that all nodes are on: --network 10.10.1.0/24"
+        fix = "choose a network that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
     interfaces = groups({node.name: node.interface for node in findings.nodes})
     addresses = listed([f"{node.name} {node.address}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
     line = f"{where} on {', '.join(interfaces)}: {addresses}"
     others = ", ".join(findings.chosen.others)
-    fix = f"others could be had with --network: {others}" if others else ""
+    fix = f"other networks, to choose with --network: {others}" if others else ""
     return Row("network", "ok", (line,), fix)
 
 
@@ -61,7 +63,7 @@ def pairs(findings: Findings) -> Row:
         return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), OTHERS_FIRST)
     if failed:
         where = (findings.chosen and findings.chosen.network) or "the network"
-        otherwise = "run there: ip -br addr; ip route"
+        otherwise = "on these nodes, run: ip -br addr; ip route"
         fixes = {REMEDIES.get(why, otherwise).format(network=where) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not directions:
@@ -77,16 +79,16 @@ def clocks(findings: Findings) -> Row:
     """Whether the clocks agree well enough to order events."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
-        return Row("clocks", "warn", ("no node answered with its time",), OTHERS_FIRST)
+        return Row("clocks", "warn", ("no node reported its time",), OTHERS_FIRST)
     odd = {
         name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > CLOCK_SKEW_REPORTED_S
     }
     if odd:
-        each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        where = "here" if len(odd) == len(skews) > 1 else "there"
+        each = tuple(f"{name}: {skew} from this machine's clock" for name, skew in odd.items())
+        where = "here" if len(odd) == len(skews) > 1 else "on these nodes"
         return Row("clocks", "warn", shortened(each), f"run {where}: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
-    return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
+    return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine's",))
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[s
     lines: list[str] = []
     left = dict(failed)
     others = len(findings.nodes) - 1
-    for end, template in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):
+    for end, template in ((1, "no node reaches {} ({})"), (0, "{} reaches no other node")):
         least = others - len(lines)
         for node in findings.nodes:
             of_node = {pair: why for pair, why in left.items() if pair[end] == node.name}

@@ -17,7 +17,10 @@ from muster.printable import listed
 SHARED_MEMORY = "/dev/shm"
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
-SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
+SLOWEST = (
+    "the slowest node sets the pace; leave out odd nodes, or give slower ones less work with "
+    "--split"
+)
 SETUP = "muster run --hosts HOSTS --setup".split()
 
 
@@ -25,19 +28,19 @@ def python(findings: Findings) -> Row:
     """Whether all nodes have Muster's Python and the workers' packages, in the same versions."""
     missing = [node.name for node in findings.nodes if node.probe.versions is None]
     named = findings.workers.python
-    make = "make it: make install"
+    make = "create it: make install"
     if findings.launcher == "ssh":
         option = [] if named is None else ["--python", named]
-        make = f"make it on all nodes: {shlex.join([*SETUP, *option])}"
+        make = f"create it on all nodes: {shlex.join([*SETUP, *option])}"
     if missing:
         paths = groups({node.name: node.probe.python for node in findings.nodes})
         line = f"{listed(missing)}: no environment at {paths[0]}"
-        return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
+        return Row("python", "FAIL", (line,), f"{make}, or choose another with MUSTER_PYTHON")
     if without := tuple(_without_base(findings.nodes)):
-        return Row("python", "FAIL", without, f"{make}, or name another with MUSTER_PYTHON")
+        return Row("python", "FAIL", without, f"{make}, or choose another with MUSTER_PYTHON")
     incomplete = [line for node in findings.nodes for line in _lacking(node, findings.workers)]
     if incomplete and named is not None:
-        fix = "install there what the run needs, or name another with --python"
+        fix = "install these packages there, or choose another Python with --python"
         return Row("python", "FAIL", tuple(incomplete), fix)
     if incomplete:
         sees_all = IS_INSTALLED and all(node.probe.shared for node in findings.nodes)
@@ -45,13 +48,16 @@ def python(findings: Findings) -> Row:
             path = findings.nodes[0].probe.python
             packages = [*extras.packages(extras.TRAINER)]
             make = f"install: {extras.install_command(extras.TRAINER, packages, path)}"
-        return Row("python", "FAIL", tuple(incomplete), f"{make}; or name another with --python")
+        return Row(
+            "python", "FAIL", tuple(incomplete), f"{make}; or choose another Python with --python"
+        )
     versions = groups({node.name: _versions(node, findings.workers) for node in findings.nodes})
     if len(versions) > 1:
-        remedy = "install these, or name another with --python" if named is not None else make
-        return Row("python", "FAIL", versions, f"nodes must have the same: {remedy}")
+        other = "install them, or choose another Python with --python"
+        remedy = other if named is not None else make
+        return Row("python", "FAIL", versions, f"all nodes need the same versions: {remedy}")
     if hidden := tuple(_hidden(findings)):
-        fix = "Muster's own are used; another package's need other names"
+        fix = "Muster uses its own; rename those of the other package"
         return Row("python", "warn", hidden, fix)
     return Row("python", "ok", versions)
 
@@ -86,7 +92,7 @@ def _hidden(findings: Findings) -> Iterator[str]:
         for entry in versions.plugins if versions else ():
             group, _, name = entry.partition(":")
             if group in folders and name in plugins.own_names(folders[group]):
-                yield f"{node.name}: a package adds {name} to {group}, which Muster has itself"
+                yield f"{node.name}: a package adds {name} to {group}, but Muster has its own"
 
 
 def code(findings: Findings) -> Row:
@@ -95,16 +101,16 @@ def code(findings: Findings) -> Row:
     occupied = [node for node in findings.nodes if node.probe.foreign]
     if occupied and findings.launcher == "ssh":
         refusals = tuple(
-            f"{node.name}: {node.probe.folder} holds {listed(node.probe.foreign)}, "
-            "which Muster did not send there"
+            f"{node.name}: {node.probe.folder} contains {listed(node.probe.foreign)}, "
+            "which Muster did not put there"
             for node in occupied
         )
-        fix = "name an empty or a new folder with --remote-dir"
+        fix = "choose an empty or a new folder with --remote-dir"
         return Row("code", "FAIL", shortened(refusals), f"{fix}; see docs/ssh.md")
     if apart and findings.launcher != "ssh":
         fix = "put the checkout on a file system that all nodes share"
-        return Row("code", "FAIL", (f"{listed(apart)}: not this checkout",), fix)
-    line = f"{listed(apart)}: each run sends it first" if apart else "all see this checkout"
+        return Row("code", "FAIL", (f"{listed(apart)}: another checkout, or none",), fix)
+    line = f"{listed(apart)}: sent before each run" if apart else "all nodes share this checkout"
     return Row("code", "ok", (line,))
 
 
@@ -118,12 +124,12 @@ def cores(findings: Findings) -> Row:
     """Whether every worker has a core, where it is known how many workers there will be."""
     known = [(node, node.cores) for node in findings.nodes if node.cores and node.workers]
     if not known:
-        return Row("cores", "ok", ("known once the job has its nodes",))
+        return Row("cores", "ok", ("not known until the job has its nodes",))
     words = groups({node.name: cores.words(node.workers) for node, cores in known})
     if not any(cores.are_too_few(node.workers) for node, cores in known):
         return Row("cores", "ok", words)
     more = f", or {ASK_FOR_MORE}" if findings.launcher in SCHEDULERS else ""
-    return Row("cores", "warn", words, f"start fewer workers there{more}")
+    return Row("cores", "warn", words, f"start fewer workers on each node{more}")
 
 
 def disk(findings: Findings) -> Row:
@@ -137,9 +143,9 @@ def disk(findings: Findings) -> Row:
                 if disk.free_bytes < DISK_BYTES:
                     problems.append(f"{node.name}: {use}: {disk.free_bytes / GB:.1f} GB")
             elif not disk.exists:
-                problems.append(f"{node.name}: {use}: {disk.folder} is not there")
+                problems.append(f"{node.name}: {use}: {disk.folder} does not exist")
     if problems:
-        fix = "10 GB are to be free; make room, or use another --logs-dir or --data-dir"
+        fix = "10 GB should be free; make room, or use another --logs-dir or --data-dir"
         return Row("free disk", "warn", shortened(problems), fix)
     return Row("free disk", "ok", (_span(free),))
 

@@ -131,7 +131,7 @@ class AgentListener:
                 connection.channel.close()
                 told = quoted(description.decode(errors="replace"))
                 raise MusterError(
-                    f"odd agent at {connection.peer_address}: it says {told} of itself"
+                    f"unexpected agent at {connection.peer_address}: it reports {told}"
                 ) from None
             connection.channel.send(Welcome())
             yield connection, task
@@ -225,7 +225,7 @@ def connect(
         connection = JobConnection(socket.create_connection(leader, wait_s))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise MusterError(f"{place} ({reason}); is a firewall between?") from None
+        raise MusterError(f"{place} ({reason}); is there a firewall in between?") from None
     channel = connection.channel
     channel.send(Nonce(connection.own_nonce))
     patience_s = LEADER_PROVES_ITSELF_S
@@ -234,7 +234,7 @@ def connect(
     if not is_proof(answer.proof, token, "leader", *values):
         channel.close()
         raise MusterError(
-            f"{place}: another program listens there"
+            f"{place}: another program is listening there"
             "\ntip: start the run again, or choose --port-range"
         )
     connection.mark_proven(from_leader)
@@ -275,7 +275,7 @@ def verified(message: Assign, token: str, task: int) -> Assignment:
     """
     if not is_proof(message.proof, token, "assignment", task, message.assignment):
         raise MusterError(
-            "the assignment of this agent is not from its leader\ntip: start the run again"
+            "this agent's assignment does not come from its leader\ntip: start the run again"
         )
     assignment = Assignment.from_json(json.loads(message.assignment))
     user_secrets = read_json(SECRETS.path(assignment.spec.run_dir))

@@ -81,12 +81,14 @@ class JobNodes:
         excluded = {host: f"{host} does not answer" for host in silent}  # the reason, by host
         left = [host for host in hosts if host not in excluded]
         if len(left) < self.least:
-            raise MusterError(f"{len(left)} nodes answer, of at least {self.least}: no restart")
+            raise MusterError(
+                f"no restart: {len(left)} nodes answer, but at least {self.least} are needed"
+            )
         if run_job.avoids_bad(self.job):
             avoided = node_history.avoided(left, self.current.cluster or self.name, self.least)
             excluded |= {host: f"--exclude auto avoids {host}" for host in avoided}
         for reason in excluded.values():
-            print(f"note: going on without it: {reason}", file=sys.stderr)
+            print(f"note: continuing without this node: {reason}", file=sys.stderr)
         return self._facts(excluded)
 
     @property
@@ -222,7 +224,9 @@ class JobNodes:
         while True:
             for connection, task in listener.agents():
                 if not 0 <= task.index < len(hosts) or task.index in agents:
-                    raise MusterError(f"an agent on {task.name} says it is task {task.index}")
+                    raise MusterError(
+                        f"an agent on {task.name} has an unexpected task number, {task.index}"
+                    )
                 agents[task.index] = (connection, task)
                 heartbeat.add(connection.channel)
             if len(agents) == len(hosts):
@@ -257,8 +261,8 @@ class JobNodes:
             count = node.nproc.counted(tasks[host].workers if host in tasks else most)
             if count.number == 0:
                 raise MusterError(
-                    f"{host}: --nproc-per-node gpu, but the job shows no GPU here"
-                    "\ntip: ask for some with --gpus-per-node"
+                    f"{host}: --nproc-per-node gpu, but the job has no GPU on this node"
+                    "\ntip: request GPUs with --gpus-per-node"
                 )
             nodes.append(replace(node, nproc=count, data=self._data.get(host, "")))
         facts = replace(facts, nodes=tuple(nodes))
@@ -301,5 +305,5 @@ def _listener(spec: LaunchSpec, token: str) -> AgentListener:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise MusterError(
-            f"no port that agents could connect to: {reason}\ntip: choose another --port-range"
+            f"no port for agents to connect to: {reason}\ntip: choose another --port-range"
         ) from None

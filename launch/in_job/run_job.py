@@ -77,14 +77,14 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     job = read_json(path)
     if job is None:
         raise MusterError(
-            f"{path} is not there; the run folder must be on a file system that all nodes share: "
-            "choose one with --logs-dir"
+            f"{path} not found on this node: the run folder must be on a file system that all "
+            "nodes share\ntip: choose one with --logs-dir"
         )
     secret = run_files.SECRETS.path(run_dir)
     secrets = json.loads(secret.read_text(encoding="utf-8")) if secret.exists() else {}
     try:
         if job.get("queues", 1) != 1:
-            raise msgspec.ValidationError("it is one of several jobs for one run")
+            raise msgspec.ValidationError("it is one of several jobs of the same run")
         return LaunchSpec.from_json({**job.get("spec", {}), "secrets": secrets}), job
     except msgspec.ValidationError as error:
         raise UsageError(
@@ -128,7 +128,7 @@ def refuse_too_many(current: SchedulerJob) -> None:
     """
     if current.attempt > max_requeues():
         raise MusterError(
-            f"requeued {current.attempt} times; {MAX_REQUEUES} allows {max_requeues()}"
+            f"requeued {current.attempt} times, but {MAX_REQUEUES} allows only {max_requeues()}"
         )
 
 
@@ -166,17 +166,17 @@ def _requeue(reason: str, current: SchedulerJob, job: Mapping[str, Any]) -> None
     if current.attempt >= max_requeues():
         _say(
             f"error: {reason} after {current.attempt} requeues; {MAX_REQUEUES} allows "
-            f"{max_requeues()}; submit it again with --resume, or ask for more with --time"
+            f"{max_requeues()}\ntip: submit it again with --resume, or ask for more with --time"
         )
         return
-    _say(f"{reason}: requeueing job {current.name}, to go on from the last checkpoint")
+    _say(f"{reason}: requeueing job {current.name} to continue from the last checkpoint")
     excluded = None
     if avoids_bad(job):
         excluded = node_history.excluded(job["exclude"], lambda: current.cluster or "") or ""
     try:
         current.requeue(excluded)
     except MusterError as error:
-        _say(f"error: the job is not requeued: {error}")
+        _say(f"error: the job was not requeued: {error}")
 
 
 def _say(text: str) -> None:

@@ -52,8 +52,8 @@ def _read_once_seen(path: Path) -> Mapping[str, Any]:
     while (record := read_json(path)) is None:
         if running_s() > deadline:
             raise MusterError(
-                f"{path} is not there; the run folder must be on a file system that all nodes "
-                "share: choose one with --logs-dir"
+                f"{path} not found on this node: the run folder must be on a file system that all "
+                "nodes share\ntip: choose one with --logs-dir"
             )
         time.sleep(SHARED_DISK_TICK_S)
     return record

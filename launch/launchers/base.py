@@ -32,7 +32,7 @@ from muster.rank_variables import SIZES
 if TYPE_CHECKING:  # each launcher imports what it returns
     from launch.agent.led_run import LedRun
 
-UNCOUNTED = "# the commands are known once each node has counted its GPUs"
+UNCOUNTED = "# the commands depend on how many GPUs each node has"
 
 
 class NodePool(Protocol):
@@ -190,7 +190,7 @@ class Launcher(ABC):
         Raises:
             UsageError: this launcher has no way to ask its nodes.
         """
-        raise UsageError(f"--launcher {self.name}: the doctor cannot reach its nodes")
+        raise UsageError(f"--launcher {self.name}: muster doctor cannot reach its nodes")
 
     def set_up(self) -> None:
         """Make the environment on the nodes.
@@ -199,7 +199,9 @@ class Launcher(ABC):
             UsageError: this launcher does not do that.
             MusterError: a line for every node on which it failed.
         """
-        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
+        raise UsageError(
+            "--setup is only for --launcher ssh\ntip: here and on Slurm nodes, run: make install"
+        )
 
 
 def with_data(places: Mapping[NodeSpec, str], facts: Facts) -> Facts:
@@ -232,15 +234,15 @@ def launcher_of(line: CommandLine) -> Launcher:
     if login := line.parsed.origin.get("login"):
         on = line.launch.on
         raise UsageError(
-            f"--on {on} is reached through {login.text}, where only `muster` goes: muster run --on "
-            f"{on}"
+            f"--on {on} is reached through {login.text}, which only the `muster` command can use"
+            f"\ntip: run: muster run --on {on}"
         )
     name = launcher_name(line.launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(line)
     if launcher.name != name:  # later commands find it by the name in the run's records
         raise UsageError(
-            f"--launcher {name}: its class is in {type(launcher).__module__}; an entry point of "
-            f"{plugins.GROUPS['launch.launchers']} has the name of its module: {launcher.name}"
+            f"--launcher {name}: its class is in {type(launcher).__module__}, so the entry point "
+            f"of {plugins.GROUPS['launch.launchers']} must be named {launcher.name}"
         )
     why = f"has no effect with --launcher {name}\ntip: leave it out, or choose another launcher"
     refuse(line.refused(launcher.unused, why))

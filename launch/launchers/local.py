@@ -34,13 +34,13 @@ class Local(Launcher):
     def problems(self) -> Iterator[str]:
         if any(node.nproc.number == 0 for node in self._nodes):
             yield (
-                "--nproc-per-node gpu, but this machine shows no GPU\ntip: give a number of workers"
+                "--nproc-per-node gpu, but this machine has no GPU\ntip: give a number of workers"
             )
         port = self._config.master_port
         if port is not None and not is_free(port):
             yield (
                 f"--master-port {port} is in use on this machine"
-                "\ntip: leave it out, or choose another"
+                "\ntip: leave it out, or choose another port"
             )
 
     def probe(self) -> Facts:
@@ -100,7 +100,9 @@ class Local(Launcher):
             return ""
         if spec.send.place is None:
             if not spec.quiet:
-                print(f"data: {spec.send.source}; nothing is sent on this machine", file=sys.stderr)
+                print(
+                    f"data: {spec.send.source} (on this machine, nothing is sent)", file=sys.stderr
+                )
             return spec.send.source
         from launch.nodes import sending  # imported here, since few runs send data
 

@@ -70,15 +70,15 @@ class Slurm(Launcher):
     def problems(self) -> Iterator[str]:
         if self._config.least_nodes < (self._config.most_nodes or 1):
             nodes = self._config.nodes
-            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes\ntip: ask for one number"
+            yield f"--nodes {nodes}: a Slurm job has a fixed number of nodes\ntip: give one number"
         if self._current is not None:
             yield from self._current.refused(self._config, self._slurm)
         workers = self._config.nproc_per_node or ()
         if self._gpus and max((each.number or 0 for each in workers), default=0) > self._gpus:
             yield (
                 f"--nproc-per-node {','.join(map(str, workers))}, but each node has {self._gpus} "
-                "GPUs, and each worker one of its own"
-                "\ntip: make them equal"
+                "GPUs, and each worker needs one of its own"
+                "\ntip: start no more workers than GPUs"
             )
 
     def probe(self) -> Facts:
@@ -89,7 +89,7 @@ class Slurm(Launcher):
         if "," in clusters:
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}"
-                "\ntip: name one cluster, so that the job is found again"
+                "\ntip: set it to one cluster, so that the job can be found again"
             )
         for line in batch_script.notes(os.environ):
             say_once(line)
@@ -239,7 +239,7 @@ def job_folder(parent: Path) -> Path:
     for pattern in SUBMITIT_PATTERNS:
         if pattern in str(folder):
             raise UsageError(
-                f"{parent}: submitit reads {pattern} in a path as a job's number"
+                f"{parent}: submitit replaces {pattern} in a path with the job's number"
                 "\ntip: choose another --logs-dir"
             )
     return folder

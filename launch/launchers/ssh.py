@@ -43,11 +43,15 @@ class Ssh(Launcher):
 
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
-            yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
+            yield (
+                f"--launcher ssh needs --hosts{TIP}add --hosts with a hosts file, a CloudLab "
+                "manifest, or host names"
+            )
         path = self._ssh.ssh_config
         if self._config.send is not None and shutil.which("rsync") is None:
             yield (
-                "--send needs rsync, which this machine lacks\ntip: run: sudo apt-get install rsync"
+                "--send needs rsync, which is not installed here"
+                "\ntip: run: sudo apt-get install rsync"
             )
         if path is not None and str(path) != "none":  # ssh's own word for no file
             yield from text_problems("--ssh-config", path)
@@ -96,10 +100,10 @@ class Ssh(Launcher):
         folder = self._data_dir
         if folder is None:
             return
-        advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "put it there"
+        advice = f"add --send {shlex.quote(str(folder))}" if folder.is_dir() else "copy it there"
         for name, probe in zip(survey.names_of(probes), probes.values(), strict=True):
             if not probe.disks["data"].exists:
-                yield f"{name}: --data-dir {folder} is no folder there{TIP}{advice}"
+                yield f"{name}: --data-dir {folder} does not exist on this node{TIP}{advice}"
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
@@ -216,7 +220,7 @@ class Ssh(Launcher):
             is_flag = ONE_PER_GPU in (self._config.nproc_per_node or ())
             given = "--nproc-per-node gpu" if is_flag else "slots=gpu"
             raise MusterError(
-                f"{without}: {given}, but it shows no GPU\ntip: give a number of workers"
+                f"{without}: {given}, but no GPU found\ntip: give a number of workers"
             )
 
     def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
@@ -237,7 +241,7 @@ class Ssh(Launcher):
             survey.refuse_broken(silent)
             raise MusterError("\n".join(silent.values()))
         for line in silent.values():
-            print(f"note: going on without it: {line}", file=sys.stderr)
+            print(f"note: continuing without this node: {line}", file=sys.stderr)
         return probes
 
     def _choose(
@@ -263,8 +267,8 @@ class Ssh(Launcher):
         if others:
             given = ",".join(map(str, [slots, *others]))
             raise UsageError(
-                f"--nproc-per-node {given}: over ssh the hosts file gives each node's number: "
-                "node0 slots=2"
+                f"--nproc-per-node {given}: over ssh, give one number for all nodes"
+                "\ntip: for different numbers, write slots in the hosts file: node0 slots=2"
             )
         user = self._ssh.user
         me = os.environ.get("USER")
@@ -276,7 +280,7 @@ class Ssh(Launcher):
         most = config.most_nodes
         if most is not None and most > len(specs):
             raise UsageError(
-                f"--nodes {config.nodes}, but {config.hosts} has {len(specs)}: "
+                f"--nodes {config.nodes}, but {config.hosts} has only {len(specs)}: "
                 + ", ".join(spec.name for spec in specs)
             )
         return specs[:most]
@@ -290,7 +294,7 @@ class Ssh(Launcher):
         if node_history.AUTO in excluded:
             excluded |= node_history.avoided(left, self.name, self._config.most_nodes or 1)
         if not set(left) - excluded:
-            raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
+            raise UsageError(f"--exclude {text} leaves no node of {self._config.hosts}")
         return tuple(spec for spec in specs if spec.host not in excluded)
 
 

@@ -38,7 +38,9 @@ def main() -> int:
         refuse_several(os.environ)  # srun slurm/multinode.sh
     of_scheduler = job_class(os.environ)
     if of_scheduler is None:
-        raise MusterError("not in a Slurm job\ntip: submit with: sbatch slurm/multinode.sh")
+        raise MusterError(
+            "this is not inside a Slurm job\ntip: submit it: sbatch slurm/multinode.sh"
+        )
     current = of_scheduler.from_env(os.environ)
     notice = Notice(current.end_unix_s())  # from now on the notice can come
     run_job.refuse_too_many(current)
@@ -126,7 +128,7 @@ def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
     launch = line.launch
     others = SUBMISSION_SETTINGS - ({"launcher"} if launch.launcher == current.launcher else set())
     why = (
-        "is not for a script that is in its job already; options of sbatch stand before the script"
+        "has no effect in a script whose job has started\ntip: put sbatch options before the script"
     )
     yield from line.refused(others, why)
     yield from current.problems()
@@ -134,7 +136,7 @@ def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
     if wanted != current.num_nodes:
         yield (
             f"--nodes {wanted}, but the job has {current.num_nodes}"
-            "\ntip: give it to sbatch, before the script: sbatch --nodes 4 slurm/multinode.sh"
+            "\ntip: put it before the script: sbatch --nodes 4 slurm/multinode.sh"
         )
 
 

@@ -53,7 +53,7 @@ def new_run(
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)
-        say_once(f"note: not passed on, since Muster sets them for torchrun and workers: {names}")
+        say_once(f"note: not passed on, since Muster sets these variables itself: {names}")
     is_sent = not facts.shared
     if not make:
         return program.title, program.spec(run_id, is_sent=is_sent, snapshot=None)
@@ -112,7 +112,7 @@ def _refuse_running(run_dir: Path) -> None:
     state = run_state.state_of(run_dir)
     if not state.is_over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
-            f"--overwrite would remove the files of {run_dir.name}, which is {state.word}"
+            f"--overwrite would delete the files of {run_dir.name}, which is {state.word}"
             f"\ntip: end it first: muster jobs cancel {run_dir.name}"
         )
 
@@ -182,7 +182,7 @@ def _lead(pool: NodePool, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
             if not code or run.signals or not restart.is_due(spec, code):
                 return code
             if (times := restart.count_same_failures(spec.run_dir)) > 1:
-                print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
+                print(f"the run has failed in the same way {times} times in a row", file=sys.stderr)
             with between_attempts(run.signals):
                 if pause_s := restart.pause_s(spec.run_dir):
                     text = f"the disk is full; the next attempt starts in {duration(pause_s)}"
@@ -277,5 +277,8 @@ def nodes_for_restart(pool: NodePool, spec: LaunchSpec, facts: Facts, run: "LedR
             if str(error) != printed:
                 printed = str(error)
                 problems = "; ".join(printed.splitlines())
-                print(f"a restart waits, {duration(left_s)} at most: {problems}", file=sys.stderr)
+                print(
+                    f"the restart is waiting (at most {duration(left_s)}): {problems}",
+                    file=sys.stderr,
+                )
         time.sleep(RESTART_ASKS_NODES_AGAIN_S)

@@ -68,8 +68,8 @@ def choose(
     if are_asked_for and all(len(own) == 1 for own in candidates) and len(versions) == 1:
         return Choice(network, tuple(own[0] for own in candidates))
     raise MusterError(
-        f"the nodes have no network in common: {_listing(probes, hosts)}; where they reach each "
-        "other all the same, give each its address= in a hosts file"
+        f"the nodes have no network in common: {_listing(probes, hosts)}; if they can reach each "
+        "other, give the address= of each node in a hosts file"
     )
 
 
@@ -82,7 +82,7 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
         if own and own in seen:
             raise MusterError(
                 f"{seen[own]} and {name} are the same machine ({', '.join(own)})"
-                "\ntip: name it once, with slots=2 for two workers"
+                "\ntip: list it once, with slots=2 for two workers"
             )
         seen[own] = name
 
@@ -92,8 +92,7 @@ def _refuse_absent(
 ) -> None:
     """Refuse an address that was given for a node but that the node does not have."""
     wrong = [
-        f"{name} does not have the address {address} that was given for it: "
-        f"{_listing([probe], [name])}"
+        f"{name} does not have its given address {address}: {_listing([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
         if address and address not in [interface.address for interface in probe.interfaces]
     ]

@@ -39,7 +39,7 @@ import types
 DATA_MARK = ".muster-data"
 SENDING = ".{}.muster-sending"
 SILENT_S = 300  # whole seconds: a leader, or an rsync, that is silent for longer is gone
-NO_RSYNC = "rsync is not installed; run there: sudo apt-get install rsync"
+NO_RSYNC = "rsync is not installed; on that node, run: sudo apt-get install rsync"
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
 NAMED = 4  # at most, of files that were changed
 OUTPUT_BYTES = 65_536
@@ -139,11 +139,17 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
         if shutil.which("rsync") is None:
             return {"failed": NO_RSYNC}
         if question["copies"] and not os.path.isdir(source):
-            return {"failed": f"{source} is not visible there; put it on a disk that nodes share"}
+            return {
+                "failed": f"{source} not found on this node; put it on a disk that all nodes share"
+            }
         if place.startswith(os.path.realpath(source) + "/"):
-            return {"failed": f"{place} is inside {source}, which is sent; choose another place"}
+            return {
+                "failed": f"{place} is inside {source}, the folder to send; choose another place"
+            }
         if not question["copies"] and WILDCARDS.search(place):
-            return {"failed": f"{place} has *, ? or [, which rsync expands; choose another place"}
+            return {
+                "failed": f"{place} contains *, ? or [, which rsync expands; choose another place"
+            }
     except OSError as error:
         return {"failed": _reason(error)}
     return {"place": place, "complete": False}
@@ -299,12 +305,12 @@ def _expanded(text):  # type: ignore[no-untyped-def]
     def value(found):  # type: ignore[no-untyped-def]
         name = found.group(1) or found.group(2)
         if not env.get(name):
-            raise OSError(f"--send: ${name} is not set there")
+            raise OSError(f"--send: ${name} is not set on this node")
         return env[name]
 
     path = os.path.expanduser(VARIABLE.sub(value, text))
     if not os.path.isabs(path):
-        raise OSError(f"--send: {path} is not an absolute path there")
+        raise OSError(f"--send: {path} is not an absolute path on this node")
     return os.path.realpath(path)
 
 
@@ -324,9 +330,7 @@ def _is_complete(place, moved=None):  # type: ignore[no-untyped-def]
     if mark is None:
         if _is_same(folder):
             return True
-        raise OSError(
-            f"{place} exists there, differs from {source} and was not sent; {_other(place)}"
-        )
+        raise OSError(f"{place} already exists and differs from {source}; {_other(place)}")
     version, missing = mark
     changed = []
     for path, *state in entries_of(folder):
@@ -336,11 +340,11 @@ def _is_complete(place, moved=None):  # type: ignore[no-untyped-def]
     if is_current and not missing:  # what programs add or change does not matter
         return True
     if changed:
-        why = f"lacks {_printable(min(missing))}" if is_current else "is not up to date"
+        why = f"has no {_printable(min(missing))}" if is_current else "is not up to date"
         names = ", ".join(map(_printable, sorted(changed)[:NAMED]))
         raise OSError(
-            f"{place} {why}, and sending it again would delete what was added or changed there: "
-            f"{names}; move that away, or {_other(place)}"
+            f"{place} {why}, and sending it again would delete files that were added or changed: "
+            f"{names}; move them elsewhere, or {_other(place)}"
         )
     return False
 
@@ -454,7 +458,7 @@ def _locked(folder):  # type: ignore[no-untyped-def]
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     if os.path.lexists(folder) and not _is_own_folder(folder):
-        raise OSError(errno.EEXIST, "it is not a folder of yours", folder)
+        raise OSError(errno.EEXIST, "the folder is not yours", folder)
     path = os.path.join(folder, "lock")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
@@ -497,7 +501,7 @@ def _replaceable(place):  # type: ignore[no-untyped-def]
     with _unused(place) as is_unused:
         if not is_unused:
             raise OSError(
-                f"{place} is not up to date, and a run is using it; wait for it, or {_other(place)}"
+                f"{place} is not up to date, but a run is using it; wait for it, or {_other(place)}"
             )
         yield
 

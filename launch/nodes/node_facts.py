@@ -294,7 +294,9 @@ def _interfaces():  # type: ignore[no-untyped-def]
         try:
             interfaces = _interfaces_by_psutil()
         except ImportError:
-            raise OSError("no `ip -json address` there; install iproute2 or psutil") from error
+            raise OSError(
+                "`ip -json address` does not work on this node; install iproute2 or psutil"
+            ) from error
         return sorted(interfaces, key=lambda entry: ":" in entry["address"])
     interfaces = []
     for link in json.loads(done.stdout):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 THREADS = "OMP_NUM_THREADS"
 CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py: 0,1;2,3
-ASK_FOR_MORE = "ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
+ASK_FOR_MORE = "request more with --cpus-per-task, or for jobs with GPUs --cpus-per-gpu"
 GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
 # Some programs close each file that they might have open, one by one.
 MOST_FILES = 1_048_576
@@ -49,7 +49,8 @@ class Cores(NamedTuple):
     def words(self, workers: int, parts: Sequence[Sequence[int]] = ()) -> str:
         """What each of so many workers gets."""
         if self.are_too_few(workers):
-            return f"{self._limited(len(self.cores))} for {workers} workers, which take turns"
+            number = self._limited(len(self.cores))
+            return f"{workers} workers share {number} core{'s' * (number > 1)}"
         return f"{self.threads(workers, parts)} for each worker"
 
     def _limited(self, number: int) -> int:
@@ -111,8 +112,8 @@ def too_little_shared(memory: SharedMemory | None, workers: int) -> str:
         return ""
     return (
         f"/dev/shm has {memory.free_bytes / MB:.0f} of {memory.bytes / MB:.0f} MB free, and "
-        "a data loader that fills it ends with a bus error; start the container with --shm-size "
-        "8g, or remove old files from /dev/shm"
+        "data loaders that fill it die with a bus error; start the container with --shm-size 8g, "
+        "or remove old files from /dev/shm"
     )
 
 

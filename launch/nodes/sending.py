@@ -39,11 +39,11 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
     if path.is_dir():
         return
     if not path.exists():
-        yield f"--send {sending}: {sending.source} does not exist\ntip: name a folder"
+        yield f"--send {sending}: {sending.source}: No such file or directory\ntip: give a folder"
     elif path.suffix not in ARCHIVES and ".tar." not in path.name:
         yield (
             f"--send {sending}: {sending.source} is not a folder"
-            "\ntip: name the folder that it is in"
+            "\ntip: give the folder that contains it"
         )
     else:
         archive = shlex.quote(str(path.absolute()))
@@ -55,9 +55,9 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
         if path.suffix == ".zip":
             unpack = f"python3 -m zipfile -e {archive} {folder}"
         yield (
-            f"--send {sending}: {sending.source} is an archive, and only folders are sent"
-            "\ntip: send the unpacked folder, or have each node unpack the archive from a disk "
-            "that it sees: "
+            f"--send {sending}: {sending.source} is an archive, but only folders can be sent"
+            "\ntip: send the unpacked folder, or have each node unpack the archive from a shared "
+            "disk: "
             f"--prologue FILE, with this line in FILE: mkdir -p {folder} && {unpack} && export "
             f"MUSTER_DATA={folder}"
         )
@@ -117,7 +117,7 @@ def have_data(
         )
         places = {index: found[index].place for index in range(len(names))}
         left = [index for index in places if not found[index].complete]
-        outcome = "; it is complete already, nothing is sent"
+        outcome = " (already complete, nothing to send)"
         if left:
             size = decimal(sum(size_bytes for _, size_bytes, *_ in entries))
             say(f"sending {source} ({size}) to {len(left)} node{'s' * (len(left) > 1)}")
@@ -138,7 +138,7 @@ def have_data(
             elif left:
                 if not waits:
                     others = listed([f"{names[index]}: {places[index]}" for index in left])
-                    say(f"waiting for another run that is sending to {others}")
+                    say(f"waiting for another run that is sending data to {others}")
                 waits = True
                 time.sleep(DATA_LOOKED_AT_EVERY_S)
     is_same = len(set(places.values())) == 1
@@ -201,7 +201,7 @@ class _Nodes:
         answers = self.survey.ask(node_data.clear_full_disk, errors, NODE_LISTS_FILES_S, full=full)
         lines = []
         for index, text in sorted(errors.items()):
-            line = f"{text}; the same command continues from what was sent"
+            line = f"{text}; run the same command again to continue where it stopped"
             if index in answers and answers[index].value.full:
                 line = (
                     "No space left on device; the partial copy was removed"
@@ -215,7 +215,9 @@ class _Nodes:
 def _refuse_changed(source: Path, entries: Sequence[tuple[str, int, int, str]]) -> None:
     if changed := sorted({*_entries(source)} ^ {*entries}):
         path = on_one_line(source / changed[0][0])
-        raise MusterError(f"--send: {path} was changed while it was sent\ntip: start the run again")
+        raise MusterError(
+            f"--send: {path} changed while it was being sent\ntip: start the run again"
+        )
 
 
 def _entries(source: Path) -> list[tuple[str, int, int, str]]:
@@ -230,8 +232,8 @@ def _entries(source: Path) -> list[tuple[str, int, int, str]]:
         raise MusterError(f"--send {source}: {error.filename}: {error.strerror}") from None
     outside = [
         f"--send: {on_one_line(source / path)} is a symbolic link to {on_one_line(link)}, which is "
-        "absolute, or points outside the folder"
-        "\ntip: put a copy in its place"
+        "an absolute path, or outside the folder"
+        "\ntip: replace the link with a copy"
         for path, _, _, link in entries
         if link and _is_outside(os.path.normpath(os.path.join(os.path.dirname(path), link)))  # noqa: PTH118, PTH120
     ]

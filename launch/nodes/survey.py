@@ -54,7 +54,7 @@ LOAD = (
 )
 # What else may read a command's input, or print before the command, and what to do about that.
 START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
-ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || return"
+ONLY_BY_HAND = "let it do that only in interactive shells: [[ $- == *i* ]] || return"
 # The code's folder in the home of a node that does not see this machine's files. Beside an
 # installation the user may have a clone, too.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
@@ -62,11 +62,11 @@ FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
 ANSWER_CHARACTERS = 1_000_000
 FAILED_CHARACTERS = 1_000
 ERROR_BYTES = 65_536  # read from the beginning of a command's stderr, and from its end
-NO_ANSWER = "what it says is no answer of Muster's"
-LOOK = "look at python3 there, and its login shell"
+NO_ANSWER = "its answer is not valid"
+LOOK = "check python3 and the login shell on that node"
 
 # In the line about such a node, by which `refuse_broken` finds it.
-CONNECTION_BROKE = "the connection to it broke"
+CONNECTION_BROKE = "the connection to it was lost"
 
 
 class ConnectionBroken(MusterError):
@@ -243,7 +243,7 @@ class Survey:
         name = self.transport.names[index]
         if index in self._failed:
             failed = printable(self._failed[index][:FAILED_CHARACTERS])
-            return f"{name}: its Python could not report on the node: {failed}"
+            return f"{name}: its Python could not examine the node: {failed}"
         if index in self._odd:
             return f"{name}: {NO_ANSWER}: {self._odd[index]}{TIP}{LOOK}"
         process, channel, errors = self._started_for(index)
@@ -285,7 +285,7 @@ class Survey:
             raise part
         text = self._parts.get(node, "") + part.part
         if len(text) > ANSWER_CHARACTERS:
-            raise OddMessage(f"it has no end: {quoted(text)}")
+            raise OddMessage(f"it does not end: {quoted(text)}")
         if part.more:
             self._parts[node] = text
             return None
@@ -318,7 +318,7 @@ def local_transport(count: int) -> Transport:
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
     job = job_class(os.environ)
-    return Transport(names, commands, explain, renames=False, job=job, means="a process here")
+    return Transport(names, commands, explain, renames=False, job=job, means="a local process")
 
 
 @contextmanager

@@ -32,8 +32,8 @@ from muster.errors import UsageError, refuse
 LAUNCH_CLASSES = (LaunchConfig, SshConfig, SlurmConfig)
 CLASSES = (*LAUNCH_CLASSES, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
 ABOUT = (
-    "Start a program in every worker of a run, on this machine or on a cluster. Without a program "
-    "it is the trainer that comes with Muster, whose settings are shown by --help-all."
+    "Start a program in every worker of a run, on this machine or on a cluster. Without a program, "
+    "Muster's own trainer is started; --help-all shows its settings."
 )
 EXAMPLE = "muster run --launcher local --nodes 4 -- train.py --lr 1e-3"
 
@@ -60,9 +60,7 @@ def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         return words, []
     index = words.index("--")
     if not any(words[index + 1 : index + 2]):
-        raise UsageError(
-            "no program follows after --\ntip: name one, as in -- train.py, or leave out --"
-        )
+        raise UsageError("no program follows --\ntip: give one, as in -- train.py, or leave out --")
     return words[:index], words[index + 1 :]
 
 
@@ -203,7 +201,9 @@ class CommandLine(Settings):
         )
         if self.train is None or is_requested or self.train.quiet:
             return ""
-        return f"note: no program after --: this trains Muster's own task {self.train.task}"
+        return (
+            f"note: no program given after --, so this trains Muster's own task {self.train.task}"
+        )
 
     def refused(self, settings: Collection[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
@@ -229,26 +229,26 @@ class CommandLine(Settings):
                 if each.name == "program" and not self._repeats(each):
                     yield (
                         f"{each.spelt} {each.text} and {program} are two programs"
-                        "\ntip: give one of them"
+                        "\ntip: give only one of them"
                     )
                 elif each.name in TRAINER_SETTINGS:  # in a file, too: the defaults differ
                     yield (
-                        f"{each.spelt} is a setting of the trainer that comes with Muster; what "
-                        f"{program} is to be told goes after it: -- {program} ..."
+                        f"{each.spelt} is a setting of Muster's own trainer"
+                        f"\ntip: put the options of {program} after its name: -- {program} ..."
                     )
             return
-        why = "is for a program of your own, which follows after --: -- train.py"
+        why = "has no effect without a program of your own\ntip: put it after --: -- train.py"
         yield from self.refused(setting_names(ProgramConfig) - {"python"}, why)
         if program == LaunchConfig.program:
             yield from self.refused(
-                setting_names(BenchConfig), "is for --program bench_collectives"
+                setting_names(BenchConfig),
+                "has no effect without --program bench_collectives\ntip: leave it out",
             )
         else:  # a file of settings may serve the run and its bench
             for each in self.parsed.flags:
                 if each.name in setting_names(TrainConfig) - MEASUREMENT_SETTINGS:
                     yield (
-                        f"{each.spelt} is for training, not for --program {program}"
-                        "\ntip: leave it out"
+                        f"{each.spelt} has no effect with --program {program}\ntip: leave it out"
                     )
 
 

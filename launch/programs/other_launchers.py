@@ -36,8 +36,8 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
     for option, command in (("", words), ("--wrap ", wrap)):
         if (name := launcher_in(command)) is not None:
             yield (
-                f"{option}{name} starts workers, and so does Muster: each of Muster's workers "
-                f"would start a run of its own"
+                f"{option}{name} starts workers, as Muster does: each of Muster's workers would "
+                "start a run of its own"
                 f"\ntip: leave it out and use {LAUNCHERS[name]}"
             )
 
@@ -69,8 +69,8 @@ def refuse_several(env: Mapping[str, str]) -> None:
         raise UsageError(
             f"{launcher} has started this command {env[variable]} times ({variable}), and each "
             f"would start the whole run"
-            f"\ntip: leave out {launcher}: Muster starts the workers of all nodes. For a run in "
-            f"each task: env -u {variable} ..."
+            f"\ntip: leave out {launcher}: Muster starts the workers on all nodes; to start one "
+            f"run in each task: env -u {variable} ..."
         )
 
 

@@ -29,8 +29,8 @@ GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that
 # Settings that name files to read before the first step, and advice if the file does not exist.
 INPUTS = {
     "data_dir": "give the folder with the task's files",
-    "resume": "give a checkpoint, the folder of a run, or auto",
-    **dict.fromkeys(("model", "tokenizer"), "give a folder or a file, or a name on the Hub"),
+    "resume": "give a checkpoint, a run folder, or auto",
+    **dict.fromkeys(("model", "tokenizer"), "give a folder, a file, or a name on the Hub"),
 }
 
 
@@ -74,9 +74,9 @@ class OwnProgram:
         local = self.run.local_batch_size
         if local is not None and nodes is not None and nodes.least < nodes.most:
             raise UsageError(
-                f"--local-batch-size {local} on --nodes {nodes}: with fewer nodes the run would go "
-                "on with another batch"
-                "\ntip: give --batch-size"
+                f"--local-batch-size {local} on --nodes {nodes}: with fewer nodes, the run would "
+                "continue with a smaller batch"
+                "\ntip: use --batch-size"
             )
 
     def check_plugins(
@@ -103,7 +103,7 @@ class OwnProgram:
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
                 known = entry_points.unknown(plugins.GROUPS[package], value, all_names)
-                problems.append(f"{name}: unknown {value!r} to {where}; {known}")
+                problems.append(f"{name}: unknown {value!r} in {where}; {known}")
         refuse(problems)
 
     def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:

@@ -49,7 +49,7 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
     if logs.resolve() == project.resolve():
         raise UsageError(
             f"--logs-dir {logs} is the project itself, which is copied for each run"
-            f"\ntip: give a folder of its own, such as {logs / 'logs'}, or --no-snapshot"
+            f"\ntip: use a separate folder, such as {logs / 'logs'}, or --no-snapshot"
         )
     if project.is_relative_to(logs):  # a folder around the project is not part of it
         logs = run_dir
@@ -61,7 +61,7 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
             for repository in repositories:
                 sources += _listed(repository, *ignored)
     except GitFailed as error:
-        raise UsageError(f"{error}, or give --no-snapshot") from error
+        raise UsageError(f"{error}, or use --no-snapshot") from error
     copied: dict[str, int] = {}  # the size of each file
     links: list[tuple[Path, Path]] = []
     with writing(root):
@@ -124,7 +124,7 @@ def new_files(run_dir: Path) -> list[str]:
     more = f", and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
     # a name that is not UTF-8 cannot be printed unchanged
     names = ", ".join(os.fsencode(name).decode(errors="replace") for name in new[:MOST_NAMED])
-    return [f"made in {root}: {names}{more}"]
+    return [f"files that the program created in {root}: {names}{more}"]
 
 
 def _logs_of(run_dir: Path) -> Path:
@@ -146,7 +146,7 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
     """The files that git tracks or would track; all files if the folder is not in git."""
     tracked = _listed(folder, "--cached")
     others = _listed(folder, "--others", "--exclude-standard")
-    advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
+    advice = "list data in .gitignore to link it instead of copying it, or use --no-snapshot"
     untracked: Iterable[Path] = others
     if top_of(folder) is None:
         untracked = _walked(folder, logs)
@@ -164,7 +164,7 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
         if total > MOST_BYTES:
             raise UsageError(
                 f"{folder} has more than {decimal(MOST_BYTES)} that git does not track, such as "
-                f"{largest[1].relative_to(folder)} with {decimal(largest[0])}: {advice}"
+                f"{largest[1].relative_to(folder)} with {decimal(largest[0])}\ntip: {advice}"
             )
         yield path
 
@@ -191,7 +191,7 @@ def _copy(source: Path, target: Path) -> int | None:
         if not os.access(source, os.R_OK):
             raise UsageError(
                 f"{source} cannot be read: {error.strerror}"
-                "\ntip: make it readable, name it in .gitignore, or give --no-snapshot"
+                "\ntip: make it readable, list it in .gitignore, or use --no-snapshot"
             ) from error
         raise
     return target.stat().st_size

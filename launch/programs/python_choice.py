@@ -97,22 +97,24 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
     in_project = project_of(environment.cwd) / ".venv"
     project = str(in_project)
     places = {environment.env.get(name): "" for name in ACTIVE_VARIABLES}
-    places.setdefault(project, "of the project")
+    places.setdefault(project, "from the project")
     for folder, why in places.items():
         python = str(Path(folder, "bin", "python")) if folder else ""
         if python and is_denied(python):  # as after `su`
             names = [name for name in ACTIVE_VARIABLES if environment.env.get(name) == folder]
             unset = f"unset {names[0]}, or " if names else ""
-            raise UsageError(f"{python}: permission denied{TIP}{unset}name a Python with --python")
+            raise UsageError(
+                f"{python}: permission denied{TIP}{unset}choose a Python with --python"
+            )
         if not python or not Path(python).exists():
             continue
         # anybody may have put an environment in a folder such as /tmp
         is_foreign = folder == project and bool(why) and owner_is_foreign(in_project)
-        of_owner = f"{python} belongs to another user; where you trust it, name it with --python"
+        of_owner = f"{python} belongs to another user; if you trust it, choose it with --python"
         reasons = [of_owner] if is_foreign else list(problems(python, workers, environment))
         if not reasons:
             return PythonChoice(python, why or _unlike_path(python, folder, environment))
-        say_once(f"note: not the program's Python: {reasons[0]}")
+        say_once(f"note: this Python is not used: {reasons[0]}")
     for name in PYTHONS_ON_PATH:
         on_path = shutil.which(name, path=environment.env.get("PATH"))
         if on_path is None or not has(on_path, "torch", environment):
@@ -134,7 +136,7 @@ def _unlike_path(python: str, folder: str | None, environment: WorkersEnvironmen
     if on_path is None or _is_same(on_path, python):
         return ""
     name = next(name for name in ACTIVE_VARIABLES if environment.env.get(name) == folder)
-    return f"of {name}, while {Path(on_path).name} on PATH is {on_path}"
+    return f"from {name}, although {Path(on_path).name} on PATH is {on_path}"
 
 
 def absent(
@@ -143,8 +145,8 @@ def absent(
     """A line if the named Python is not on this machine; `otherwise`: what runs without a name."""
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
-        why = "permission denied" if is_denied(path) else "no such program, or it may not be run"
-        yield f"--python {python}: {why}\ntip: leave it out for {otherwise}"
+        why = "permission denied" if is_denied(path) else "no such program, or not executable"
+        yield f"--python {python}: {why}\ntip: leave it out to use {otherwise}"
 
 
 def note_other(typed_python: str, chosen: str) -> None:
@@ -153,7 +155,7 @@ def note_other(typed_python: str, chosen: str) -> None:
     if on_path is not None and not _is_same(on_path, chosen):
         say_once(
             f"note: {typed_python} on PATH is {on_path}, but the program runs with {chosen}; to "
-            f"run it with the former: --python {shlex.quote(on_path)}"
+            f"use the former: --python {shlex.quote(on_path)}"
         )
 
 
@@ -168,9 +170,9 @@ def announce(choice: PythonChoice, own: str, *, is_sent: bool) -> None:
     `own`: Muster's own on the nodes, which runs a program that is sent to them (`is_sent`).
     """
     if is_sent:
-        say_once(f"python: {own}, Muster's own on each node; --python names another")
+        say_once(f"python: {own}, Muster's own on each node; change it with --python")
     elif choice.why:
-        say_once(f"python: {choice.python or own}, {choice.why}; --python names another")
+        say_once(f"python: {choice.python or own}, {choice.why}; change it with --python")
 
 
 @cache
@@ -191,13 +193,13 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
     here = workers_environment(environment.cwd, environment.env, os.environ, is_over_ssh=False)
     if environment.is_over_ssh and "PYTHONPATH" in os.environ and has(python, needed, here):
         yield (
-            f"{python} finds {needed} through PYTHONPATH, which does not reach nodes over ssh; "
-            "pass it on: --env PYTHONPATH"
+            f"{python} finds {needed} through PYTHONPATH, which is not passed to nodes over ssh"
+            "\ntip: pass it on: --env PYTHONPATH"
         )
         return
     yield (
         f"{python} has no {needed}, which --workers {workers} needs"
-        "\ntip: name another with --python, or use --workers manual"
+        "\ntip: choose another Python with --python, or use --workers manual"
     )
 
 

@@ -35,7 +35,7 @@ def without_python(
     problems = []
     if python is not None and os.path.normpath(python) != os.path.normpath(named):
         problems.append(
-            f"--python {python}, and {named} in front of {first}, are two"
+            f"--python {python} and {named} before {first} are two different Pythons"
             f"\ntip: type --python {shlex.quote(named)} -- {shlex.join(program)}"
         )
     return program, python or named, problems

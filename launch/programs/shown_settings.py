@@ -15,7 +15,7 @@ HIDDEN = ("env", "json")  # --env may have a secret; --json is a flag of this co
 
 def main() -> int:
     flags, _ = split_program(own_arguments())
-    about = "Show which settings a run would have, and where each comes from."
+    about = "Show the settings that a run would have, and where each comes from."
     example = "muster config --on CLUSTER"
     parsed = cli.parsed(CLASSES, flags, prog="muster config", description=about, example=example)
     refuse(parsed.instances(CLASSES)[1])

@@ -33,7 +33,7 @@ def problems(python: str, needed: Collection[str], trackers: Collection[str] = (
     packages |= {name: extras.MODULES.get(name, name) for name in AGENT_PACKAGES}
     missing = _missing_modules(python, (*packages.values(), *trackers))
     if isinstance(missing, str):
-        yield f"{missing}\ntip: name another Python with --python"
+        yield f"{missing}\ntip: choose another Python with --python"
         return
     for name in trackers:
         if name in missing:
@@ -57,7 +57,7 @@ def _missing_modules(python: str, modules: tuple[str, ...]) -> Collection[str] |
         )  # fmt: skip
         is_new, missing = done.stdout.splitlines()[-2:]
     except (OSError, ValueError, subprocess.CalledProcessError):
-        return f"{python} is no Python that starts"
+        return f"{python} does not start as a Python"
     if is_new == "0":
         return f"{python} is older than Python 3.11, which the trainer needs"
     return missing.split()

@@ -132,8 +132,8 @@ class UserProgram:
         used = placeholders.used(self._words)
         if starter.serves_port and "master_addr" in used and "master_port" not in used:
             yield (
-                "{master_addr} without {master_port}: a port that the program chooses itself needs "
-                f"--workers manual; {self._launch.workers} serves its own port, for all workers"
+                "{master_addr} without {master_port}: a program that chooses its own port needs "
+                f"--workers manual, since {self._launch.workers} opens a port for all workers"
             )
 
     def check_plugins(
@@ -178,7 +178,7 @@ class UserProgram:
         if self._image:
             if self._config.python is None:
                 of_image = f"{IN_IMAGE} of {self._image}"
-                python_choice.say_once(f"python: {of_image}; --python names another")
+                python_choice.say_once(f"python: {of_image}; change it with --python")
             return
         # a command finds its Python on PATH, where Muster's own is not
         is_own = is_sent or self._choice.python is None
@@ -195,8 +195,8 @@ class UserProgram:
         script = Path(self._words[0])
         if script.is_absolute() and script.is_relative_to(project):
             python_choice.say_once(
-                f"note: {script} itself runs, not its copy in the snapshot; to run the copy, give "
-                f"its relative path: {shlex.quote(os.path.relpath(script, cwd))}"
+                f"note: this runs {script} itself, not its copy in the snapshot; to run the copy, "
+                f"give the relative path: {shlex.quote(os.path.relpath(script, cwd))}"
             )
         # relative paths lead to the snapshot, and come before those of installed packages
         given = filter(None, self._environment.env.get("PYTHONPATH", "").split(os.pathsep))
@@ -208,9 +208,10 @@ class UserProgram:
         found = sorted(os.path.relpath(path, cwd) for path in live if path.is_relative_to(project))
         if found:
             python_choice.say_once(
-                f"note: {python} also imports from {', '.join(found)} in the project, not in the "
-                "snapshot (PYTHONPATH, or pip install -e): later edits there change this run; to "
-                f"import from the snapshot: --env PYTHONPATH={shlex.quote(os.pathsep.join(found))}"
+                f"note: {python} also imports from {', '.join(found)} in the project instead of "
+                "the snapshot (PYTHONPATH, or pip install -e), so later edits there affect this "
+                "run; to import from the snapshot: --env "
+                f"PYTHONPATH={shlex.quote(os.pathsep.join(found))}"
             )
 
     def settings(self, *launch: object) -> str:
@@ -270,7 +271,7 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
     cwd = environment.cwd
     is_here = bool(python) and Path(python).exists()  # if not, the nodes check their own Python
     if words[0] == "-m" and len(words) < 2:
-        yield "-m needs the name of a module: -- -m package.module"
+        yield "-m needs a module name\ntip: write it as in -- -m package.module"
     elif words[0] == "-m" and is_here:
         if not python_choice.has_here(python, words[1].partition(".")[0], environment):
             yield f"-m {words[1]}: no such module in {cwd} or in the packages of {python}"
@@ -280,8 +281,8 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
         and not python_choice.has(python, "cloudpickle", environment)
     ):
         yield (
-            f"{python} has no cloudpickle, by which a function is sent"
-            "\ntip: install it there, or name another Python with python="
+            f"{python} has no cloudpickle, which sending a function needs"
+            "\ntip: install it there, or choose another Python with python="
         )
     elif words[0].endswith(".py") or (_is_application(words[0], cwd) and (cwd / words[0]).is_dir()):
         name = os.path.join(words[0], MAIN) if (cwd / words[0]).is_dir() else words[0]  # noqa: PTH118 (as typed)
@@ -291,7 +292,7 @@ def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str
     elif (cwd / words[0]).is_dir() and shutil.which(
         words[0], path=environment.env.get("PATH")
     ) is None:
-        yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
+        yield f"{words[0]}: Python cannot run this folder, which has no {MAIN}"
     elif python and words[0] not in ("-m", "--function"):
         command = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(command, path=environment.env.get("PATH")) is None:
@@ -318,10 +319,12 @@ def _why_not(word: str, cwd: Path) -> str:
     """The reason why the program `word` cannot be started."""
     name = shlex.quote(word)
     if not (cwd / word).is_file():
-        return f"{word}: no such program; looked in {cwd} and on PATH{_similar(cwd / word)}"
+        return f"{word}: no such program in {cwd} or on PATH{_similar(cwd / word)}"
     if os.access(cwd / word, os.X_OK):
-        return f"{word}: programs are looked for on PATH; the one in this folder is ./{word}"
-    return f"{word} may not be run: chmod +x {name}, or name what reads it: -- bash {name}"
+        return f"{word}: no such program on PATH\ntip: for the one in this folder, write ./{word}"
+    return (
+        f"{word} is not executable\ntip: run chmod +x {name}, or give its interpreter: bash {name}"
+    )
 
 
 @cache  # the runs of a sweep have the same script
@@ -331,7 +334,7 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
         with open_plain(path) as file:
             text = file.read()
     except OSError as error:
-        return [f"{name}: {error.strerror}; looked in {path.parent}{_similar(path)}"]
+        return [f"{name}: {error.strerror} (looked in {path.parent}){_similar(path)}"]
     if python is None:
         return []
     command = [python, "-Ic", COMPILE, name]
@@ -343,4 +346,4 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     message = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
     line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', error_text, re.MULTILINE)
     where = f"{name}:{line[1]}" if line else name
-    return [f"{where}: {message[1]}: it does not compile"] if message else []
+    return [f"{where}: does not compile: {message[1]}"] if message else []

@@ -144,7 +144,7 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
         if of_job is None:  # who looks at a run later writes nothing into its folder
             full.append(full_disk(EXIT.path(facts.run_dir)))
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
-    cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
+    cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record shows why")
     if cause.kind is Kind.NOT_STARTED and not cause.node:  # no record says why
         reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.FAILED)]
         cause = with_fields(cause, message=", ".join(reasons[-1:]) or cause.message)
@@ -226,7 +226,7 @@ def _program(facts: EndFacts, cause: End) -> Failure:
 def _raised(facts: EndFacts, cause: End, traceback: str) -> Failure:
     alike = _failed_alike(facts, cause)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
-    how = f"failed first, at {clock}; the others stopped because of it"
+    how = f"failed first, at {clock}, and stopped the others"
     if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
     head = f"error: rank {cause.rank} on {cause.node} {how}:"
@@ -331,7 +331,7 @@ def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
     waited += [(report["rank"], report["gave_up"]["message"]) for report in reports]
     how = [f"rank {rank}: {message}"[:300] for rank, message in waited[:1]]
     more = seen.get("sentences", ())[1:]
-    table = f"what each rank did: muster jobs stacks {facts.run_dir.name}"
+    table = f"to see what each rank did: muster jobs stacks {facts.run_dir.name}"
     return Failure(1, f"error: {cause.text}", (*how, *more, table))
 
 
@@ -352,7 +352,7 @@ def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
     reasons = "; ".join(
         end.text if end.kind is Kind.UNRECORDED else _busy_text(end) for end in late_ends
     )
-    text = f"error: {reasons}: {waiting} waited for {pronoun} and timed out; see --timeout-s"
+    text = f"error: {reasons}: {waiting} waited for {pronoun} and timed out (after --timeout-s)"
     seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     how = [f"{waiting}: {end.message}" for end in waited[:1]]
     return Failure(1, text, (*how, *seen), cause=Kind.TIMEOUT.word)
@@ -370,9 +370,9 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     if printed := last_output.of_logs(logs):
         log, text = printed
-        context = f"error: {named(ranks)} failed before the start; the end of {log}:"
+        context = f"error: {named(ranks)} failed before starting; {log} ends with:"
         return Failure(1, text, (context,))
-    why = cause.text or "and no log says why"
+    why = cause.text or "and no log shows why"
     output = _jobs_output(facts.run_dir)
     last = f": {output[-1].splitlines()[-1]}" if output else ""
     return Failure(1, f"error: {named(ranks)} never started: {why}{last}", output)
@@ -382,7 +382,7 @@ def _jobs_output(run_dir: Path) -> tuple[str, ...]:
     """The end of what the run's job has printed, such as why it could not lead the run."""
     logs = sorted(SUBMITIT.path(run_dir).glob("*.out"), key=lambda log: log.stat().st_mtime_ns)
     printed = last_output.of_logs(logs[-1:])
-    return () if printed is None else (f"the end of {printed[0]}:", printed[1])
+    return () if printed is None else (f"{printed[0]} ends with:", printed[1])
 
 
 def _left_early(facts: EndFacts, cause: End) -> Failure:
@@ -391,17 +391,17 @@ def _left_early(facts: EndFacts, cause: End) -> Failure:
     nodes = ", ".join(sorted({facts.node_of.get(rank, cause.node) for rank in done}))
     text = (
         f"error: {named(done)} on {nodes} ended with exit code 0 while others were in a "
-        "collective; all have to leave the loop at the same step"
+        "collective; all ranks must leave the loop at the same step"
     )
     if waits := _waits(facts):
-        never, have = ("never reach", "they have") if done[1:] else ("never reaches", "it has")
-        text = f"error: {waits}, which {named(done)} {never}: {have} ended with exit code 0"
+        they = "they" if done[1:] else "it"
+        text = f"error: {waits}, but {named(done)} never got there: {they} ended with exit code 0"
         text = f"{text} on {nodes}"
     return Failure(1, text, rank=min(done))  # the errors of the others say no more
 
 
 def _waits(facts: EndFacts) -> str:
-    """Where ranks were when they lost another one: `ranks 1, 2 wait in barrier, train.py:20`."""
+    """Where ranks lost another one: `ranks 1, 2 were waiting in barrier, train.py:20`."""
     places: dict[str, list[int]] = {}
     for rank, end in sorted(facts.exits.items()):
         lines = end["traceback"].partition("\n\n")[0]  # of a chain the first error is of torch
@@ -414,7 +414,7 @@ def _waits(facts: EndFacts) -> str:
             inside = (frame.function for frame in frames if frame.file.endswith(C10D))
             places.setdefault(f"{next(inside, 'a collective')}, {place}", []).append(rank)
     each = (
-        f"{named(ranks)} {'wait' if ranks[1:] else 'waits'} in {place}"
+        f"{named(ranks)} {'were' if ranks[1:] else 'was'} waiting in {place}"
         for place, ranks in places.items()
     )
     return " and ".join(each)
@@ -432,9 +432,9 @@ def _lost_peer(facts: EndFacts, cause: End) -> Failure:
     if left:
         ranks = sorted({int(rank) for rank in RANK.findall(left[0].partition(HAS_LEFT)[0])})
         nodes = ", ".join(sorted({facts.node_of[rank] for rank in ranks if rank in facts.node_of}))
-        how = f"{named(ranks)} on {nodes} {'have' if ranks[1:] else 'has'} left muster.init()"
+        how = f"{named(ranks)} on {nodes} left muster.init()"
         waits = _waits(facts) or "others were in a collective"
-        text = f"error: {how}, and {waits}; all ranks have to leave it at the same step"
+        text = f"error: {how} while {waits}; all ranks must leave it at the same step"
         return Failure(cause.exit_code, text, rank=min(ranks))
     if not cause.traceback:
         return Failure(cause.exit_code, _lines(cause.text), rank=cause.rank)
@@ -462,11 +462,14 @@ PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
 def _advice(run_dir: Path, cause: End) -> Iterator[str]:
     """Hints about the place where the program ran; a traceback says nothing about that."""
     if NO_CUDA in cause.message:
-        yield f"the torch of this Python on {cause.node} is for CPUs; --python names another"
+        yield (
+            f"this Python's torch on {cause.node} is built for CPUs only; choose another Python "
+            "with --python"
+        )
     if NO_NCCL in cause.message:
         yield (
-            f"the torch of this Python on {cause.node} was built without NCCL, as those for "
-            "CPUs are; use the backend gloo, or name another Python with --python"
+            f"this Python's torch on {cause.node} was built without NCCL, like all CPU builds; use "
+            "the backend gloo, or choose another Python with --python"
         )
     missing = MISSING.search(cause.message)
     if missing is None or not SNAPSHOT_RECORD.path(run_dir).is_file():
@@ -477,8 +480,8 @@ def _advice(run_dir: Path, cause: End) -> Iterator[str]:
     is_beside = ".." in Path(path).parts or place.is_relative_to(run_dir.absolute())
     if is_beside and not place.is_relative_to(copy):
         yield (
-            f"the program ran in a copy of its project, {copy}: a path that leaves the project, as "
-            f"{path} does, leads elsewhere from there; give it in full, or --no-snapshot"
+            f"the program ran in a copy of its project, {copy}, where a path outside the project, "
+            f"such as {path}, is not valid; give the absolute path, or use --no-snapshot"
         )
 
 
@@ -496,16 +499,16 @@ def _last_lines(facts: EndFacts, rank: int | None) -> str:
 def _out_of_memory(agents: Iterable[Mapping[str, Any]]) -> str:
     """The nodes where the kernel has killed a process for lack of memory; "" if there are none."""
     nodes = [agent["node"] for agent in agents if agent.get("oom_kills")]
-    return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
+    return f"out of memory on {', '.join(nodes)}: the kernel killed it" if nodes else ""
 
 
 def _perhaps_out_of_memory(nodes: str) -> str:
     """A hint for nodes where nobody counts the processes that the kernel ends; it is no cause."""
-    return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
+    return f"the kernel may have killed it because memory ran out: see dmesg on {nodes}"
 
 
 def _others_stopped(others: Collection[int]) -> tuple[str, ...]:
-    return (f"{named(others)} stopped because of it",) if others else ()
+    return (f"this stopped {named(others)}",) if others else ()
 
 
 def _lines(message: str) -> str:

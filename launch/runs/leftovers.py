@@ -46,7 +46,7 @@ class Leftover:
         size = decimal(self.size_bytes) if self.size_bytes else ""
         place = f"{self.node}: {self.path}" if self.node else self.path
         why = self.error or self.stays
-        return f"{size:>8}  {place}\n{'':10}{self.what}{f'; it stays: {why}' if why else ''}"
+        return f"{size:>8}  {place}\n{'':10}{self.what}{f'; kept: {why}' if why else ''}"
 
 
 def here() -> list[Leftover]:
@@ -86,7 +86,7 @@ def _links() -> Iterator[Leftover]:
     """Links of more than a month ago to run folders that are missing."""
     for link, run_dir in run_record.links():
         if _age_s(link) > OLD_LEFT_FILES_S and not os.path.lexists(run_dir):
-            yield Leftover(str(link), f"link to {run_dir}, which is missing")
+            yield Leftover(str(link), f"symbolic link to {run_dir}, which no longer exists")
 
 
 def _records_of_logins() -> Iterator[Leftover]:
@@ -94,7 +94,7 @@ def _records_of_logins() -> Iterator[Leftover]:
     with suppress(OSError, RuntimeError):
         for path in sorted(logins().iterdir()):
             if _age_s(path) > OLD_LEFT_FILES_S:
-                yield Leftover(str(path), "where a run is, of more than a month ago")
+                yield Leftover(str(path), "record of where a run is, more than a month old")
 
 
 def _links_to_sent_folders() -> Iterator[Leftover]:
@@ -110,7 +110,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
     for (link, run_dir), state in zip(run_dirs.items(), states, strict=True):
         # if all runs of the folder are missing, its disk may be away, or another machine's
         if state.is_over and os.path.exists(run_dir.parent):  # noqa: PTH110 (Path raises without permission)
-            yield Leftover(str(link), f"link of {run_dir.name}, which is over")
+            yield Leftover(str(link), f"symbolic link for {run_dir.name}, which is over")
 
 
 def _temporary() -> Iterator[Leftover]:
@@ -126,8 +126,8 @@ def _data() -> Iterator[Leftover]:
 
 def data_leftover(entry: LeftData, node: str | None = None) -> Leftover:
     """The leftover for a folder with data."""
-    kind = "data of --send" if entry.whole else "a part of the data of --send"
-    stays = "a run uses them, or they are being sent" if entry.used else ""
+    kind = "data from --send" if entry.whole else "incomplete data from --send"
+    stays = "a run is using or sending it" if entry.used else ""
     return Leftover(entry.path, kind, entry.bytes, node, stays)
 
 
@@ -146,7 +146,7 @@ def _at_login() -> Iterator[Leftover]:
                 yield _folder(call, "the function that was sent for it")
     stays = ""
     if (names := running()) or len(over) < len(sessions):
-        stays = f"{', '.join(names[:3]) or 'a command'} may need it, and is not over"
+        stays = f"{', '.join(names[:3]) or 'a command'} is not over and may need it"
     for path in sorted(base.glob("versions/*")):
         # another laptop may be about to use it
         is_new = _age_s(path / ".sent") < LEFT_FILES_NEEDED_S

@@ -70,7 +70,7 @@ def bad(cluster: str) -> dict[str, str]:
     reasons = {}
     for node, of_node in of_nodes.items():
         if len(of_node) >= OFTEN:
-            last = f"the last in {of_node[-1]['run_id']}: {of_node[-1]['message']}"
+            last = f"most recently in {of_node[-1]['run_id']}: {of_node[-1]['message']}"
             reasons[node] = f"the cause of {len(of_node)} failures in seven days, {last}"
     return reasons
 

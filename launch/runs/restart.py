@@ -20,6 +20,7 @@ from launch.spec import LaunchSpec
 from muster import records, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from muster.orderly_stop import ALSO_STOP, NOTICE, STOP_SIGNALS
+from muster.printable import counted
 from muster.records import is_count
 from muster.writing import read_json
 
@@ -62,8 +63,8 @@ def is_due(spec: LaunchSpec, code: int) -> bool:
     best = max([0, *steps[:-MOST_IDLE]])
     if len(steps) >= MOST_IDLE and max(steps[-MOST_IDLE:]) <= best:
         raise GivenUp(
-            f"{MOST_IDLE} attempts in a row got no further than step {max(steps)}: it is not "
-            "started again"
+            f"{MOST_IDLE} attempts in a row did not get past step {max(steps)}, so the run is not "
+            "restarted again"
         )
     return True
 
@@ -93,9 +94,10 @@ def last_attempt(spec: LaunchSpec) -> int:
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
-    action = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
-    which = f"attempt {spec.attempt_number} of {spec.max_restarts + 1} at most"
-    return f"{which}: {num_nodes} nodes {action}"
+    takes_resume = spec.program.takes_resume
+    action = "continuing from the last checkpoint" if takes_resume else "starting again"
+    which = f"attempt {spec.attempt_number} of at most {spec.max_restarts + 1}"
+    return f"{which}: {action} on {counted(num_nodes, 'node')}"
 
 
 def pause_s(run_dir: Path) -> float:

@@ -247,12 +247,12 @@ def output_lines(
     if rank is None or not (output or has_log):
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
-    head = ["the end of its output:"] if printed else []
+    head = ["its output ends with:"] if printed else []
     of_attempt = "" if attempt_number is None else f" --attempt {attempt_number}"
     return [
         *head,
         *printed,
-        f"its output: muster jobs logs {run_dir.name}{of_attempt} --rank {rank}",
+        f"all of its output: muster jobs logs {run_dir.name}{of_attempt} --rank {rank}",
     ]
 
 
@@ -284,8 +284,8 @@ def own_job(run_dir: Path) -> dict[str, Any] | None:
         owner = os.fstat(file.fileno()).st_uid
         if owner != os.geteuid():
             raise UsageError(
-                f"{path} is a file of {_user(owner)}, and names the process or job to act on; only "
-                f"{_user(owner)} can do that"
+                f"{path} belongs to {_user(owner)}, and only {_user(owner)} can act on the process "
+                "or job that it names"
             )
         return records.record_of(run_files.JOB, file.read(), *JOB_FIELDS)
     return None
@@ -317,7 +317,7 @@ def each_ran_alone(run_dir: Path) -> str:
     has_met = [end.get("process_group") for end in _rank_ends(run_dir)]
     if len(has_met) < 2 or any(value is not False for value in has_met):
         return ""
-    return f"{len(has_met)} workers, and none made a process group: each ran alone"
+    return f"none of the {len(has_met)} workers created a process group: each ran alone"
 
 
 def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:

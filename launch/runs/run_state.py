@@ -27,7 +27,7 @@ from muster.status import Status
 # What a submitted run waits for, by its state; a reason may follow.
 WAITS_FOR = {
     "pending": "waiting in the queue",
-    "running": "workers import and load, no output yet",
+    "running": "workers are importing and loading; no output yet",
 }
 CANCELLED = 128 + signal.SIGTERM
 
@@ -55,7 +55,7 @@ class LeaderWatcher:
             return RunStatus("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
         if _leader(job) is not None:
             return RunStatus("running", False, f"led by process {job['pid']}")
-        why = "its launcher left no record: it was killed, or its disk was full"
+        why = "its launcher ended without a record: it was killed, or its disk was full"
         return RunStatus("lost", True, f"{why}; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
@@ -71,7 +71,7 @@ class LeaderWatcher:
         if leader is None:
             raise MusterError(
                 f"{run_dir.name} is led by process {job['pid']} on {job['host']}"
-                "\ntip: cancel it there"
+                "\ntip: run muster jobs cancel there"
             )
         leader.send_signal(signal.SIGTERM)
 
@@ -122,7 +122,7 @@ def state_of(
     elif end is not None:
         state = state_after(end)
     else:
-        state = RunStatus("unknown", True, "started by hand, or never")
+        state = RunStatus("unknown", True, "started by hand, or never started")
     if end is None and state.word in ("lost", "unknown") and state.is_over:
         why = run_record.why_unreadable(run_dir)
         state = RunStatus("unreadable", True, why) if why else state
@@ -152,7 +152,7 @@ class Submission:
             return self._follow(spec)
         except KeyboardInterrupt:
             cancel = f"muster jobs cancel {spec.run_id}"
-            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
+            print(f"\njob {self.job_id} continues; to end it: {cancel}", file=sys.stderr)
             raise
 
     def _follow(self, spec: LaunchSpec) -> RunStatus:
@@ -208,7 +208,7 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     state = state_of(run_dir, watchers)
     job = run_record.own_job(run_dir)
     if state.is_over or job is None:
-        say(f"{run_dir.name} is over already: {state.word}")
+        say(f"{run_dir.name} has already ended: {state.word}")
         return
     before = run_record.read_end(run_dir)
     watchers[job["launcher"]].stop(run_dir, job, say)

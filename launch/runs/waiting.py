@@ -26,7 +26,7 @@ def seconds(text: str) -> float:
     """
     time_and_unit = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     if time_and_unit is None:
-        raise UsageError(f"--for {text!r}: use a time such as 90 (seconds), 30m, 2h or 1.5d")
+        raise UsageError(f"--for {text!r}: expected a time such as 90 (seconds), 30m, 2h or 1.5d")
     return float(time_and_unit[1]) * UNITS[time_and_unit[2]]
 
 
@@ -51,12 +51,12 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
             left_s = RUN_DOCUMENT_EVERY_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 json_output.emit("time_over", **run_document.all_fields(run_dir, state))
-                line = f"{run_dir.name} goes on: {state.word} ({state.detail})"
+                line = f"{run_dir.name} has not ended yet: {state.word} ({state.detail})"
                 print(on_one_line(line), file=sys.stderr)
                 return TIME_OVER
             time.sleep(min(RUN_DOCUMENT_EVERY_S, left_s))
     except KeyboardInterrupt:
-        line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
+        line = f"{run_dir.name} continues; to end it: muster jobs cancel"
         print(f"\n{on_one_line(line)}", file=sys.stderr)
         raise
     events.end = state.end or run_state.unrecorded_end(state)

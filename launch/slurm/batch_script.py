@@ -132,15 +132,15 @@ def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list
         if count and not problems:
             nodes_out = "1 node is" if count == 1 else f"{count} nodes are"
             say_once(
-                f"note: {nodes_out} down or drained (sinfo -R); the job waits for enough nodes"
+                f"note: {nodes_out} down or drained (sinfo -R); the job will wait for enough nodes"
             )
             return []
     if problems:
         return problems
     lines = [line.rpartition("error: ")[2] for line in result.stderr.splitlines() if line]
     lines = [line.removeprefix("allocation failure: ") for line in lines]
-    reason = "; ".join(dict.fromkeys(lines)) or "it gives no reason"
-    return [f"Slurm would not take this job: {reason}; sinfo shows what the cluster has"]
+    reason = "; ".join(dict.fromkeys(lines)) or "no reason given"
+    return [f"Slurm would refuse this job: {reason}{TIP}sinfo shows what the cluster has"]
 
 
 def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
@@ -172,7 +172,7 @@ def _beyond_time_limits(
     for node in nodes:
         if limit and minutes(limit) > minutes(node.time_limit):
             _, given = _given("time", config, env)
-            yield f"{given}, but partition {node.partition} allows {node.time_limit}"
+            yield f"{given}, but partition {node.partition} allows at most {node.time_limit}"
 
 
 def _beyond_nodes(
@@ -207,7 +207,7 @@ def _beyond_nodes(
     largest = max(Counter(node.partition for node in nodes).values())
     if len(facts.nodes) > largest:
         has = f"{largest} node{'s' * (largest > 1)}"
-        problems.append(f"--nodes {len(facts.nodes)}, but {where} has {has}")
+        problems.append(f"--nodes {len(facts.nodes)}, but {where} has only {has}")
     return problems
 
 
@@ -233,8 +233,8 @@ def file_name(folder: Path, pattern: str) -> str:
     """
     if "\\" in str(folder) or not is_plain(str(folder)):
         raise UsageError(
-            f"{str(folder)!r}: sbatch reads a backslash or line break in a path in another way; "
-            "choose another --logs-dir"
+            f"{str(folder)!r}: sbatch cannot use a path with a backslash or line break"
+            f"{TIP}choose another --logs-dir"
         )
     return f"{folder}/".replace("%", "%%") + pattern
 
@@ -276,7 +276,7 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
 def notes(env: Mapping[str, str]) -> Iterator[str]:
     """A line for each variable of sbatch that is set, but not passed on to it."""
     for name in sorted(UNUSED.keys() & env.keys()):
-        yield f"note: {name} is not used: {UNUSED[name]}"
+        yield f"note: {name} is ignored; {UNUSED[name]}"
 
 
 def minutes(text: str) -> float:
@@ -301,5 +301,5 @@ def python() -> str:
     if path := shutil.which(chosen):
         return str(Path(path).absolute())
     if is_denied(chosen):
-        raise UsageError(f"MUSTER_PYTHON: {chosen}: permission denied")
-    raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")
+        raise UsageError(f"MUSTER_PYTHON={chosen}: permission denied")
+    raise MusterError(f"MUSTER_PYTHON={chosen}: no such program{TIP}set it to the path of a Python")

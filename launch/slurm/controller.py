@@ -104,7 +104,9 @@ def ask(
     except FileNotFoundError:
         raise MusterError(_missing(argv[0])) from None
     except subprocess.TimeoutExpired:
-        raise Silent(f"Slurm does not answer: {argv[0]} waited {timeout_s:.0f} s") from None
+        raise Silent(
+            f"Slurm does not answer: {argv[0]} timed out after {timeout_s:.0f} s"
+        ) from None
 
 
 def refuse_missing(tool: str) -> None:
@@ -119,9 +121,9 @@ def refuse_missing(tool: str) -> None:
 
 def _missing(tool: str) -> str:
     return (
-        f"--launcher slurm, but there is no {tool} here"
+        f"--launcher slurm, but {tool} is not installed here"
         "\ntip: run this on a login node of the cluster, or from here with --login me@cluster; "
-        "--hosts is for machines without Slurm"
+        "for machines without Slurm, use --hosts"
     )
 
 
@@ -159,7 +161,9 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     lines = [line.split() for line in result.stdout.splitlines()]
     names = [words[0] for words in lines if len(words) == 1]  # other lines are texts of the site
     if result.returncode or not names:
-        raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(result.stderr)}")
+        raise MusterError(
+            f"Slurm cannot expand the node list {nodelist}: {last_line(result.stderr)}"
+        )
     return names
 
 
@@ -242,7 +246,7 @@ class JobState:
 
 def forgotten(job_id: str) -> str:
     """A line about a job that Slurm has forgotten, and whose end is not recorded."""
-    return f"Slurm forgot job {job_id}, and no record says how it ended"
+    return f"Slurm no longer has job {job_id}, and no record shows how it ended"
 
 
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:

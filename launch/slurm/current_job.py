@@ -101,9 +101,9 @@ class CurrentJob(SchedulerJob):
     def problems(self) -> Iterator[str]:
         if self.components > 1:
             yield (
-                f"the job has {self.components} components, but a run has the nodes of the first "
-                "alone: the others would be idle"
-                "\ntip: submit one job of all nodes, without ':' or #SBATCH hetjob"
+                f"the job has {self.components} components, but a run uses only the nodes of the "
+                "first: the others would be idle"
+                "\ntip: submit one job with all nodes, without ':' or #SBATCH hetjob"
             )
 
     def command(self, hosts: Sequence[str], argv: Sequence[str], step: str) -> list[str]:
@@ -155,7 +155,7 @@ class CurrentJob(SchedulerJob):
         if excluded is not None:
             nodes = ["scontrol", "update", f"ExcNodeList={excluded}", f"JobId={self.name}"]
             if (result := controller.ask(nodes, self.env)).returncode:
-                _print_error(f"error: --exclude is as before: {last_line(result.stderr)}")
+                _print_error(f"error: --exclude could not be changed: {last_line(result.stderr)}")
 
     @classmethod
     def worker_variables(cls, assignment: Assignment, env: Mapping[str, str]) -> dict[str, str]:
@@ -204,7 +204,7 @@ class CurrentJob(SchedulerJob):
         if launch.nproc_per_node is None and self.tasks_per_node not in (None, 1, workers):
             yield (
                 f"note: job {self.job_id} has {self.tasks_per_node} tasks per node, but each node "
-                f"gets {workers} worker{'s' * (workers > 1)}; for a worker per task, add "
+                f"gets {workers} worker{'s' * (workers > 1)}; for one worker per task, add "
                 f"--nproc-per-node {self.tasks_per_node}"
             )
 
@@ -214,18 +214,18 @@ class CurrentJob(SchedulerJob):
         given = [name for name, value in vars(slurm).items() if value and name != "wait"]
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            verb = "is" if len(given) == 1 else "are"
-            yield f"{flags} {verb} for a new job, but {here}, which has its own{TIP}{QUEUE_INSTEAD}"
+            verb = "has" if len(given) == 1 else "have"
+            yield f"{flags} {verb} no effect: {here}, which has its own{TIP}{QUEUE_INSTEAD}"
         wanted = len(launch.nproc(nodes=launch.most_nodes or self.num_nodes))
         if wanted > self.num_nodes:
             yield (
                 f"--nodes {wanted}, but {here}, which has {self.num_nodes}"
-                f"\ntip: take fewer, or {QUEUE_INSTEAD}"
+                f"\ntip: use fewer nodes; {QUEUE_INSTEAD}"
             )
         if self.components > 1:
             yield (
-                f"{here}, which has {self.components} components, but a run has the nodes of the "
-                f"first alone{TIP}{QUEUE_INSTEAD}"
+                f"{here}, which has {self.components} components, but a run uses only the nodes of "
+                f"the first{TIP}{QUEUE_INSTEAD}"
             )
 
 
@@ -260,13 +260,13 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
         return None
     state = job_state(job_id, env)
     if state.is_over:
-        print(f"note: job {job_id}, which this shell was of, is over", file=sys.stderr)
+        print(f"note: job {job_id}, in which this shell was started, is over", file=sys.stderr)
         return None
     result = controller.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
     nodelist = re.search(r"\bNodeList=(\S+)", result.stdout)
     if nodelist is None or nodelist[1] == "(null)" or state.name in WAITING_STATES:
         raise MusterError(
-            f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
+            f"SLURM_JOB_ID is {job_id}, but that job has no nodes: {state.name.lower()} "
             f"{state.reason}{TIP}{QUEUE_INSTEAD}"
         )
     gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", result.stdout)

@@ -33,7 +33,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
         lines = error_text.splitlines()
         lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in lines]
         reason = lines[0] if lines else "no message"
-        return f"srun failed: {reason}\ntip: see sinfo and squeue, or take fewer --nodes"
+        return f"srun failed: {reason}\ntip: check sinfo and squeue, or use fewer --nodes"
 
     names = [f"node{index}" for index in range(count)]
     env = env if inside else scrubbed(env)

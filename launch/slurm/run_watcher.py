@@ -49,7 +49,7 @@ from launch.slurm.controller import (
 from muster import records, run_files
 from muster.errors import MusterError
 
-REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
+REASONS = "explained at https://slurm.schedmd.com/job_reason_codes.html"
 NO_TIME = ("", "N/A", "Unknown")
 ENDED_BY_SLURM = ENDED_STATES - {"COMPLETED", "FAILED", "CANCELLED"}
 
@@ -160,8 +160,8 @@ class SlurmRunWatcher(LeaderWatcher):
         while job["job_id"] == run_record.NOT_YET:
             if time.monotonic() > deadline:
                 raise MusterError(
-                    f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}; "
-                    "try again when that has ended"
+                    f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}"
+                    "\ntip: try again when that process has ended"
                 )
             if self.state(run_dir, job, run_record.read_end(run_dir)).is_over:
                 return
@@ -220,8 +220,8 @@ class SlurmRunWatcher(LeaderWatcher):
         if cluster == own:
             return None
         return (
-            f"job {job['job_id']} is one of cluster {cluster}, and this is {own}; "
-            f"look after it there, or with SLURM_CLUSTERS={cluster}"
+            f"job {job['job_id']} is on cluster {cluster}, but this is {own}; "
+            f"use that cluster, or set SLURM_CLUSTERS={cluster}"
         )
 
 
@@ -236,8 +236,8 @@ def _of_run(run_dir: Path, job: Record, state: JobState) -> JobState:
             return JobState(FORGOTTEN)
     return JobState(
         UNKNOWN,
-        "Slurm has a job with this number, but the run's record does not show whether it is the "
-        f"run's; if it is, end it with: scancel {job['job_id']}",
+        "Slurm has a job with this number, but it may not be this run's; "
+        f"if it is, end it with: scancel {job['job_id']}",
     )
 
 
@@ -276,7 +276,7 @@ def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:
         end = End(Kind.SIGNAL, "", 0.0, signal=CANCELLED - 128)
         return end_record_of(Failure(CANCELLED, message, cause=end.kind.word, end=end))
     is_forgotten = state.name == FORGOTTEN
-    text = forgotten(job_id) if is_forgotten else f"Slurm says {state.name} of job {job_id}"
+    text = forgotten(job_id) if is_forgotten else f"Slurm reports {state.name} for job {job_id}"
     of_job = End(Kind.JOB, "", 0.0, message=text)
     if state.name in ENDED_BY_SLURM:  # the records of ranks show a consequence of that
         cause = OUT_OF_MEMORY if state.name == "OUT_OF_MEMORY" else of_job.kind.word
@@ -295,4 +295,4 @@ def _notes(state: JobState) -> tuple[str, ...]:
     is_held = "Held" in state.reason  # until it is released, whatever its expected start
     if is_held or state.start in NO_TIME:
         return (reason,)
-    return reason, f"expected start: {state.start}, as far as Slurm knows"
+    return reason, f"expected start: {state.start}, by Slurm's estimate"

@@ -78,7 +78,7 @@ def submit(folder: Path, text: str, env: Mapping[str, str]) -> str:
     except FailedJobError as error:
         if isinstance(error.__cause__, MusterError):
             raise error.__cause__ from None
-        raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
+        raise MusterError(f"Slurm refused the job: {last_line(str(error))}") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -93,13 +93,13 @@ def job_number(output: str) -> str:
     match = SUBMITTED.search(output)
     if match is None:
         last_line = (output.strip().splitlines() or ["no message"])[-1]
-        raise MusterError(f"sbatch printed no job's number, but: {last_line}\ntip: see squeue")
+        raise MusterError(f"sbatch printed no job number, but: {last_line}\ntip: see squeue")
     return match[1]
 
 
 def _give_up(number: int, frame: FrameType | None) -> NoReturn:
     """Handle the alarm: submitit then ends sbatch, and raises an error that this one has caused."""
-    raise MusterError(f"Slurm does not answer: sbatch waited {SLURM_IS_SILENT_S:.0f} s")
+    raise MusterError(f"Slurm does not answer: sbatch timed out after {SLURM_IS_SILENT_S:.0f} s")
 
 
 def lead(run_dir: str) -> NoReturn:

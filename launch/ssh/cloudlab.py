@@ -36,12 +36,12 @@ def read_manifest(
     member = user or (me if me and me in members else "")
     if not member and len(members) > 1:
         raise UsageError(
-            f"{where}: several people can log in: {', '.join(members)}\ntip: choose with --user"
+            f"{where}: several users can log in: {', '.join(members)}\ntip: choose one with --user"
         )
     member = member or "".join(members)
     refuse(
         f"{place}: {quoted(member)} cannot log in, only {', '.join(sorted(logins))} can"
-        "\ntip: choose with --user"
+        "\ntip: choose one with --user"
         for place, logins in nodes
         if member not in logins
     )
@@ -62,7 +62,9 @@ def _root(text: str, where: str) -> ET.Element:
     # the name without its namespace, since several namespaces are in use
     kind = f"{root.tag.rpartition('}')[2]} of type {root.get('type')}"
     if kind not in ("rspec of type manifest", "rspec of type request"):  # CloudLab writes both
-        raise UsageError(f"{where}: {quoted(kind)}, not an rspec of type manifest{TIP}{ASK}")
+        raise UsageError(
+            f"{where}: this is {quoted(kind)}, not an rspec of type manifest{TIP}{ASK}"
+        )
     return root
 
 
@@ -83,5 +85,5 @@ def _logins(element: ET.Element, slots: WorkersPerNode, where: str, problems: li
         except ValueError as error:
             problems.append(f"{where}: {error}")
     if not members:
-        problems.append(f"{where}: nobody can log in there{TIP}{ASK}")
+        problems.append(f"{where}: no user can log in there{TIP}{ASK}")
     return logins

@@ -33,8 +33,8 @@ def parse_word(what: str, text: str) -> str:
     if what == "host" and ":" in text:
         return str(_ip(text))
     if not WORD.fullmatch(text):
-        use = "begin with a letter or digit, and use letters, digits, '.', '-', '_' and '+'"
-        raise ValueError(f"{what} {quoted(text)}: {use}\ntip: write user@host:22, or host alone")
+        use = "use letters, digits, '.', '-', '_' and '+', and begin with a letter or digit"
+        raise ValueError(f"{what} {quoted(text)}: {use}\ntip: write user@host:22, or only host")
     is_number = what == "host" and re.fullmatch(r"[0-9.]+", text)
     return str(_ip(text)) if is_number else text
 
@@ -46,7 +46,9 @@ def parse_port(text: str) -> int:
         ValueError: `text` is not such a number.
     """
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise ValueError(f"port {quoted(text)} is not a number from 1 to 65535\ntip: write host:22")
+        raise ValueError(
+            f"port {quoted(text)} is not a number from 1 to 65535\ntip: write it as in host:22"
+        )
     return int(text)
 
 
@@ -68,7 +70,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
             return ipaddress.ip_address(text)
     except ValueError:
         pass
-    raise ValueError(f"{quoted(text)} is not an IP address\ntip: write e.g. 10.10.1.1")
+    raise ValueError(f"{quoted(text)} is not an IP address\ntip: write it as in 10.10.1.1")
 
 
 def valid_nodes(nodes: PlacedNodes, problems: Sequence[str], no_nodes: str) -> tuple[NodeSpec, ...]:
@@ -88,7 +90,7 @@ def valid_nodes(nodes: PlacedNodes, problems: Sequence[str], no_nodes: str) -> t
                 name = f"address {key}" if key == node.address else f"node {node.name}"
                 more = "" if key == node.address else ", with slots=2 for two workers"
                 lines.append(
-                    f"{where}: {name} was given before, at {given[key]}\ntip: give it once{more}"
+                    f"{where}: {name} is already given at {given[key]}\ntip: give it once{more}"
                 )
             given.setdefault(key, where)
     if len(nodes) > MOST_NODES:

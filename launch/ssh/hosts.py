@@ -53,8 +53,7 @@ def read_hosts(
     except (OSError, ValueError) as error:  # a NUL in its name, say
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--hosts {quoted(str(path))}: {why}"
-            "\ntip: give a file that can be read, or names of hosts"
+            f"--hosts {quoted(str(path))}: {why}\ntip: give a file that can be read, or host names"
         ) from None
     if text.lstrip().startswith("<"):
         return cloudlab.read_manifest(text, default_slots, str(path), user=user, me=me)
@@ -108,14 +107,14 @@ def _with_options(words: Sequence[str], node: NodeSpec) -> NodeSpec:
         name, equals, value = option.partition("=")
         if equals and name in MOST_SLOTS:
             if not slots:
-                raise ValueError(f"{quoted(option)} starts no workers; for workers: slots=4")
+                raise ValueError(f"{quoted(option)} starts no workers{TIP}write slots=4")
             if not SLOTS.fullmatch(value):
                 raise ValueError(f"{name} is {quoted(value)}\ntip: give a number from 1 to 9999")
             if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
                 raise ValueError(f"slots={own} is more than {option}\ntip: give a smaller number")
         elif not equals or name not in LINE_OPTIONS:
             names = " and ".join(LINE_OPTIONS)
-            raise ValueError(f"{quoted(option)} is no option, as {names} are{TIP}{EXAMPLE}")
+            raise ValueError(f"unknown option {quoted(option)}; known: {names}{TIP}{EXAMPLE}")
         elif name == "address":
             node = replace(node, address=str(parse_address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):
@@ -137,7 +136,7 @@ def _logins(term: str) -> list[str]:
     if IPV6.fullmatch(term):
         return [term]
     if len(term) > MAX_CHARACTERS:
-        raise ValueError(f"{quoted(term)} is too long for a host{TIP}{EXAMPLE}")
+        raise ValueError(f"{quoted(term)} is too long for a host name{TIP}{EXAMPLE}")
     parts = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
     if any("[" in literal or "]" in literal for literal in parts[::2]):
         raise ValueError(f"brackets do not match in {quoted(term)}{TIP}{RANGES}")
@@ -168,13 +167,13 @@ def _node(login: str, template: NodeSpec) -> NodeSpec:
         host, colon, port = place.partition(":")
     number = parse_port(port) if colon else None
     if number is not None and number < LOWEST_PORT:
-        raise ValueError(f"{quoted(login)}: {port} is no port of ssh; for workers: slots={number}")
+        raise ValueError(f"{quoted(login)}: ssh has no port {port}{TIP}for workers: slots={number}")
     name = parse_word("user", user) if at else template.user and parse_word("user", template.user)
     return replace(template, host=parse_word("host", host), user=name, port=number)
 
 
 def _too_many(term: str) -> ValueError:
-    return ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes\ntip: give fewer")
+    return ValueError(f"{quoted(term)} stands for more than {MOST_NODES} nodes\ntip: give fewer")
 
 
 def _numbers(item: str, term: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from launch.nodes.answers import LeftFolder
 from launch.nodes.survey import Survey, Transport, facts_request
 from launch.runs.leftovers import FAILED, Leftover, data_leftover
 
-UNKNOWN = "the node has not said whether it is removed"
+UNKNOWN = "the node has not confirmed the removal"
 
 
 def on_nodes(
@@ -100,8 +100,10 @@ def _leftover(entry: LeftFolder, node: str, running: Collection[str]) -> Leftove
     if run in running:
         stays = "its run is not over"
     elif entry.used:
-        stays = "a file of its run has changed in the last seven days"
-    kind = f"what {run} was sent" if run else "temporary files of a process that was killed"
+        stays = "a file of its run has changed within the last seven days"
+    kind = (
+        f"files that were sent for {run}" if run else "temporary files of a process that was killed"
+    )
     return Leftover(entry.path, kind, entry.bytes, node, stays)
 
 

@@ -20,7 +20,7 @@ fi
 lock=$(cat constraints.txt setup.cfg pyproject.toml | sha256sum | cut -d ' ' -f 1)
 stamp=.venv/.lock${packages:+-launch}
 if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$lock" ]]; then
-    say "ready already"
+    say "already up to date"
     exit 0
 fi
 
@@ -33,17 +33,17 @@ for candidate in python3.14 python3.13 python3.12 python3.11 python3; do
     fi
 done
 if [[ -z $python ]]; then
-    say "has no Python 3.11 or newer; run there: sudo apt-get install python3.11 python3.11-venv"
+    say "no Python 3.11 or newer found; on that node, run: sudo apt-get install python3.11 python3.11-venv"
     exit 1
 fi
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-    say "$version cannot make environments; run there: sudo apt-get install $version-venv"
+    say "$version cannot create environments; on that node, run: sudo apt-get install $version-venv"
     exit 1
 fi
 
 if [[ ! -x .venv/bin/python ]]; then
-    say "making $PWD/.venv with $python"
+    say "creating $PWD/.venv with $python"
     "$python" -m venv .venv
 fi
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
@@ -52,8 +52,8 @@ trap 'rm -rf -- "$fetched"' EXIT
 # A small package shows soon whether packages can be fetched at all. pip prints why not at its first retry.
 if ! "${pip[@]}" --retries 1 --timeout 10 download --no-deps --dest "$fetched" \
     "$(grep '^typing_extensions==' constraints.txt)"; then
-    say "cannot fetch packages; give it a way to an index (PIP_INDEX_URL, PIP_PROXY), or bring an" \
-        "environment there, and name its Python with MUSTER_PYTHON"
+    say "cannot download packages; set PIP_INDEX_URL or PIP_PROXY there, or copy an environment to" \
+        "it, and set MUSTER_PYTHON to its Python"
     exit 1
 fi
 if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then

@@ -67,10 +67,10 @@ INTERACTIVE_SETTINGS = {
     "Tunnel": "no",
 }
 LOG_LEVELS = ("ERROR", "INFO")  # at these ssh shows the reason of a failure, and nothing else
-KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
+KEY_HINT = "check its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED_KEY = (
-    "its host key is not the one that is known: if the machine was installed again, remove the old "
-    "key with ssh-keygen -R {host}, else beware"
+    "its host key has changed\ntip: if the machine was reinstalled, remove the old key with "
+    "ssh-keygen -R {host}; if not, this may be an attack"
 )
 # The messages of bash, zsh, fish and tcsh.
 RSYNC_NOT_FOUND = re.compile(
@@ -81,19 +81,34 @@ RSYNC_NOT_FOUND = re.compile(
 EXPLANATIONS = (
     (
         "Could not resolve hostname",
-        "its name does not resolve\ntip: correct it, or give its address",
+        "host name not found\ntip: check the spelling, or give the node's address",
     ),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED_KEY),
-    ("Host key verification failed", "its host key is not known; " + KEY_HINT),
+    ("Host key verification failed", f"unknown host key{TIP}{KEY_HINT}"),
     (
         "Permission denied",
-        "it does not let you in\ntip: load your key with ssh-add, or name the user",
+        "permission denied\ntip: load your key with ssh-add, or give the user name",
     ),
-    ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
-    ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
-    ("Connection timed out", "no answer; is it up, or does a firewall block it?"),
-    ("No route to host", "no route to it; is it up, and is its address right?"),
-    ("Network is unreachable", "no route to it; is this machine on a network that reaches it?"),
+    (
+        "_exchange_identification",
+        "a server on the way drops logins\ntip: raise MaxStartups of its sshd",
+    ),
+    (
+        "Connection refused",
+        "connection refused\ntip: check that it runs an ssh server, and that the port is right",
+    ),
+    (
+        "Connection timed out",
+        "connection timed out\ntip: check that it is up, and that no firewall blocks it",
+    ),
+    (
+        "No route to host",
+        "no route to host\ntip: check that it is up, and that its address is right",
+    ),
+    (
+        "Network is unreachable",
+        "network is unreachable\ntip: check that this machine is on a network that reaches it",
+    ),
 )  # fmt: skip
 # Words of OpenSSH's messages about a connection that had been open.
 BREAKS = ("closed by remote host", "Connection reset by", "Broken pipe", "not responding")
@@ -116,12 +131,15 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
             killed = signal_name(abs(code) % 128)
             return f"{name}: {CONNECTION_BROKE}: ssh, or the Python there, was killed by {killed}"
         if NO_LOGIN in error_text:
-            return f"{name}: permission denied: this account cannot log in\ntip: name another user"
+            return (
+                f"{name}: permission denied: this account cannot log in\ntip: use another user name"
+            )
         if "python3" in error_text and "not found" in error_text:
             return (
-                f"{name}: has no python3\ntip: run there: sudo apt-get install python3 python3-venv"
+                f"{name}: python3 not found\n"
+                "tip: on that node, run: sudo apt-get install python3 python3-venv"
             )
-        return f"{name}: its Python could not report on the node: {last_line(error_text)}"
+        return f"{name}: its Python could not examine the node: {last_line(error_text)}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # each node needs one `ssh -G`
         commands = list(pool.map(start, range(len(nodes))))
@@ -204,7 +222,7 @@ def rsync_problem(error_text: str) -> str | None:
     if RSYNC_NOT_FOUND.search(error_text):
         return NO_RSYNC
     if "is your shell clean?" in error_text:
-        return f"{START_UP} prints something, which rsync takes for its answer{TIP}{ONLY_BY_HAND}"
+        return f"{START_UP} prints text, which rsync cannot handle{TIP}{ONLY_BY_HAND}"
     return None
 
 

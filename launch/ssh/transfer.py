@@ -188,7 +188,7 @@ def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str
         finally:
             limit.cancel()
     if process.returncode == -signal.SIGKILL:
-        return f"{node.name}: making the environment took longer than {SSH_SETUP_S / 60:.0f} min"
+        return f"{node.name}: installing packages took longer than {SSH_SETUP_S / 60:.0f} min"
     if process.returncode == openssh.NOT_CONNECTED:
         return openssh.explain(node.spec, error_text)
     return _of_node(node, last_line(error_text)) if process.returncode else None
@@ -231,11 +231,10 @@ def _objection(node: NodeFacts, claim: Claim) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
     return (
-        f"{node.name}: {folder} holds {', '.join(names[:LISTED])}{more}, which Muster did not send "
-        "there, and to send the code would overwrite and delete files"
-        "\ntip: name an empty or a new folder with --remote-dir, or, if all of it may go (a copy "
-        "that an earlier version sent): "
-        f"{openssh.login_command(node.spec)} {mark}"
+        f"{node.name}: {folder} contains {', '.join(names[:LISTED])}{more}, which Muster did not "
+        "put there; sending the code would overwrite and delete files"
+        "\ntip: choose an empty or a new folder with --remote-dir, or, if all of it may be deleted "
+        f"(a copy from an earlier version): {openssh.login_command(node.spec)} {mark}"
     )
 
 

@@ -22,7 +22,7 @@ class Accelerate(Starter):
         counts = [node.nproc for node in facts.nodes]
         if len(set(counts)) > 1 or facts.world_size is None:
             raise UsageError(
-                f"--workers accelerate starts equally many workers on each node, but here they are "
+                f"--workers accelerate needs the same number of workers on each node, but got "
                 f"{', '.join(map(str, counts))}"
                 "\ntip: use --workers torchrun"
             )

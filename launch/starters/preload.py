@@ -195,14 +195,13 @@ class Preload(Starter):
         """See the contract: a worker that another command starts cannot be forked."""
         if program.wrap:
             yield (
-                f"--workers preload forks the workers, and --wrap {program.wrap[0]} starts each by "
-                "a command"
+                f"--workers preload forks the workers, so --wrap {program.wrap[0]} cannot start "
+                "them"
                 "\ntip: use --workers torchrun"
             )
         if program.argv[0] == "--exec":
             yield (
-                f"--workers preload imports for Python programs, and {program.argv[1]} is another "
-                "command"
+                f"--workers preload works only for Python programs, not for {program.argv[1]}"
                 "\ntip: use --workers torchrun or manual"
             )
 

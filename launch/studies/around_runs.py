@@ -71,7 +71,7 @@ def collectives(sweep: Sweep, rate: str | None, nodes: int, hosts: Sequence[str]
     log = sweep.folder / "logs" / f"collectives-{name}.log"
     code, reason = _run(log, SUBMIT, *bench, *run_flags, *flags)
     if code:
-        print(f"collectives: not measured: {reason or code}; see {log}", file=sys.stderr)
+        print(f"collectives: could not be measured: {reason or code}; see {log}", file=sys.stderr)
     return signal.SIGTERM if code in STOPS else None
 
 

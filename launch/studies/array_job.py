@@ -29,15 +29,15 @@ def suits(sweep: Sweep, at_once: int) -> bool:
     if not launcher.submits:
         if at_once > 1:
             raise UsageError(
-                f"--at-once {at_once}, but this is inside a Slurm job, whose nodes one run takes "
-                "at a time"
-                "\ntip: leave it out, or call it on a login node"
+                f"--at-once {at_once}, but inside a Slurm job only one run at a time can use the "
+                "nodes"
+                "\ntip: leave it out, or start the sweep on a login node"
             )
         return False
     refuse(
-        f"{cell.id}: asks for another launch than {sweep.cells[0].id}, but all tasks of a job "
-        "array ask for the same"
-        "\ntip: leave nodes and the like out of the values"
+        f"{cell.id}: requests other resources than {sweep.cells[0].id}, but all tasks of a job "
+        "array must request the same"
+        "\ntip: do not vary nodes and other resources"
         for cell in sweep.cells
         if (cell.parsed.launch, cell.parsed.slurm) != (first.launch, first.slurm)
     )
@@ -63,14 +63,14 @@ def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
         cell.place = str((run_record.read_job(sweep.run_dir(cell)) or {}).get("job_id", ""))
     sweep.write()
     jobs = sorted({str(cell.place).partition("_")[0] for cell in left})
-    hint = f"the same command waits for it; to end it: scancel {' '.join(jobs)}"
+    hint = f"to wait for it, run the same command; to end it: scancel {' '.join(jobs)}"
     if not wait and left:
         print(f"sweep folder: {sweep.folder}\n  {hint}")
         return False
     try:
         _watch(sweep, left)
     except KeyboardInterrupt:
-        print(f"\njob {' '.join(jobs)} goes on; {hint}", file=sys.stderr)
+        print(f"\njob {' '.join(jobs)} continues; {hint}", file=sys.stderr)
         raise
     return True
 
@@ -85,8 +85,8 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
         raise UsageError("\n".join(error.problems)) from None
     if len(cells) > most:
         raise UsageError(
-            f"{len(cells)} runs, but this cluster allows {most} in a job array (MaxArraySize); "
-            "divide the values among several sweeps"
+            f"{len(cells)} runs, but this cluster allows only {most} in a job array (MaxArraySize)"
+            "\ntip: divide the values among several sweeps"
         )
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"

@@ -145,8 +145,8 @@ def _last_record(file: Path) -> dict[str, Any]:
     record = read_json(file) or {}
     if not isinstance(record.get("cells"), list) and file.exists():
         raise UsageError(
-            f"{file} cannot be read, so nobody knows what is done"
-            "\ntip: remove it, and all runs again"
+            f"{file} cannot be read, so it is not known which runs are done"
+            "\ntip: remove it to start all runs again"
         )
     return record
 
@@ -163,7 +163,10 @@ def wait_for_last(sweep: Sweep) -> None:
     named: list[Cell] = []
     while cells := unfinished(sweep, watchers):
         for cell in (cell for cell in cells if cell not in named):
-            print(f"{cell.id} goes on; to end it: muster jobs cancel {cell.id}", file=sys.stderr)
+            print(
+                f"{cell.id} is still running; to end it: muster jobs cancel {cell.id}",
+                file=sys.stderr,
+            )
         named = cells
         time.sleep(CELL_TRIED_AGAIN_S)
 
@@ -183,13 +186,13 @@ def sweep_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"this sweep is running already: {folder}"
-                "\ntip: see muster jobs list, or give this one another --name"
+                f"this sweep is already running: {folder}"
+                "\ntip: see muster jobs list, or use another --name"
             ) from None
         except OSError as error:  # for example Lustre mounted without flock
             note = (
                 f"note: {folder} cannot be locked ({error.strerror})"
-                "\ntip: start this sweep once only"
+                "\ntip: do not start this sweep twice"
             )
             print(note, file=sys.stderr)
         yield
@@ -221,7 +224,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         if launch.master_port is not None and at_once > 1:
             raise UsageError(
                 f"--master-port {launch.master_port} is one port, but --at-once {at_once} "
-                "runs meet on this machine"
+                "runs share this machine"
                 "\ntip: leave it out"
             )
         return []
@@ -233,7 +236,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         most = len(hosts) // nodes
         remedy = f"use --at-once {most}" if most else f"use --nodes {len(hosts)}"
         raise UsageError(
-            f"--at-once {at_once} of {nodes} {'node' if nodes == 1 else 'nodes'} each needs "
+            f"--at-once {at_once} with {nodes} {'node' if nodes == 1 else 'nodes'} each needs "
             f"{at_once * nodes} hosts, but there are {len(hosts)} ({names}), enough for {most} at "
             f"a time{TIP}{remedy}"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.raw import alike
+from configs.raw import LISTS_SETTINGS, alike
 from configs.settings.fields import add_new
 from configs.settings.launch import name_problems
 from configs.settings.train import TrainElsewhere
@@ -21,6 +21,7 @@ from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.studies import grid
 from muster.errors import UsageError, refuse
+from muster.terminal import TIP
 from muster.writing import write_json
 
 LONGEST_NAME = 60
@@ -163,13 +164,13 @@ def from_grid(
     """
     base, problems = CommandLine.read([*flags, *(["--", *program] if program else [])])
     if not over:
-        refuse([*problems, "a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4"])
+        refuse([*problems, "a sweep needs --over\ntip: add values, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
     arguments = program[1:] if program else flags
     in_place = grid.names_in_place(program[1:], block)
     refuse(
-        f"--over {name}: {' '.join(program) or 'the command'} has {word} already"
-        "\ntip: give it in one of the two places"
+        f"--over {name}: {' '.join(program) or 'the command'} already has {word}"
+        "\ntip: give it in only one place"
         for name in block
         if name not in in_place
         for word in arguments
@@ -177,9 +178,9 @@ def from_grid(
     )
     settings = setting_names(*CLASSES)
     problems += [
-        f"--over {name}: the trainer that comes with Muster has no such setting; "
-        + (alike(name.replace("-", "_"), settings) or f"known: {', '.join(sorted(settings))}")
-        + "; a program of your own follows after --"
+        f"--over {name}: Muster's own trainer has no such setting{TIP}"
+        + (alike(name.replace("-", "_"), settings) or LISTS_SETTINGS)
+        + f"{TIP}your own program goes after --"
         for name in block
         if not program and not any(grid.is_same_flag(name, setting) for setting in settings)
     ]
@@ -229,10 +230,10 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         UsageError: launch/submit.py would refuse a cell; with every problem.
     """
     if not cells:
-        raise UsageError("a sweep without runs\ntip: give it at least one")
+        raise UsageError("there are no runs to start\ntip: give at least one")
     count = Counter(cell.id for cell in cells)
     problems = [
-        f"{name}: two runs of this name\ntip: give each another"
+        f"{name}: two runs have this name\ntip: give each its own name"
         for name in count
         if count[name] > 1
     ]
@@ -284,8 +285,11 @@ def _problems(cell: Cell) -> list[str]:
 def _of_sweep(line: CommandLine) -> Iterator[str]:
     """A line for each setting that a run of a sweep cannot have."""
     if line.run.run_id is not None:
-        yield "--run-id: each run is named by its values; --name names the sweep"
+        yield "--run-id: each run of a sweep is named after its values\ntip: name the sweep: --name"
     if line.run.checkpoint_dir is not None:
-        yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
+        yield (
+            "--checkpoint-dir: each run of a sweep has its own, in the sweep's folder"
+            "\ntip: leave it out"
+        )
     if line.ssh.setup:
-        yield "--setup runs nothing\ntip: give it to muster run, before the sweep"
+        yield "--setup runs nothing\ntip: use it with muster run, before the sweep"

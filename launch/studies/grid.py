@@ -17,6 +17,7 @@ from typing import Any
 
 from configs import cli
 from muster.errors import UsageError, refuse
+from muster.terminal import TIP
 from muster.worker import placeholders
 
 VALUE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -51,9 +52,7 @@ def refuse_too_many_runs(count: int) -> None:
         UsageError: there are more runs.
     """
     if count > MOST_RUNS:
-        raise UsageError(
-            f"{count} runs are too many, the most are {MOST_RUNS}\ntip: give fewer values"
-        )
+        raise UsageError(f"{count} runs are too many (at most {MOST_RUNS})\ntip: give fewer values")
 
 
 def name_of(point: Mapping[str, Any]) -> str:
@@ -91,19 +90,19 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
         values = rest.split(";" if ";" in rest else ",")
         if not equals or not VALUE_NAME.fullmatch(name):
             problems.append(
-                f"{flag}{text}: write NAME=VALUE,VALUE, with commas and no spaces between values"
-                + ("; a program follows after --" if flag else "")
+                f"{flag}{text}: expected NAME=VALUE,VALUE, with commas and no spaces between values"
+                + (f"{TIP}a program goes after --" if flag else "")
             )
         elif not all(values):
             problems.append(f"{flag}{text}: {'a value' if any(values) else 'the list'} is empty")
         elif any(is_same_flag(name, other) for other in block):
             problems.append(
                 f"{flag}{text}: {name} is given twice"
-                f"\ntip: separate its values by commas: {name}=VALUE,VALUE"
+                f"\ntip: separate its values with commas: {name}=VALUE,VALUE"
             )
         else:
             problems += [
-                f"{flag}{text}: {value} is given twice; two runs would be the same"
+                f"{flag}{text}: {value} is given twice, so two runs would be the same"
                 for value, count in Counter(values).items()
                 if count > 1
             ]

@@ -25,12 +25,12 @@ FORMATS = {"zip": "zip", "tar.gz": "gztar"}
 COMMANDS = "commands.txt"
 ABOUT = "README.md"
 TEXT = """\
-**The code in `code/` and beside the records is Muster's{texts}: a course wants your own code and \
-your own words.** Use these to check yours, put your own in their place, and \
-say that you used Muster.
+**The code in `code/` and next to the records is Muster's{texts}, but a course expects your own \
+code and your own words.** Use these files to check your work, replace them with your own, and \
+state that you used Muster.
 
-Measured by your own runs: the report's tables and figures, and the records in {parts}. \
-`commands.txt` there has the command of each run, to be called in Muster's checkout.
+The report's tables and figures, and the records in {parts}, were measured by your own runs. \
+`commands.txt` there lists the command of each run; run it in Muster's checkout.
 """
 CODE = ("configs", "muster", "train")  # all that workers run
 SYNC = CHECKOUT / "train" / "sync"
@@ -44,7 +44,9 @@ def archive(text: str) -> Path:
     """
     if text in FORMATS or _form_of(text) is not None:
         return Path(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: give zip, tar.gz, or a file that ends in one")
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: expected zip, tar.gz, or a file name that ends in one of them"
+    )
 
 
 def _form_of(name: str) -> str | None:

@@ -39,7 +39,10 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
         print(on_one_line(line), file=sys.stderr)
     code = 1 if sweep.left else 0
     if stopped_by is not None:
-        print("error: stopped; the same command goes on with what is left", file=sys.stderr)
+        print(
+            "error: stopped; run the same command again to continue with what is left",
+            file=sys.stderr,
+        )
         code = 128 + stopped_by
     json_output.emit("cells", exit_code=code, folder=str(sweep.folder), **sweep.record())
     print(f"{sweep.kind} folder: {sweep.folder}")

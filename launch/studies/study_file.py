@@ -102,7 +102,7 @@ def _loaded(path: Path) -> dict[Any, Any]:
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
-        raise UsageError(f"{path}: not a study; it needs a grid")
+        raise UsageError(f"{path}: not a study: expected keys such as grid")
     return raw
 
 
@@ -183,8 +183,8 @@ def _role_problems(study: Sweep) -> Iterator[str]:
         other = rows.setdefault(row, cell)
         if other is not cell:
             yield (
-                f"series and x do not tell {other.id} and {cell.id} apart"
-                "\ntip: add to series a setting in which they differ"
+                f"{other.id} and {cell.id} have the same series and x"
+                "\ntip: to series, add a setting in which they differ"
             )
             return
 
@@ -226,11 +226,11 @@ def _given_twice(
     for key in keys:
         name = key.replace("-", "_")
         if name in flags:
-            problem = f"the grid of {path} has {key} already"
-            yield f"{flag(name)}: {problem}\ntip: give it in one of the two places"
+            problem = f"the grid of {path} already has {key}"
+            yield f"{flag(name)}: {problem}\ntip: give it in only one place"
     if repeats > 1 and SEED in flags and SEED not in {*common, *keys}:
         yield (
-            f"{flag(SEED)}: each of the {repeats} repeats of {path} has another\ntip: leave it out"
+            f"{flag(SEED)}: the {repeats} repeats of {path} have different seeds\ntip: leave it out"
         )
 
 
@@ -246,7 +246,7 @@ def _own_study(path: Path) -> str:
     if own.is_file():
         return f"\ntip: did you mean {own}?"
     names = sorted(file.stem for file in OWN.glob("*.yaml"))
-    return f"; Muster's own are in {OWN}: {', '.join(names)}"
+    return f"{TIP}Muster's own studies are in {OWN}: {', '.join(names)}"
 
 
 def _cells(
@@ -281,6 +281,6 @@ def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     busy = settings.get(BUSY, 0)
     nodes = settings.get("nodes", 1)
     if busy not in range(nodes + 1 if isinstance(nodes, int) else MAX_NODES):
-        yield f"busy is a number of the {nodes} nodes (got {busy!r})"
+        yield f"busy must be a number from 0 to {nodes}, the number of nodes (got {busy!r})"
     elif busy and settings.get(RATE) is None:
-        yield "busy is for nodes of a testbed\ntip: give a rate, such as unlimited"
+        yield "busy has an effect only on a testbed\ntip: give a rate, such as unlimited"

@@ -29,18 +29,18 @@ def refuse_unfit_box() -> None:
     """
     if sys.platform != "linux":
         raise MusterError(
-            f"a testbed is made of Linux namespaces, but this is {sys.platform}"
-            "\ntip: use a Linux host"
+            f"a testbed needs Linux namespaces, but this is {sys.platform}"
+            "\ntip: use a Linux machine"
         )
     problems = []
     if os.geteuid() != 0:
-        problems.append(
-            "a testbed is made by root, but this is another user\ntip: put sudo before it"
-        )
+        problems.append("permission denied: only root can make a testbed\ntip: run it with sudo")
     commands = [command for several in PACKAGES.values() for command in several]
     if absent := [command for command in commands if not shutil.which(command)]:
         packages = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})
-        problems.append(f"{', '.join(absent)} not found on PATH: sudo apt-get install {packages}")
+        problems.append(
+            f"{', '.join(absent)} not found on PATH\ntip: run: sudo apt-get install {packages}"
+        )
     if problems:
         raise MusterError("\n".join(problems))
 
@@ -61,5 +61,5 @@ def call(
         raise MusterError(f"{shlex.join(argv)}: {error}") from error
     if done.returncode:
         text = (done.stderr or done.stdout).strip().replace("\n", "; ")
-        raise MusterError(f"{shlex.join(argv)} failed with {done.returncode}: {text}")
+        raise MusterError(f"{shlex.join(argv)} failed with exit code {done.returncode}: {text}")
     return done.stdout

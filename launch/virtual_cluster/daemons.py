@@ -87,9 +87,7 @@ def wait(name: str, is_ready: Callable[[], bool]) -> None:
     while not is_ready():
         is_alive = pid(name) is not None
         if not is_alive or time.monotonic() > deadline:
-            problem = (
-                f"is not ready after {DAEMON_STARTS_S:.0f} s" if is_alive else "did not stay up"
-            )
+            problem = f"is not ready after {DAEMON_STARTS_S:.0f} s" if is_alive else "ended early"
             lines = (
                 (LOGS / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
             )
@@ -140,7 +138,9 @@ def end(find: Callable[[], Iterable[int]]) -> None:
     }:
         waited_s = time.monotonic() - began_s
         if waited_s > DAEMON_KILLED_S:
-            raise MusterError(f"processes {sorted(numbers)} do not end\ntip: run down again later")
+            raise MusterError(
+                f"processes {sorted(numbers)} have not ended\ntip: run down again later"
+            )
         for number in numbers if waited_s > DAEMON_ENDS_S else numbers - signalled.keys():
             if (started := started_at(number)) is not None:
                 signalled[number] = started

@@ -48,17 +48,17 @@ def up(options: Options, checkout: Path, say: Say) -> None:
             down_command = f"python {cluster.checkout}/launch/testbed.py down"
             if (cluster.options, cluster.checkout) != (options, str(checkout)):
                 raise MusterError(
-                    f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there"
-                    f" is one per machine"
+                    f"a machine can have only one testbed, and one with {cluster.options} is up, "
+                    f"made from {cluster.holder}"
                     f"\ntip: end it first: {down_command}"
                 )
             if names := daemons.dead():
-                died = f"of this testbed {', '.join(names)} died"
+                died = f"{', '.join(names)} of this testbed died"
                 raise MusterError(f"{died}\ntip: make it again: {down_command}, then up")
-            say(f"a testbed with {options} is up already")
+            say(f"a testbed with {options} is already up")
             return
         if _remains():
-            say("cleaning up after one that was cut short")
+            say("cleaning up after a testbed that was interrupted")
             _clean()
         try:
             _make(options, checkout, say)
@@ -76,10 +76,10 @@ def down(say: Say) -> None:
     _refuse_inside()
     with virtual_nodes.locked():
         if not _remains():
-            say("nothing is up")
+            say("no testbed is up")
             return
         _clean()
-        say("the testbed is down; nothing is left of it")
+        say("the testbed is down, and all of it is removed")
 
 
 def present() -> ClusterState:
@@ -90,7 +90,7 @@ def present() -> ClusterState:
     """
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
-        raise MusterError("no testbed is up\ntip: make one: muster testbed up --nodes 4")
+        raise MusterError("no testbed is up\ntip: start one: muster testbed up --nodes 4")
     return cluster
 
 
@@ -165,4 +165,4 @@ def _remains() -> bool:
 
 def _refuse_inside() -> None:
     if os.getpid() in daemons.inside(links.namespaces()):
-        raise MusterError("this is a node of the testbed\ntip: run this outside of it")
+        raise MusterError("this is a node of the testbed\ntip: run this outside the testbed")

@@ -123,7 +123,7 @@ def _refuse_used(net: str) -> None:
         for address in link["addr_info"]:
             if address["local"].startswith(net):
                 raise MusterError(
-                    f"{link['ifname']} has {address['local']} already, and a testbed uses all that"
-                    f" begins with {net}"
-                    "\ntip: make the testbed on another machine"
+                    f"{link['ifname']} already has {address['local']}, but a testbed needs all "
+                    f"addresses that begin with {net}"
+                    "\ntip: use another machine for the testbed"
                 )

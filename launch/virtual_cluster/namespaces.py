@@ -44,7 +44,9 @@ def enter(node: VirtualNode, *, private: bool = False) -> list[str]:
     name = node.daemon(PRIVATE if private else ANCHOR)
     pid = daemons.pid(name)
     if pid is None:
-        raise MusterError(f"{name} is gone\ntip: make the testbed again with `down`, then `up`")
+        raise MusterError(
+            f"{name} no longer exists\ntip: make the testbed again with `down`, then `up`"
+        )
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
 
 

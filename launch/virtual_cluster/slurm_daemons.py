@@ -40,7 +40,7 @@ def refuse_gpus(count: int) -> None:
     """
     if count and (installed := version()) < PRETENDS_GPUS:
         needed, own = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
-        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, and this is {own}")
+        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, but this is {own}")
 
 
 def write(nodes: Sequence[VirtualNode], gpus: int) -> None:

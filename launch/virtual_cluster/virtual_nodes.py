@@ -62,8 +62,8 @@ def rate(text: str) -> int:
     bits = rate_bits(text)
     if not (bits and LEAST_RATE <= bits <= MOST_RATE):
         raise ArgumentTypeError(
-            f"{text!r}: expected a speed from {rate_text(LEAST_RATE)} to {rate_text(MOST_RATE)} "
-            "like 100mbit or 1gbit; without it links are not limited"
+            f"{text!r}: expected a speed from {rate_text(LEAST_RATE)} to {rate_text(MOST_RATE)}, "
+            "such as 100mbit or 1gbit; without it, links are not limited"
         )
     return bits
 

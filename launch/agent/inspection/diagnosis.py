@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from launch.agent.inspection.rank_view import RankView
+from launch.agent.processes.process_state import COMPUTES, SLEEPS
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
 from launch.nodes.messages import Collective, Group, InitCall
 from muster.printable import duration, listed
@@ -29,7 +30,8 @@ SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coal
 LEAST_COLLECTIVES = 10  # with fewer collectives of all ranks, no rank counts as slow
 SLOW_FACTOR = 1.25  # a rank is slow if its own time is longer than this times the median
 CHILDREN_LISTED = 3  # different things that children of a rank do
-GIL_IS_HELD = "C code, or the like, holds the GIL"
+GIL_IS_HELD = "C code or similar is holding the GIL"
+DOES = {COMPUTES: "is computing", SLEEPS: "is sleeping"}  # in sentences
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
@@ -63,8 +65,8 @@ def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
         members = [views[rank] for rank in _members(views, group) if rank in views]
         slow = slow_ranks({view.rank: view.arrivals(group) for view in members})
         lines += [
-            f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
-            f"the median between collectives: it is {_place(views[rank])}"
+            f"no rank is hanging, but rank {rank} on {views[rank].node} takes {times:.1f} times as "
+            f"long as the median between collectives: it is {_place(views[rank])}"
             for rank, times in slow.items()
         ]
     return lines
@@ -160,7 +162,7 @@ def _not_come(
 ) -> str:
     waiting = sorted(waiter for waiter, others in blocked.items() if rank in others)
     first = next((waits[waiter] for waiter in waiting if waiter in waits), None)
-    where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
+    where = f" has not reached {first.name} of {group_name(first)}" if first else " is missing"
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
     limit_s = first.limit_s if first else 0.0
@@ -168,15 +170,16 @@ def _not_come(
     at = _at(views[waiting[0]]) if view.is_over or view.has_left else ""
     if first is None or any(views[waiter].timed_out for waiter in waiting):
         after = f" after {duration(limit_s)}" if limit_s else ""
-        return f"{cause}; {_ranks(waiting)} gave up{after}{at}"
-    left = f", {duration(limit_s - first.age_s)} more at most" if limit_s else ""
-    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}{at}{left}"
+        return f"{cause}; {_ranks(waiting)} timed out{after}{at}"
+    left = f"{',' if at else ''} and will time out in {duration(limit_s - first.age_s)}"
+    left = left if limit_s else ""
+    return f"{cause}; {_ranks(waiting)} {_are(waiting)} waiting{at}{left}"
 
 
 def condition(view: RankView) -> str:
-    """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`.
+    """What one rank does: `it has been sleeping for 40 s in load_data, train.py:13`.
 
-    If it waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
+    If it waits: `it has been waiting for 40 s in all_reduce 4 [1000], in main, train.py:20`.
     """
     if view.ended:
         return f"it has ended: {view.ended}"
@@ -189,34 +192,37 @@ def _conditions_of_children(view: RankView) -> Iterator[str]:
     """What the processes do that its program has started; those that do the same are one text."""
     alike: dict[str, list[int]] = {}
     for child in view.children:
-        alike.setdefault(child.words, []).append(child.pid)
+        alike.setdefault(DOES.get(child.words, child.words), []).append(child.pid)
     for words, pids in [*alike.items()][:CHILDREN_LISTED]:
-        several = f"es {listed(pids)}: each" if pids[1:] else f" {pids[0]}"
-        yield f"its child process{several} {words}"
+        which = f"each of its child processes {listed(pids)}"
+        yield f"{which if pids[1:] else f'its child process {pids[0]}'} {words}"
     if more := sum(map(len, [*alike.values()][CHILDREN_LISTED:])):
         yield f"and {more} more child process{'es' if more > 1 else ''}"
 
 
 def _own_condition(view: RankView) -> str:
     place = f"in {view.place}" if view.place else ""
+    does = DOES.get(view.words, view.words)
     if view.is_held:
-        return f"it {view.words}{f', {place}' if place else ''}"
+        return f"it {does}{f', {place}' if place else ''}"
     if view.imports:
-        return "it imports its modules"
+        return "it is importing its modules"
     if not view.answers:
         if view.is_command:
-            return f"it {view.words}; it is not a Python program, so its place is not known"
+            return f"it {does}; where is not known, since it is not a Python program"
         if not place:
-            return f"it does not answer, and {view.words}: it starts, or {GIL_IS_HELD}"
-        return f"{GIL_IS_HELD}, called {place}, and it {view.words}"
-    since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
+            return f"it does not answer and {does}: it is starting, or {GIL_IS_HELD}"
+        return f"it {does} while {GIL_IS_HELD}, called {place}"
+    since = f" for {duration(view.for_s)}" if view.for_s is not None else ""
     if view.has_left:
-        return f"it has left muster.init(){_at(view)}{since}"
+        ago = f" {duration(view.for_s)} ago" if view.for_s is not None else ""
+        return f"it left muster.init(){ago}{_at(view)}"
     if (collective := view.waiting) is not None:
         group = "" if collective.group == "0" else f" of {group_name(collective)}"
-        waits = f"it waits in {collective.name} {collective.shape}".rstrip()
-        return f"{waits}{group}{_at(view)}{since}"
-    return f"it is {place or 'somewhere'}{since}, and {view.words}"
+        which = f"{collective.name} {collective.shape}".rstrip()
+        return f"it {'has been' if since else 'is'} waiting{since} in {which}{group}{_at(view)}"
+    has_done = does.replace("is ", "has been ", 1) if since else does
+    return f"it {has_done}{since} {place or 'at an unknown place'}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:
@@ -255,10 +261,10 @@ def _circular_waits(
         return []
     each = "; ".join(
         f"rank {rank} is in {waits[rank].name} of {group_name(waits[rank])}{_at(views[rank])}"
-        f" and waits for {_ranks(cycle[rank])}"
+        f" and is waiting for {_ranks(cycle[rank])}"
         for rank in sorted(cycle)[:4]
     )
-    return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
+    return [f"ranks are waiting for each other, as they enter groups in different orders: {each}"]
 
 
 def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
@@ -271,7 +277,7 @@ def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
     if unserved := _unserved_store(calls.values(), absent, all_wait=len(calls) == len(views)):
         return [f"{waiting}, {unserved}"]
     absences = [
-        f"rank {view.rank} on {view.node} has not come to init_process_group: {condition(view)}"
+        f"rank {view.rank} on {view.node} has not reached init_process_group: {condition(view)}"
         for view in absent[:3]
     ]
     return [f"{absences[0]}; {waiting}", *absences[1:]] if absences else []
@@ -290,13 +296,13 @@ def _unserved_store(
     own_method = next((method for method in stores.values() if method.startswith("tcp:")), None)
     if own_method is None and not all_wait:
         return ""  # the ranks that have not come are the cause
-    advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
+    advice = "rank 0 or torchrun serves it only at the given MASTER_ADDR:MASTER_PORT"
     if own_method is not None and by_launcher:
         advice = (
-            f"under torchrun no rank serves what init_method={own_method!r} names; "
+            f"under torchrun no rank serves the store of init_method={own_method!r}; "
             "leave init_method out, or use --workers manual"
         )
-    return f"for a store at {' and '.join(stores)}, which nobody serves: {advice}"
+    return f"for a store at {' and '.join(stores)}, which no process serves: {advice}"
 
 
 def _init_calls(views: Mapping[int, RankView]) -> dict[int, InitCall]:
@@ -310,8 +316,8 @@ def _init_calls(views: Mapping[int, RankView]) -> dict[int, InitCall]:
 
 
 def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str:
-    verb = "wait" if ranks[1:] else "waits"
-    return f"{_ranks(ranks)} {verb} in init_process_group{_at(views[ranks[0]])}"
+    where = _at(views[ranks[0]])
+    return f"{_ranks(ranks)} {_are(ranks)} waiting in init_process_group{where}"
 
 
 def _wrong_numbers(views: Mapping[int, RankView]) -> str:
@@ -330,16 +336,14 @@ def _wrong_numbers(views: Mapping[int, RankView]) -> str:
             continue
         if (holder := holders.setdefault(call.rank, rank)) != rank:
             both = f"{_process(views[holder])} and {_process(view)} both"
-            return (
-                f"{waiting}: {both} call it with rank={call.rank}; each needs its own, as in RANK"
-            )
+            return f"{waiting}: {both} call it with rank={call.rank}; each needs its own RANK"
     sizes.pop(0, None)  # not known
     if len(sizes) > 1:
         each = ", ".join(f"{_process(views[rank])} has {size}" for size, rank in sizes.items())
-        return f"{waiting}: world sizes differ: {each}; all need the same, as in WORLD_SIZE"
+        return f"{waiting}: world sizes differ: {each}; all need the same WORLD_SIZE"
     if (most := max(sizes, default=0)) > len(views):
         wanted = f"{most} ranks (world_size={most})"
-        return f"{waiting}: it waits for {wanted}, and the run has {len(views)}"
+        return f"{waiting} for {wanted}, but the run has {len(views)}"
     return ""
 
 
@@ -351,7 +355,7 @@ def _process(view: RankView) -> str:
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     """If no rank waits in a collective: ranks that are held, or are elsewhere than most."""
     if views and all(view.imports for view in views.values()):
-        return ["all ranks import their modules"]
+        return ["all ranks are importing their modules"]
     lines = [
         f"rank {rank} on {view.node}: {condition(view)}"
         for rank, view in views.items()
@@ -368,7 +372,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
         first = going_on[0]
         names = _ranks([view.rank for view in ended])
         return [
-            f"rank {first.rank} on {first.node} goes on without {names}: {condition(first)}",
+            f"rank {first.rank} on {first.node} is running without {names}: {condition(first)}",
             *(f"rank {view.rank} on {view.node}: {condition(view)}" for view in ended[:3]),
         ]
     if len(places) > 1:
@@ -383,7 +387,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     still = [view for view in views.values() if (view.for_s or 0) > BRIEF_WAIT_S]
     if still and len(places) == 1:
         return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
-    return ["no rank waits long for another in a collective"]
+    return ["no rank has been waiting long in a collective"]
 
 
 def _function(view: RankView) -> tuple[str, str]:
@@ -407,6 +411,10 @@ def group_name(collective: Collective) -> str:
     has_description = collective.description not in ("", "undefined")
     description = f" ({collective.description})" if has_description else ""
     return f"group {collective.group}{description}"
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -49,7 +49,7 @@ def ask(run_dir: Path, timeout_s: float, **request: object) -> dict[str, object]
     except OSError as error:
         raise MusterError(f"{path.parent}: {error.strerror}") from None
     except (TypeError, ValueError):
-        raise MusterError(f"{path} is unreadable: it is no answer") from None
+        raise MusterError(f"{path} cannot be read as an answer") from None
     finally:
         with suppress(OSError):
             path.unlink()
@@ -69,18 +69,18 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         why = "now"
     if "reports" not in record:
         raise MusterError(
-            f"{run_dir.name} did not answer for {LEADER_ANSWERS_INSPECTION_S:.0f} s: the process "
-            f"that leads it is held up, or sees another folder than this one: {run_dir}"
+            f"{run_dir.name} has not answered for {LEADER_ANSWERS_INSPECTION_S:.0f} s: the process "
+            f"that leads it is blocked, or does not share this folder: {run_dir}"
         )
     try:
         findings = _findings_in(record)
         views = views_of(findings).values()
         lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
     except (KeyError, ValueError, msgspec.ValidationError):
-        raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
+        raise MusterError(f"{run_dir.name}: the report made {why} cannot be read") from None
     if is_over:
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
-        print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
+        print(on_one_line(f"{run_dir.name} is over; this was its state {why}, at {at}:"))
     record["sentences"] = findings["sentences"]
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **record)
     for line in (*findings["sentences"], *lines):

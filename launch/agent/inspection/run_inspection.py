@@ -162,7 +162,7 @@ class RunInspection:
         elif self._is_pause_too_long and still_s < limit_s / 2:
             self._is_pause_too_long = False
             if "hang" in self.findings_of:
-                self._print_line("it makes progress again")
+                self._print_line("the run is making progress again")
 
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
@@ -171,7 +171,7 @@ class RunInspection:
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
-        every_rank = f"(every rank: muster jobs stacks {self._run_dir.name})"
+        every_rank = f"(to see every rank: muster jobs stacks {self._run_dir.name})"
         is_cause = self._spec.on_hang != "warn"  # then it is printed when the attempt has ended
         self._print_line(every_rank if is_cause else f"{text}\n{every_rank}")
         findings["on_hang"] = self._spec.on_hang
@@ -209,9 +209,9 @@ class RunInspection:
 
     def _findings(self, gathering: Gathering) -> Findings:
         """The answers and what they mean, so that one file has all of it."""
-        silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
+        silence = f"no message from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
-            node: f"its agent waits for {self._waits[index]}"
+            node: f"its agent is waiting for {self._waits[index]}"
             if index in self._waits
             else f"{silence}; is its link down?"
             for index, node in enumerate(self._nodes)
@@ -259,7 +259,7 @@ def sentences_of(findings: Findings) -> list[str]:
     try:
         return diagnosis.sentences(views_of(findings), findings["lost"])
     except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
-        return [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
+        return [f"the ranks' answers cannot be interpreted ({type(error).__name__}: {error})"]
 
 
 def views_of(findings: Findings) -> dict[int, RankView]:

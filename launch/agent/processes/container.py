@@ -27,6 +27,7 @@ from launch.spec import Assignment, LaunchSpec, NodeCommand
 from launch.starters.base import starter_of
 from muster.errors import UsageError
 from muster.ownership import user_name
+from muster.terminal import TIP
 from muster.writing import tail, writing
 
 # Writes which of the modules the image's Python lacks. The current folder is taken off its path. An
@@ -34,7 +35,7 @@ from muster.writing import tail, writing
 LACKS = """
 import sys
 if sys.version_info < (3, 8):
-    sys.exit("it is Python %d.%d; Muster needs 3.8 or newer" % sys.version_info[:2])
+    sys.exit("it is Python %d.%d, but Muster needs 3.8 or newer" % sys.version_info[:2])
 sys.path[: not getattr(sys.flags, "safe_path", False)] = []
 import importlib.util
 with open(sys.argv[1], "w") as answer:
@@ -125,16 +126,20 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
     engine = next((name for name in ENGINES if shutil.which(name, path=path)), None)
     if engine is None:
         other = next((name for name in OTHER_ENGINES if shutil.which(name, path=path)), None)
-        advice = f"{other} is started by --wrap" if other else "load its module by --prologue"
+        advice = f"start {other} with --wrap" if other else "load its module in --prologue"
         raise UsageError(
-            f"--container {program.image} {place}: PATH has none of {', '.join(ENGINES)}; {advice}"
+            f"--container {program.image} {place}: none of {', '.join(ENGINES)} found on PATH{TIP}"
+            f"{advice}"
         )
     if not Path(program.image).exists():
         raise UsageError(
-            f"--container {program.image} {place}: no such file or folder; copy the image there"
+            f"--container {program.image} {place}: No such file or directory{TIP}copy the image to "
+            "this node"
         )
     if lacking := [mount for mount in program.mounts if not Path(mount.partition(":")[0]).exists()]:
-        raise UsageError(f"--container-mounts {','.join(lacking)} {place}: no such file or folder")
+        raise UsageError(
+            f"--container-mounts {','.join(lacking)} {place}: No such file or directory"
+        )
     checkpoints = Path({**env, **assignment.spec.env}["MUSTER_CHECKPOINTS"])
     moved = [mount for mount in program.mounts if ":" in mount]
     others = [mount for mount in program.mounts if ":" not in mount]
@@ -144,8 +149,8 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
             checkpoints.mkdir(parents=True, exist_ok=True)
     if odd := [mount for mount in mounts if {":", ","} & {*mount}]:
         raise UsageError(
-            f"--container {program.image} {place}: {odd[0]} cannot be mounted, since its name has "
-            "a : or a comma; rename it"
+            f"--container {program.image} {place}: {odd[0]} cannot be mounted, because its name "
+            f"contains a colon or a comma{TIP}rename it"
         )
     variables = frozenset(assignment.spec.secrets)
     return Container(engine, program.image, (*mounts, *moved), gpu_count() > 0, variables)
@@ -200,12 +205,12 @@ def assignment_inside(
         why = last_line(text, f"exit code {process.returncode}")
         advice = ""
         if absent := container.absent_folders:
-            advice = f"; make these folders of the image: mkdir -p {shlex.join(absent)}"
+            advice = f"{TIP}make these folders in the image: mkdir -p {shlex.join(absent)}"
         raise UsageError(f"{image}: {container.engine} did not start {python}: {why}{advice}")
     if lacking := answer.read_text(encoding="utf-8").split():
         raise UsageError(
-            f"{image}: its {python} has no {lacking[0]}, which {needs[lacking[0]]} needs; install "
-            "it in the image, or name another Python there by --python"
+            f"{image}: its {python} has no {lacking[0]}, which {needs[lacking[0]]} needs{TIP}"
+            "install it in the image, or choose another Python of the image with --python"
         )
     commands = tuple(container.command(command, env) for command in assignment.commands)
     return replace(assignment, commands=commands)
@@ -218,5 +223,5 @@ def _needs(spec: LaunchSpec) -> dict[str, str]:
     if is_known and (module := starter_of(spec.workers).needs) is not None:
         needs[module] = f"--workers {spec.workers}"
     if spec.program.argv[0] == "--function":
-        needs["cloudpickle"] = "a function that is sent"
+        needs["cloudpickle"] = "sending a function"
     return needs

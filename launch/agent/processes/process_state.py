@@ -9,13 +9,14 @@ from pathlib import Path
 import psutil
 
 PROC = Path("/proc")
+COMPUTES = "computes"
 DESCRIPTIONS = {  # by psutil's word for the state
     "stopped": "is stopped by a signal (SIGSTOP)",
     "tracing-stop": "is held by a debugger",
     "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
     "zombie": "has ended",
     "dead": "has ended",
-    "running": "computes",
+    "running": COMPUTES,
 }
 SLEEPS = "sleeps"
 HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")

@@ -31,7 +31,7 @@ from muster.printable import signal_name
 from muster.worker.process import PR_SET_CHILD_SUBREAPER, prctl
 
 REPORTED_STATES = {
-    "stopped": "had been stopped, as by SIGSTOP",
+    "stopped": "had been stopped by a signal (SIGSTOP)",
     "disk-sleep": "was waiting for a disk or a file server",
     "tracing-stop": "was held by a debugger",
 }

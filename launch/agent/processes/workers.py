@@ -53,7 +53,7 @@ class NoSuchProgram(MusterError):
     """A node lacks the program that is to be started."""
 
     def __init__(self, program: str) -> None:
-        super().__init__(f"{program}: no such program, or it may not be run")
+        super().__init__(f"{program}: no such program, or not executable")
         self.program = program  # in the words of the command
 
 
@@ -221,7 +221,7 @@ def spawn(
         ends_itself = not _is_script(place)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
-        raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
+        raise MusterError(f"{where}\ntip: make it there, or leave out --no-snapshot")
     if not ends_itself:
         argv = ending_with(os.getpid(), argv)
     # the child ignores these signals soon; until then they are blocked, see `end_with_agent`
@@ -285,7 +285,7 @@ def after_prologue(
         printed = "".join(f"\n{line}" for line in lines)
         how = f"ended with exit code {process.returncode}"
         if not process.returncode:
-            how = "ends the shell, so nothing is left of what it sets; leave out its exit or exec"
+            how = "ends the shell, so what it sets is lost; remove exit or exec from it"
         raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
@@ -369,8 +369,8 @@ def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> N
         cards = ", ".join(own) or "no network card"
         use = " to reach other machines" if on_several_machines else ""
         raise MusterError(
-            f"{variable} is set to {env[variable]} on {assignment.name}, which has {cards}{use}; "
-            "set it to one of these, or leave it unset: then Muster chooses"
+            f"{variable} is set to {env[variable]} on {assignment.name}, which has {cards}{use}\n"
+            "tip: set it to one of these, or leave it unset for Muster to choose"
         )
 
 

@@ -38,8 +38,8 @@ def lines(run_dir: Path, state: RunStatus) -> Iterator[str]:
     is_silent = progress["silent_s"] > max(RUN_SEEMS_SILENT_S, SILENT_STEPS * progress["step_s"])
     if is_silent and state.word != SUSPENDED:
         yield (
-            f"no step is on record for {duration(progress['silent_s'])}: it evaluates, writes, or "
-            "hangs; muster jobs stacks says where each rank is"
+            f"no step recorded for {duration(progress['silent_s'])}: it is evaluating, writing, or "
+            "hanging; muster jobs stacks shows where each rank is"
         )
 
 
@@ -66,7 +66,7 @@ def _pace(progress: Mapping[str, Any]) -> str:
     step_s = progress["step_s"]
     left_s = progress["left_s"]
     step = f"step {progress['step']}" + (f" of {total}" if total else "")
-    left = "time left not known" if left_s is None else f"{duration(left_s)} left"
+    left = "time left unknown" if left_s is None else f"{duration(left_s)} left"
     return f"{step}, {pace(step_s)}, {left}"
 
 
@@ -79,12 +79,12 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
         meeting = records.read(run_files.AWAITED_NODES, run_files.AWAITED_NODES.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
-            return f"nodes connect: node 0 is {text}, {duration(since_s)} ago"
-        return "its nodes start, or connect: none of them has started workers yet"
+            return f"nodes are connecting: node 0 has been {text} for {duration(since_s)}"
+        return "its nodes are starting or connecting: none of them has started workers yet"
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = counted(ranks, "worker")
     nodes = counted(len(agents), "node")
     after = f"started {duration(time.time() - max(began_ns) / 1e9)} ago"
     if has_records:
-        return f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
-    return f"{count} on {nodes} {after}; this program leaves no records of steps"
+        return f"{count} on {nodes} {after}, no step yet: importing, or loading model and data"
+    return f"{count} on {nodes} {after}; this program does not record steps"

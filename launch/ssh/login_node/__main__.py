@@ -207,7 +207,7 @@ def main() -> int:
         if "login" not in login:
             raise UsageError(
                 f"{fetch.run} was not started from here on a login node"
-                "\ntip: name the node it is on: --login me@cluster"
+                "\ntip: give its login node: --login me@cluster"
             )
     if "login" not in login:  # a cluster without a login node
         become(*COMMANDS[word], *arguments, typed=word)
@@ -246,9 +246,9 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
         record = read_json(path, *LOGIN, "session", "seen", "detached")
         if record is None:
             raise UsageError(
-                f"{path} is to say where {path.name} is, but cannot be read"
-                "\ntip: name its login node with --login, or remove the file if the run is one of "
-                "this machine"
+                f"{path}, which records where {path.name} runs, cannot be read"
+                "\ntip: give its login node with --login, or remove the file if the run is on this "
+                "machine"
             )
         # a home directory that both machines share has the run of the login node, too
         there = Path(str(record["session"])).parent.parent
@@ -256,8 +256,8 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
             if run_dir.name == path.name and not run_dir.is_relative_to(there):
                 flags = [f"{flag(name)}={record[name]}" for name in LOGIN if record[name]]
                 raise UsageError(
-                    f"{path.name} is the name of two runs: for the run on this machine, give its "
-                    f"folder {run_dir}; for the run on {record['login']}, add {shlex.join(flags)}"
+                    f"two runs are named {path.name}\ntip: for the one on this machine, give its "
+                    f"folder {run_dir}; for the one on {record['login']}, add {shlex.join(flags)}"
                 )
         return record
     return None
@@ -295,7 +295,7 @@ def _run(command: Command, installation: Installation) -> int:
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
     if code == openssh.NOT_CONNECTED:
         raise ConnectionLost(
-            f"{connection.login}: the connection was lost\ntip: give the same command again"
+            f"{connection.login}: the connection was lost\ntip: run the same command again"
         )
     return code
 
@@ -334,7 +334,7 @@ def _follow(command: RemoteCommand, record: Mapping[str, Any]) -> int:
     try:
         return command.follow(note)
     except KeyboardInterrupt:
-        say(f"it goes on there; go on here: muster jobs logs {record['name']} -f")
+        say(f"it is still running there; to follow it: muster jobs logs {record['name']} -f")
         return 130
 
 

@@ -28,7 +28,7 @@ from muster.errors import MusterError, UsageError
 from muster.ownership import user_name
 from muster.terminal import TIP, in_one_line
 
-ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that is yours alone"
+ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that only you can use"
 # A command's stdout and stderr begin after this line. Start-up files of the login shell may print
 # before it.
 BEGIN = b"muster:begin\n"
@@ -44,7 +44,7 @@ class Connection:
 
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
-            raise UsageError(f"--login {login!r}: give it as for ssh, such as me@cluster")
+            raise UsageError(f"--login {login!r}: expected a login as for ssh, such as me@cluster")
         self.login = login
         self._spec = NodeSpec(login, ONE_WORKER)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
@@ -102,7 +102,7 @@ class Connection:
         if not begin:
             text = last_line((of_shell + done.stderr).decode(errors="replace"))
             raise self._failed(
-                f"the start-up file of its login shell, such as ~/.bashrc, ends the shell: {text}"
+                f"the start-up file of its login shell, such as ~/.bashrc, exits early: {text}"
             )
         if done.returncode:
             error_text = done.stderr.rpartition(BEGIN)[2].decode(errors="replace")
@@ -130,11 +130,11 @@ class Connection:
             raise MusterError(f"{self.login}: {problem}")
         if done.returncode == openssh.NOT_CONNECTED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
-        lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
+        lines = [line for line in text.splitlines() if line.strip()] or ["no message"]
         raise self._failed(f"rsync failed: {lines[0]}")
 
     def _failed(self, line: str) -> MusterError:
-        remedy = "\ntip: make room there, or name a folder on another disk with --login-dir"
+        remedy = "\ntip: make room there, or choose a folder on another disk with --login-dir"
         is_full = any(words in line for words in ("No space left", "Disk quota exceeded"))
         return MusterError(f"{self.login}: {line}{remedy if is_full else ''}")
 
@@ -156,16 +156,16 @@ def _private_folder() -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}, for ssh's socket{TIP}{ELSEWHERE}") from None
+        raise UsageError(f"{folder}: {error.strerror} (for ssh's socket){TIP}{ELSEWHERE}") from None
     state = folder.lstat()
     if state.st_uid != os.getuid():
         raise UsageError(
             f"{folder} belongs to {user_name(state.st_uid)}, not to you{TIP}{ELSEWHERE}"
         )
     if folder.is_symlink():
-        raise UsageError(f"{folder} is a link, where ssh's socket is to be{TIP}{ELSEWHERE}")
-    if state.st_mode & 0o077:
         raise UsageError(
-            f"{folder}: others may enter it\ntip: make it yours alone: chmod 700 {folder}"
+            f"{folder} is a symbolic link; ssh's socket needs a folder{TIP}{ELSEWHERE}"
         )
+    if state.st_mode & 0o077:
+        raise UsageError(f"{folder}: other users may enter it\ntip: run: chmod 700 {folder}")
     return folder

@@ -52,7 +52,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
     target = given.to / given.run
     if target.resolve() in map(Path.resolve, run_record.run_folders()):
         raise UsageError(
-            f"{target} is a run on this machine, which a copy would overwrite"
+            f"{target} is a run on this machine, and a copy would overwrite it"
             "\ntip: choose another folder with --to"
         )
     target.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
     if skipped:
         names = ", ".join(line.removeprefix(SKIPPED) for line in skipped[:LISTED])
         more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
-        print(f"note: not copied, since they are no plain files: {names}{more}", file=sys.stderr)
+        print(f"note: not copied, since they are not regular files: {names}{more}", file=sys.stderr)
     print(f"{target}: records and logs{f', checkpoint {newest}' if newest else ''}")
     return 0
 
@@ -89,15 +89,15 @@ def _folder_of(run: str, answer: str, login: str) -> str:
         folder = Path(json.loads(answer)["run_dir"])
     except (ValueError, TypeError, LookupError, RecursionError):
         raise MusterError(
-            f"{login}: its answer about {run} is not understood: {answer[:200]!r}"
+            f"{login}: its answer about {run} is not valid: {answer[:200]!r}"
         ) from None
     if folder.name != run:
         raise UsageError(
-            f"{run!r} is not the whole name of a run of {login}, which knows {folder.name!r}"
-            "\ntip: give the whole name: it is also the folder's name here"
+            f"{run!r} is not the full name of a run on {login}; did you mean {folder.name!r}?"
+            "\ntip: give the full name, which the folder here will also have"
         )
     if not folder.is_absolute():
-        raise MusterError(f"{login}: its answer about {run} is not understood: {answer[:200]!r}")
+        raise MusterError(f"{login}: its answer about {run} is not valid: {answer[:200]!r}")
     return str(folder)
 
 
@@ -105,9 +105,13 @@ def fetch_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="muster jobs fetch", description="Copy a run's folder from its login node."
     )
-    parser.add_argument("run", metavar="RUN", help="the run's whole name")
+    parser.add_argument("run", metavar="RUN", help="the run's full name")
     parser.add_argument(
-        "--to", type=Path, metavar="FOLDER", default=Path("logs"), help="where to (default: logs)"
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        default=Path("logs"),
+        help="folder to copy into (default: logs)",
     )
     # only how the run ended, and what its function returned
     parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)

@@ -112,8 +112,8 @@ def install(
         _send_files(connection, map(os.fsencode, names), CHECKOUT, checkout)
         connection.run(["sh", "-c", 'umask go-w && : > "$1"', "sh", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
-        size = "all that training needs, which takes minutes" if whole else "what launchers need"
-        say(f"making Muster's environment on {connection.login}, once for this version: {size}")
+        size = "with all packages for training, which takes minutes" if whole else "launcher only"
+        say(f"installing Muster on {connection.login}, once for this version ({size})")
         _make_environment(connection, checkout, [] if whole else [*extras.packages(extras.BASE)])
     prepared = f"{checkout}/.venv/bin/python"
     return Installation(connection, base, checkout, python or prepared)
@@ -127,8 +127,8 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
         raise
     except MusterError as error:
         raise MusterError(
-            f"{error}\nname a Python there that has {', '.join(packages or ['what Muster needs'])} "
-            "with --login-python, if packages cannot be installed from there"
+            f"{error}\ntip: if packages cannot be installed from there, choose a Python that has "
+            f"{', '.join(packages or ['what Muster needs'])} with --login-python"
         ) from None
 
 

@@ -58,7 +58,7 @@ class RemoteCommand:
                 is_interrupted = self._interrupt()
             except ConnectionLost as error:
                 wait_s = LOGIN_TRIED_AGAIN_S if sum(self.seen) > seen else wait_s
-                say(f"{error}; it goes on there, trying again in {wait_s:.0f} s")
+                say(f"{error}; the command continues there; trying again in {wait_s:.0f} s")
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, LOGIN_TRIED_AGAIN_MOST_S)
 
@@ -69,7 +69,7 @@ class RemoteCommand:
         except ConnectionLost as error:
             say(f"{error}; Ctrl-C was not passed on")
             return False
-        say("Ctrl-C was passed on; again to leave it running there")
+        say("Ctrl-C was passed on; press it again to leave the command running there")
         return True
 
     def _follow_once(self, note: Callable[[list[int]], None]) -> int:
@@ -112,11 +112,11 @@ class RemoteCommand:
             raise ConnectionLost(f"{login}: the connection was lost")
         if code == "lost":
             raise MusterError(
-                f"{login} ended the command, perhaps by a restart; a job that was submitted goes "
-                f"on: muster jobs list --login {login}"
+                f"{login} ended the command, perhaps because it restarted; submitted jobs continue"
+                f"\ntip: to list them: muster jobs list --login {login}"
             )
         if not re.fullmatch(r"\d{1,3}", code):
-            raise MusterError(f"{login}: {code[:80]!r} is no exit code")
+            raise MusterError(f"{login}: {code[:80]!r} is not an exit code")
         return int(code)
 
     def _ask(self, verb: str, stdin: str = "") -> str:
