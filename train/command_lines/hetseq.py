@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
     add = parser.add_argument
     add("--task", required=True, choices=FLAGS.tasks)
-    add("--optimizer", default="adam", choices=OPTIMIZER_FLAGS, help="adam is AdamW")
+    add("--optimizer", default="adam", choices=OPTIMIZER_FLAGS, help="adam means AdamW")
     add(
         "--max-sentences",
         "--batch-size",
@@ -79,11 +79,23 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="samples per worker in each pass",
     )
     add("--update-freq", type=int, default=1, help="passes per step (--accumulation)")
-    add("--max-epoch", "--me", type=int, default=0, help="--epochs; 0: until --max-update")
-    add("--max-update", "--mu", type=int, default=0, help="--max-steps; 0: until --max-epoch")
-    add("--adam-betas", default="(0.9, 0.999)", help="--adam-beta1, --adam-beta2")
-    add("--no-save", action="store_true", help="--checkpoint-every never --no-save-model")
-    add("--restore-file", help="--resume (default: the last checkpoint in --save-dir)")
+    add(
+        "--max-epoch",
+        "--me",
+        type=int,
+        default=0,
+        help="passes over the training set (--epochs); 0: until --max-update",
+    )
+    add(
+        "--max-update",
+        "--mu",
+        type=int,
+        default=0,
+        help="number of steps (--max-steps); 0: until --max-epoch",
+    )
+    add("--adam-betas", default="(0.9, 0.999)", help="both betas (--adam-beta1, --adam-beta2)")
+    add("--no-save", action="store_true", help="write no checkpoints and no model")
+    add("--restore-file", help="checkpoint to resume from (default: the last one in --save-dir)")
     add("--distributed-world-size", type=int, default=1, help="workers on all nodes")
     add("--distributed-rank", type=int, default=0, help="rank of this node's first worker")
     add("--distributed-gpus", type=int, default=4, help="workers on this node (default: 4)")

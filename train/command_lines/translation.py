@@ -56,8 +56,9 @@ class Parser(argparse.ArgumentParser):
         self._flags = flags
         for flag in flags.not_needed:
             self.add_argument(flag, nargs="?", help=argparse.SUPPRESS)
+        refused = self.add_argument_group("flags that are refused")
         for flag, why in flags.refused.items():
-            self.add_argument(flag, nargs="?", const="", help=f"refused: {in_one_line(why)}")
+            refused.add_argument(flag, nargs="?", const="", help=in_one_line(why))
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)

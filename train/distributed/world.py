@@ -80,7 +80,10 @@ class World:
         world = cls.from_env({**env, **given})
         if (typed and world.world_size == 1) or (is_agents and (typed or given)):
             refuse(
-                f"{flag} is missing\ntip: to start workers by hand, give {meaning} on each node"
+                (
+                    f"{flag} is missing"
+                    f"\ntip: to start workers by hand, set it on each node to {meaning}"
+                )
                 for flag, meaning in missing.items()
             )
         if world.world_size == 1 and master_port is not None:
