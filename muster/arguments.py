@@ -47,20 +47,20 @@ def number(
 def methods(name: str, value: object, *required: str) -> Iterator[str]:
     """A line for the required methods that `value` lacks."""
     if missing := [method for method in required if not callable(getattr(value, method, None))]:
-        lacks = f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
-        yield f"{lacks}\ntip: give an object that has {' and '.join(required)}"
+        lacks = f"{name} is of type {type(value).__name__}, which has no {' and no '.join(missing)}"
+        yield f"{lacks}\ntip: pass an object with {' and '.join(required)}"
 
 
 def one_of(name: str, value: object, *choices: str) -> Iterator[str]:
     """A line if `value` is none of `choices`."""
     if value not in choices:
-        yield f"{name} is {reprlib.repr(value)}; known: {', '.join(choices)}"
+        yield f"{name} is {reprlib.repr(value)}; expected one of {', '.join(choices)}"
 
 
 def kind(name: str, value: object, wanted: type, give: str) -> Iterator[str]:
     """A line if `value` is not of the type `wanted`; `give` says what to give."""
     if not isinstance(value, wanted):
-        yield f"{name} is a {type(value).__name__}\ntip: give {give}"
+        yield f"{name} is of type {type(value).__name__}\ntip: pass {give}"
 
 
 def function(name: str, value: object) -> Iterator[str]:

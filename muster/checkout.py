@@ -18,7 +18,7 @@ from muster.worker.process import IS_INSTALLED as IS_INSTALLED
 
 HELP = """usage: muster path
 
-Print the folder of slurm/, configs/ and launch/:
+Print the folder that contains slurm/, configs/ and launch/:
   sbatch "$(muster path)/slurm/multinode.sh" -- train.py"""
 
 
@@ -67,7 +67,7 @@ def main() -> int:
     if words:
         from muster.errors import UsageError  # imported here: programs import this file
 
-        raise UsageError(f"muster path takes no {words[0]!r}; it prints a folder alone")
+        raise UsageError(f"muster path takes no arguments, but got {words[0]!r}")
     print(CHECKOUT)
     return 0
 

@@ -43,19 +43,19 @@ USAGE = """usage: muster COMMAND [argument ...]
 
   muster run [flags] -- train.py --lr 1e-3  start a program here or on a cluster
   muster jobs list|status|logs|cancel|...   show, follow and end runs
-  muster doctor [flags]                     find problems of the nodes
+  muster doctor [flags]                     check the nodes for problems
   muster config [flags]                     show settings and their sources
-  muster testbed up|down|...                make a test cluster of this machine
+  muster testbed up|down|...                turn this machine into a test cluster
   muster sweep --over lr=1e-4,3e-4 -- train.py
                                             run all combinations of values
   muster study FILE                         compare modes, and write a report
-  muster report RUN ...                     tables and figures of runs
-  muster path                               print the folder of slurm/ and configs/
+  muster report RUN ...                     make tables and figures from runs
+  muster path                               print the folder that contains slurm/ and configs/
   muster --version                          version, commit and Python
 
-Each has a --help. From a laptop, --login me@cluster runs the same command on
-the cluster's login node, and so does --on CLUSTER if muster.toml names the
-login. Afterwards the run's name is enough: muster jobs logs RUN -f,
+Each command has a --help. From a laptop, --login me@cluster runs the same
+command on the cluster's login node; so does --on CLUSTER if muster.toml gives
+its login. Afterwards the run's name is enough: muster jobs logs RUN -f,
 muster jobs fetch RUN.
 """
 
@@ -97,7 +97,7 @@ def main() -> None:
         sys.exit(0)
     if word not in COMMANDS:
         similar = closest(word, [*COMMANDS, "--version"])
-        hint = f"did you mean muster {similar}?" if similar else "muster --help lists them"
+        hint = f"did you mean muster {similar}?" if similar else "muster --help lists all commands"
         if word.endswith(".py"):
             hint = f"to run it: muster run -- {word}"
         color_messages()

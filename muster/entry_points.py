@@ -32,8 +32,8 @@ KINDS = {
 # Plug-ins that a release of Muster had, and what to use instead.
 REMOVED = {
     COMPRESSORS: {
-        "int8": "int8 was removed\ntip: use bf16, or powersgd for fewer bytes",
-        "topk": "topk was removed, since models did not learn with it\ntip: use powersgd",
+        "int8": "int8 was removed\ntip: use bf16, or powersgd to send fewer bytes",
+        "topk": "topk was removed because models did not learn with it\ntip: use powersgd",
     },
 }
 
@@ -67,10 +67,11 @@ def load(group: str, name: str) -> Any:
     if len(entries) > 1:
         places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
         raise UsageError(
-            f"{group}: several packages add {name!r}: {places}\ntip: uninstall all but one"
+            f"{group}: several packages provide {name!r}: {places}"
+            "\ntip: uninstall all but one of them"
         )
     (entry,) = entries.values()
-    place = f"{group}: {name!r} is {entry.value} of the package {_package(entry)}"
+    place = f"{group}: {name!r} is {entry.value} from the package {_package(entry)}"
     try:
         build = entry.load()
     except (Exception, SystemExit) as error:  # a package's module may fail in any way
@@ -79,7 +80,7 @@ def load(group: str, name: str) -> Any:
     kind, is_class, attribute = KINDS[group]
     if not hasattr(build, attribute) or is_class not in (None, isinstance(build, type)):
         found = "a class" if isinstance(build, type) else f"of type {type(build).__name__}"
-        raise UsageError(f"{place}, which must be {kind}, but is {found}")
+        raise UsageError(f"{place}, which is {found}, but must be {kind}")
     return build
 
 

@@ -34,10 +34,13 @@ SHORTEST_PREFIX = 3  # letters of a name that may begin another, as `nod` begins
 LEAST_LIKENESS = 0.75  # of difflib's ratio; its own 0.6 suggests names that nobody means
 # By error number: what a process or a user has too much of, and what to do.
 LIMITS = {
-    errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
-    errno.ENFILE: ("too many open files of all processes", "see sysctl fs.file-max"),
-    errno.EAGAIN: ("too many processes or threads of one user", "raise the limit: ulimit -u"),
-    errno.ENOMEM: ("no memory for it", "see free -h, and ulimit -v"),
+    errno.EMFILE: ("this process has too many open files", "raise the limit: ulimit -n"),
+    errno.ENFILE: (
+        "the whole system has too many open files",
+        "raise the limit: sysctl fs.file-max",
+    ),
+    errno.EAGAIN: ("this user has too many processes or threads", "raise the limit: ulimit -u"),
+    errno.ENOMEM: ("not enough memory", "check free -h and ulimit -v"),
 }
 
 
@@ -122,7 +125,10 @@ def explained(error: BaseException, path: Path | None = None) -> str:
     if limit := at_limit(error):
         return limit
     if is_full(error):
-        return f"{where}: the disk is full, or your quota on it; make room there, and start again"
+        return (
+            f"{where}: the disk is full, or your quota is used up; free some space, then start "
+            "again"
+        )
     why = error.strerror if isinstance(error, OSError) else None
     return f"{where} cannot be written: {why or error}"
 
@@ -264,7 +270,7 @@ def _refuse_removed_folder() -> None:
     except FileNotFoundError:
         name = os.environ.get("PWD", "the folder")
         raise UsageError(
-            f"{name}, in which this was called, was removed\ntip: go to a folder that exists: cd"
+            f"the current folder, {name}, was removed\ntip: change to a folder that exists: cd"
         ) from None
 
 

@@ -20,7 +20,7 @@ from muster.worker.process import CHECKOUT, IS_INSTALLED
 BASE = ""  # in place of an extra's name: what every command needs
 TRAINER = "trainer"
 REPORT = "report"
-USES = {BASE: "Muster", TRAINER: "the trainer that comes with Muster", REPORT: "a report"}
+USES = {BASE: "Muster", TRAINER: "Muster's own trainer", REPORT: "a report"}
 # The module of a package, if it has another name.
 MODULES = {
     "Jinja2": "jinja2",

@@ -101,11 +101,11 @@ def _run(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise GitFailed(f"git does not answer about {folder} in {timeout_s:g} s") from error
+        raise GitFailed(f"git did not answer within {timeout_s:g} s in {folder}") from error
     except OSError as error:
         raise GitFailed(
-            f"{folder} is part of a git repository, but there is no git here, which would say "
-            "which files to leave out"
+            f"{folder} is part of a git repository, but git is not installed here to tell which "
+            "files to leave out"
             "\ntip: install git"
         ) from error
 
@@ -122,4 +122,4 @@ def _explained(folder: Path, done: "subprocess.CompletedProcess[bytes]") -> str:
     line = (fatal or lines[-1:] or [f"exit code {done.returncode}"])[0]
     trust = next((line.strip() for line in lines if "--add safe.directory" in line), None)
     do = "repair the repository" if trust is None else f"if you trust its owner: {trust}"
-    return f"git does not answer about {folder}: {line}{TIP}{do}"
+    return f"git cannot read {folder}: {line}{TIP}{do}"

@@ -23,7 +23,7 @@ def job(run: str) -> Job:
         UsageError: no run matches, or several do.
     """
     if not isinstance(run, str) or not run or run.startswith("-"):
-        raise UsageError(f"muster.job: run is {reprlib.repr(run)}\ntip: give the id of a run")
+        raise UsageError(f"muster.job: run is {reprlib.repr(run)}\ntip: pass the id of a run")
     printed = run_command(MUSTER, "jobs", "status", run, "--json")
     return job_of(run, json.loads(printed.splitlines()[-1])["run_dir"])
 
@@ -39,6 +39,7 @@ def job_of(run: str, run_dir: str) -> Job:
         return Job(run_dir)
     if not isinstance(run_dir, str) or not run_dir.startswith("/"):  # it will be an argument there
         raise MusterError(
-            f"{login['login']}: {run} is said to be in {run_dir!r}, which is no folder"
+            f"{login['login']}: the login node reports {run_dir!r} as the folder of {run}, "
+            "which is not an absolute path"
         )
     return LoginJob(run, run_dir, login)

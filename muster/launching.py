@@ -111,7 +111,7 @@ def map_items(
     problems = [
         *arguments.function("function", function),
         *arguments.whole_number("at_once", at_once, 1),
-        *arguments.kind("items", items, Iterable, "a list of them"),
+        *arguments.kind("items", items, Iterable, "a list of items"),
     ]
     refuse(problems, where="muster.map: ")
     name = _name_of(function)
@@ -198,12 +198,14 @@ def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, 
     flags = {**(DEFAULTS if more.get("on") is None else {}), **chosen, **more}
     for name, value in flags.items():
         if name in COMMAND_LINE_ONLY:
-            raise UsageError(f"{name}: that is for a command line, not for a function")
+            raise UsageError(f"{name} works only on the command line, not for a function")
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
         elif isinstance(value, Mapping) and name not in ("env", "slurm"):
-            raise UsageError(f"{name}: takes no dict\ntip: give its value as {flag} has it")
+            raise UsageError(
+                f"{name} must not be a dict\ntip: pass its value as you would write it for {flag}"
+            )
         elif isinstance(value, Mapping):
             words += [f"{flag}={key}={text}" for key, text in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):

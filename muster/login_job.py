@@ -60,7 +60,7 @@ class LoginJob(Job):
                 break
             if left_s <= SLICE_S and timeout_s is not None:
                 state = _status(answer)
-                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {state}")
+                raise TimeoutError(f"{self.run_id} is not done after {timeout_s:g} s: {state}")
         into = ("--results", "--to", str(self.run_dir.parent))
         run_command(MUSTER, "jobs", *self._login, "fetch", self.run_id, *into)
         return int(answer["code"])
@@ -74,7 +74,9 @@ class LoginJob(Job):
         last = (printed.splitlines() or [""])[-1]
         answer = record_in(last.encode(), *ANSWER)
         if answer is None:
-            raise MusterError(f"{self.run_id}: the login node's answer is odd: {last[:200]!r}")
+            raise MusterError(
+                f"{self.run_id}: the login node sent an unexpected answer: {last[:200]!r}"
+            )
         return answer
 
     def _words(self, verb: str) -> list[str]:

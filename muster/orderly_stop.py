@@ -32,8 +32,8 @@ TIMER_SIGNALS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCP
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS, *TIMER_SIGNALS)
 
 
-# How a run that stopped cleanly goes on; `worker_main`, which imports nothing, writes the same.
-ADVICE = "; go on with the same command"
+# How to continue a run that stopped cleanly; `worker_main`, which imports nothing, writes the same.
+ADVICE = "; continue with the same command"
 
 
 def without_advice(message: str) -> str:
@@ -87,9 +87,9 @@ class StopRequest:
     def _begin(self, *more: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise MusterError(
-                "muster.on_stop and the first muster.stopping() take a signal, which Python allows "
-                "in the main thread only"
-                "\ntip: call them there, at the start"
+                "muster.on_stop and the first muster.stopping() set a signal handler, which "
+                "Python allows only in the main thread"
+                "\ntip: call them in the main thread, at the start of the program"
             )
         self._owner = os.getpid()
         self.why = ""

@@ -28,7 +28,7 @@ def distrusted(path: Path) -> str | None:
         # in a folder such as /tmp no user can replace a file of another
         is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
         if not is_sticky and _others_may_write(state):
-            return f"others may write {place} (mode {stat.S_IMODE(state.st_mode):o})"
+            return f"other users may write to {place} (mode {stat.S_IMODE(state.st_mode):o})"
     return None
 
 

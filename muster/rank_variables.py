@@ -77,10 +77,10 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     if variable is None:
         return {}
     raise UsageError(
-        f"{variable}={env[variable]} says that this process is one of several, but not of how "
-        "many"
-        "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, "
-        "or the mpirun of Open MPI or MPICH"
+        f"{variable}={env[variable]} makes this process one of several, but no variable gives "
+        "their number"
+        "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR in each process, or start them with "
+        "torchrun, srun, or the mpirun of Open MPI or MPICH"
     )
 
 
@@ -114,9 +114,9 @@ def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
         }
     except (KeyError, ValueError, IndexError) as error:
         raise UsageError(
-            f"srun has started {env['SLURM_STEP_NUM_TASKS']} tasks (SLURM_STEP_NUM_TASKS), but its "
-            f"variables do not say which one this is ({error})"
-            "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR for each"
+            f"srun has started {env['SLURM_STEP_NUM_TASKS']} tasks (SLURM_STEP_NUM_TASKS), but "
+            f"its variables do not show which of them this is ({error})"
+            "\ntip: set RANK, WORLD_SIZE and MASTER_ADDR in each task"
         ) from None
     if "MASTER_ADDR" not in env and variables["LOCAL_WORLD_SIZE"] != variables["WORLD_SIZE"]:
         nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", ""))
@@ -136,10 +136,10 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     if not (rank.isdecimal() and size.isdecimal()):
         raise UsageError(
             f"RANK is {rank or 'not set'} and WORLD_SIZE is {size or 'not set'}"
-            "\ntip: set both to a number, or neither"
+            "\ntip: set both to a number, or unset both"
         )
     if not (local.isdecimal() and int(local)):
-        raise UsageError(f"LOCAL_WORLD_SIZE={local!r} is not a number from 1 up")
+        raise UsageError(f"LOCAL_WORLD_SIZE={local!r} must be a whole number, at least 1")
     variables = {
         "RANK": rank,
         "WORLD_SIZE": size,
@@ -155,8 +155,8 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     variables |= _address(env)
     if size != "1" and "MASTER_ADDR" not in variables:
         raise UsageError(
-            f"rank {rank} of {size}: where rank 0 runs is not known"
-            f"\ntip: give its address, NODE0: {remedy}"
+            f"rank {rank} of {size}: the address of rank 0 is not set"
+            f"\ntip: give it in place of NODE0: {remedy}"
         )
     return variables
 
@@ -180,8 +180,8 @@ def _first_host(nodes: str) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
-            f"scontrol does not say which host is the first of {nodes!r} ({error})"
-            "\ntip: give MASTER_ADDR, the address of rank 0"
+            f"scontrol could not find the first host of {nodes!r} ({error})"
+            "\ntip: set MASTER_ADDR to the address of rank 0"
         ) from None
     return done.stdout.split()[0]
 

@@ -205,14 +205,14 @@ def _read(file: RunFile, path: Path, needed: tuple[str, ...]) -> tuple[dict[str,
     except OSError as error:
         why = error.strerror or str(error)
     except ValueError as error:
-        why = f"it is not whole, or no JSON ({error})"
+        why = f"it is incomplete, or not JSON ({error})"
     return (None, on_one_line(f"{path} is unreadable: {why}")) if why else (record, "")
 
 
 def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> str:
     """Why `record` does not have this form; "" if it does."""
     if not isinstance(record, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     for name in needed:
         if name not in record:
             return f"it has no {name!r}"
@@ -225,7 +225,7 @@ def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> s
 def _abridged(value: Any) -> str:
     """A value as an error names it; of a list or a dict only its type."""
     is_nested = isinstance(value, list | dict)
-    return f"a {type(value).__name__}" if is_nested else repr(value)[:MOST_CHARACTERS]
+    return f"of type {type(value).__name__}" if is_nested else repr(value)[:MOST_CHARACTERS]
 
 
 def json_objects(data: bytes) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ class Job:
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         if not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir):
             raise UsageError(
-                f"muster.Job: run_dir is {reprlib.repr(run_dir)}\ntip: give a run's folder"
+                f"muster.Job: run_dir is {reprlib.repr(run_dir)}\ntip: pass the folder of a run"
             )
         self.run_dir = Path(run_dir)
 
@@ -95,9 +95,9 @@ class Job:
             return Status(entry["state"], True, entry["message"])
         is_cancelled = (folder / run_files.CANCELLED / self.run_id).exists()
         if is_cancelled and entry.get("state") != "running" and not self.run_dir.exists():
-            return Status("stopped", True, "cancelled before it began")
+            return Status("stopped", True, "cancelled before it started")
         if not _is_locked(self._sweep_lock) and not self._has_begun():
-            return Status("lost", True, "the process that was to start it has ended")
+            return Status("lost", True, "the process that should have started it has ended")
         return Status("waiting", False)
 
     @property
@@ -130,7 +130,9 @@ class Job:
                 if status.is_over:
                     return LOST if ended is None else int(ended["exit_code"])
             if timeout_s is not None and now - began > timeout_s:
-                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
+                raise TimeoutError(
+                    f"{self.run_id} is not done after {timeout_s:g} s: {self.status()}"
+                )
             time.sleep(LOOK_S)
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
@@ -149,7 +151,9 @@ class Job:
         refuse(arguments.whole_number("number", number, 0), where="rank: ")
         self._wait_for_results(timeout_s)
         if number >= (ranks := self._world_size()):
-            raise UsageError(f"rank: number is {number}; {self.run_id} has 0 to {ranks - 1}")
+            raise UsageError(
+                f"rank: number is {number}, but the ranks of {self.run_id} are 0 to {ranks - 1}"
+            )
         return self._result(number)
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -206,7 +210,10 @@ class Job:
             failure, cause = self._failure(code)
             raise failure from cause
         if not run_files.FUNCTION.path(self.run_dir).is_dir():
-            raise UsageError(f"{self.run_id} runs no function; its files are in its run_dir")
+            raise UsageError(
+                f"{self.run_id} does not run a function and has no results; its files are in its "
+                "run_dir"
+            )
 
     def _has_begun(self) -> bool:
         return run_files.JOB.path(self.run_dir).exists()
@@ -247,7 +254,7 @@ class Job:
         if lines and lines.rstrip() not in text:  # as a record without a sentence has it
             text += f"\n\nIn the worker:\n{lines.rstrip()}"
         output = end.get("output")
-        text += f"\n\nThe end of its output:\n{output}" if output else ""
+        text += f"\n\nIts output ends with:\n{output}" if output else ""
         path = run_files.RESULT.path(self.run_dir, rank=rank)
         try:
             cause = pickle.loads(read_private(path)).get("error")

@@ -275,7 +275,7 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
             cannot be made.
     """
     refuse(
-        f"--overwrite would remove {path}, which {flag} names\ntip: use another --run-id"
+        f"--overwrite would delete {path}, which {flag} needs\ntip: use another --run-id"
         for flag, path in inputs.items()
         if overwrite and path.exists() and clears(run_dir.absolute(), path, resumed=resumed)
     )

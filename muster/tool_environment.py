@@ -35,8 +35,8 @@ def require(tool: str, use: str) -> None:
     if shutil.which(tool) is None:
         package = PACKAGES.get(tool, tool)
         raise UsageError(
-            f"this machine has no {tool}, which {use} needs"
-            f"\ntip: install it, as with: sudo apt-get install {package}"
+            f"{use} needs {tool}, which is not installed on this machine"
+            f"\ntip: install it, for example with: sudo apt-get install {package}"
         )
 
 

@@ -104,7 +104,7 @@ def open_plain(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is no plain file.
     """
-    no_plain_file = OSError(errno.EINVAL, "it is not a plain file", str(path))
+    no_plain_file = OSError(errno.EINVAL, "not a regular file", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
         raise no_plain_file
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

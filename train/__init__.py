@@ -5,6 +5,6 @@ import sys
 IS_MUSTER = True  # this package, not another program's `train`
 if __name__ == "train" and "muster._train" in sys.modules:
     raise ImportError(
-        "`train` of Muster's checkout is imported after `muster` has loaded parts of it under a "
-        "name of its own, and one process cannot have both; import `train` first"
+        "`train` of Muster's checkout was imported after `muster`, which has already loaded "
+        "parts of it under another name; import `train` before `muster`"
     )

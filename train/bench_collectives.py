@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     refuse(problems)
     without_use = {item.name for item in fields(TrainConfig)} - MEASUREMENT_SETTINGS
     refuse(
-        f"{setting.spelt} is for training, not for this bench\ntip: leave it out"
+        f"{setting.spelt} is for training, not for this benchmark\ntip: leave it out"
         for setting in parsed.flags
         if setting.name in without_use
     )
@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     if world.world_size == 1:
-        raise UsageError("one worker has nobody to send to\ntip: start two or more: --nodes 2")
+        raise UsageError(
+            "a single worker has no other worker to send to\ntip: start two or more: --nodes 2"
+        )
     from train.benchmarks import collectives, network
     from train.loop import run
     from train.records.sinks import Console
@@ -77,8 +79,8 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
         console.line(f"# wrong values: {wrong}; all numbers: {COLLECTIVES.path(run_dir)}")
         if wrong:
             raise MusterError(
-                f"{wrong} values came wrong; something between the nodes changes data: check "
-                "memory, cables and drivers"
+                f"{wrong} values arrived corrupted; something between the nodes changes data: "
+                "check memory, cables and drivers"
             )
 
 

@@ -24,11 +24,11 @@ from train import worker
 from train.command_lines import translation
 
 DESCRIPTION = (
-    "Train VGG on CIFAR-10 with the command line of the CS744 course; all other flags of "
-    "train.worker work here, too. So do other names in the course's scripts: -M and --master-addr "
-    "for --master-ip; -N, --nnodes and --num-nodes for --world-size; -R, --node-rank and "
-    "--local_rank for --rank. Note that --batch-size is that of all nodes together: with the "
-    "course's 256, each of four nodes computes 64 samples of a step."
+    "Train VGG on CIFAR-10 with the command line of the CS744 course. All flags of train.worker "
+    "are also accepted, as are other names in the course's scripts: -M and --master-addr for "
+    "--master-ip; -N, --nnodes and --num-nodes for --world-size; -R, --node-rank and "
+    "--local_rank for --rank. Note that --batch-size is the total of all nodes: with the "
+    "course's 256, each of four nodes computes 64 samples per step."
 )
 
 # The names of these flags in scripts of the course's students.

@@ -62,28 +62,47 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises:
         UsageError: a missing or wrong flag.
     """
-    what = "Fine-tune on a GLUE task, with the command line of the COS568 course, once COS598D"
+    what = "Fine-tune on a GLUE task, with the command line of the COS568 course (formerly COS598D)"
     parser = translation.Parser(FLAGS, "python train/run_glue.py", what)
     add = parser.add_argument
-    add("--task_name", required=True, type=str.lower, choices=FLAGS.tasks, help="in any case")
+    add(
+        "--task_name",
+        required=True,
+        type=str.lower,
+        choices=FLAGS.tasks,
+        help="upper or lower case",
+    )
     add("--model_name_or_path", required=True, help="Hub name or folder")
-    add("--output_dir", required=True, type=Path, help="where eval_results.txt goes")
-    add("--model_type", type=str.lower, choices=FAMILIES, help="must be what the model is")
-    add("--config_name", default="", help="accepted if it is the model's own")
+    add("--output_dir", required=True, type=Path, help="folder for eval_results.txt")
+    add("--model_type", type=str.lower, choices=FAMILIES, help="must match the model's type")
+    add("--config_name", default="", help="only the model's own configuration is accepted")
     add("--do_train", action="store_true", help="train")
-    add("--do_eval", action="store_true", help="evaluate after every epoch, or only evaluate")
+    add(
+        "--do_eval",
+        action="store_true",
+        help="evaluate after every epoch, or only evaluate (without --do_train)",
+    )
     per_worker = ("--per_device_train_batch_size", "--per_gpu_train_batch_size")
     add(*per_worker, type=int, default=8, help="samples per worker")
     add(
         "--total_batch_size",
         type=int,
-        help="refused if the batch sizes of all workers make another",
+        help="must equal the sum of all workers' batch sizes",
     )
     add("--evaluate_during_training", action="store_true", help="evaluate after every epoch")
     add("--gradient_accumulation_steps", type=int, default=1, help="batches per step")
-    add("--num_train_epochs", type=float, default=3.0, help="whole passes over the training set")
-    add("--max_steps", type=int, default=-1, help="above 0: train so many steps instead")
-    add("--overwrite_output_dir", action="store_true", help="write into a folder in use")
+    add(
+        "--num_train_epochs",
+        type=float,
+        default=3.0,
+        help="passes over the training set, a whole number",
+    )
+    add("--max_steps", type=int, default=-1, help="if above 0, train for this many steps instead")
+    add(
+        "--overwrite_output_dir",
+        action="store_true",
+        help="write to --output_dir even if it is not empty",
+    )
     return parser.parted([_underscored(word) for word in argv])
 
 
@@ -106,8 +125,9 @@ def translate(
     config = config.on(world.world_size)
     if args.total_batch_size not in (None, config.batch_size):
         raise UsageError(
-            f"--total_batch_size {args.total_batch_size}, but world size {world.world_size} with "
-            f"{_name_of_batch(args)} {args.per_device_train_batch_size} makes {config.batch_size}"
+            f"--total_batch_size is {args.total_batch_size}, but {_name_of_batch(args)} "
+            f"{args.per_device_train_batch_size} with world size {world.world_size} gives a "
+            f"total of {config.batch_size}"
         )
     if config.bucket_mb == 0:
         config = replace(config, overlap=False, sparse_rows=False)
@@ -137,14 +157,16 @@ def write_results(run_dir: Path, output_dir: Path) -> None:
 def _problems(args: argparse.Namespace) -> Iterator[str]:
     """Problems that the trainer would not find, or would not report in the course's words."""
     if not (args.do_train or args.do_eval):
-        yield "nothing to do: give --do_train, --do_eval, or both"
+        yield "nothing to do\ntip: add --do_train, --do_eval, or both"
     if args.config_name not in ("", args.model_name_or_path):
         yield (
-            f"--config_name {args.config_name}: weights go with their own configuration"
-            "\ntip: leave it out, or give it as --model_name_or_path to start from random weights"
+            f"--config_name {args.config_name}: the weights of --model_name_or_path need their "
+            "own configuration"
+            "\ntip: leave it out, or to start from random weights, give it as "
+            "--model_name_or_path"
         )
     if not args.num_train_epochs.is_integer():  # nor infinity
-        yield f"--num_train_epochs {args.num_train_epochs}: give whole epochs"
+        yield f"--num_train_epochs {args.num_train_epochs}: expected a whole number"
 
 
 def _argv(args: argparse.Namespace) -> Iterator[str]:
@@ -175,7 +197,7 @@ def batch_size(args: argparse.Namespace, world: World) -> str:
     )
     if world.world_size > 1 and total != COURSE_TOTAL and COURSE_TOTAL % parts == 0:
         text += (
-            f"\nthe course's total of {COURSE_TOTAL} on {world.world_size} workers needs "
+            f"\nto get the course's total of {COURSE_TOTAL} with {world.world_size} workers, use "
             f"{_name_of_batch(args)} {COURSE_TOTAL // parts}"
         )
     return text
@@ -193,8 +215,8 @@ def _check_output(args: argparse.Namespace) -> None:
     used = folder.exists() and any(folder.iterdir())
     if args.do_train and used and not args.overwrite_output_dir:
         raise UsageError(
-            f"--output_dir {folder} has something in it"
-            "\ntip: give another, or --overwrite_output_dir"
+            f"--output_dir {folder} is not empty"
+            "\ntip: choose another folder, or add --overwrite_output_dir"
         )
 
 
@@ -209,4 +231,4 @@ def _check_family(args: argparse.Namespace) -> None:
     name = args.model_name_or_path
     family = hub.fetch("--model_name_or_path", name, AutoConfig.from_pretrained).model_type
     if family != args.model_type:
-        raise UsageError(f"--model_type {args.model_type}, but {name} is of type {family}")
+        raise UsageError(f"--model_type is {args.model_type}, but {name} has type {family}")

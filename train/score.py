@@ -33,20 +33,21 @@ SHOWN -= {"checkpoint_dir"}
 class PredictConfig(Config):
     """What is done with the model beside scoring it."""
 
-    predict: bool = setting(False, "write labels for the task's test sets, which have none")
+    predict: bool = setting(False, "write predicted labels for the task's unlabelled test sets")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0].startswith("-") and words[0] not in ASKS):
-        raise UsageError("which model? python -m train.score MODEL --task TASK [flags]")
+        raise UsageError("MODEL is missing\ntip: python -m train.score MODEL --task TASK [flags]")
     model, asks = words[0], words[0].startswith("-")  # for help
     config, by_hand, more = cli.parse(
         [TrainConfig, ByHand, PredictConfig],
         words if asks else words[1:],
         prog="python -m train.score MODEL",
-        description="Evaluate a saved model, as it was evaluated in training. MODEL is a folder "
-        "such as logs/RUN/model, that of its run, or for transformers models a name on the Hub.",
+        description="Evaluate a saved model in the same way as during training. MODEL is a folder "
+        "such as logs/RUN/model, the folder of its run, or for transformers models a name on the "
+        "Hub.",
         first=SHOWN,
         example="python -m train.score logs/RUN --task rte",
     )
@@ -54,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if config.overwrite and config.run_id is not None:
         run_dir = (config.logs_root / config.run_id).absolute()
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
-            raise UsageError(f"--overwrite would remove {folder}\ntip: use another --run-id")
+            raise UsageError(f"--overwrite would delete {folder}\ntip: use another --run-id")
     weights = folder if folder.is_dir() and not (folder / "config.json").exists() else None
     if config.new_head:
-        raise UsageError("--new-head would score a head that has learnt nothing\ntip: leave it out")
+        raise UsageError("--new-head would evaluate an untrained head\ntip: leave it out")
     config = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
     if weights is None:
         config = replace(config, model=str(folder) if folder.is_dir() else model)
@@ -79,7 +80,7 @@ def _folder_of(path: Path) -> Path:
     own = MODEL.path(path)
     if own.is_dir():
         return own
-    state = "is a run without a saved model, as it has not ended, or had --no-save-model"
+    state = "is a run without a saved model: it has not finished, or had --no-save-model"
     if not CONFIG.path(path).exists():
         state = f"has neither config.json nor {WEIGHTS}"
     raise UsageError(f"{path} {state}\ntip: give the folder of a model, such as logs/RUN/model")

@@ -26,8 +26,9 @@ Work = Callable[[TrainConfig, World, ExitGuard], None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     about = (
-        "Train one task as one of the workers. torchrun, mpirun or srun say which one; without "
-        "them, the last group of flags does. --local_rank is the same as --local-rank."
+        "Train one task, as one of the workers of a run. torchrun, mpirun or srun set the "
+        "worker's rank; without them, set it with the last group of flags. --local_rank is the "
+        "same as --local-rank."
     )
     return command(argv, "python -m train.worker", about, _train)
 
@@ -65,7 +66,7 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
         if config.redirect:  # so that an end before all have met is recorded, too
             run_id = config.run_id or world.run_id
             if run_id is None:
-                raise UsageError("--redirect is for launchers: it needs --run-id")
+                raise UsageError("--redirect needs --run-id")
             exit_guard.record_in(config.logs_root / run_id)
         work(config, world, exit_guard)
     return exit_guard.code

@@ -48,7 +48,7 @@ def import_all(names: Iterable[str], folder: str) -> dict[str, str]:
         for name in names:
             package = name.partition(".")[0]
             if package in READ_RANK:
-                raise Unforkable(f"--preload {name}: {package} reads RANK as it is imported")
+                raise Unforkable(f"--preload {name}: {package} reads RANK while it is imported")
             before = frozenset(sys.modules)
             try:
                 importlib.import_module(name)
@@ -78,14 +78,14 @@ def _apart_from_the_program() -> Iterator[None]:
 def _problem(folder: str, before: frozenset[str], count: int) -> str:
     """Why no fork is possible after an import, with the modules that it loaded; or ""."""
     if len(names := tasks()) > count:
-        return f"leaves a thread or process ({', '.join(names[1:])})"
+        return f"leaves a thread or process running ({', '.join(names[1:])})"
     if uses_cuda():
-        return "starts CUDA as it is imported"
+        return "starts CUDA while it is imported"
     new = {name.partition(".")[0] for name in sys.modules.keys() - before}
     for name in sorted(new - {module.partition(".")[0] for module in before}):
         spec = PathFinder.find_spec(name, [folder])
         if spec is not None and spec.loader is not None:  # not a folder that only has this name
-            return f"imports {name}, which the program's folder has, too"
+            return f"imports {name}, but the program's folder has a module with that name"
     return ""
 
 

@@ -40,8 +40,8 @@ def call(folder: Path, run_dir: Path, rank: int) -> None:
     about = json.loads(read_private(folder / ABOUT).decode())  # it names folders to import from
     if about["python"] != python_version():
         sys.exit(
-            f"error: {about['name']} was pickled by Python {about['python']}, and this is Python "
-            f"{python_version()} ({sys.executable}); name another with python="
+            f"error: {about['name']} was pickled by Python {about['python']}, but this is Python "
+            f"{python_version()} ({sys.executable}); choose another Python with python="
         )
     sys.modules["__main__"] = types.ModuleType("__main__")
     if "__mp_main__" in sys.modules:  # multiprocessing was imported in advance
@@ -97,12 +97,13 @@ def read_private(path: Path) -> bytes:
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is not a plain file")
+        raise OSError(f"{path} is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         if state.st_uid != os.geteuid() or state.st_mode & 0o077:
             raise PermissionError(
-                f"{path} is not unpickled, since others may have written it: its owner is user "
-                f"{state.st_uid}, its mode {state.st_mode & 0o777:o}; it must be yours alone (600)"
+                f"{path} is not unpickled, because other users may have written it: its owner is "
+                f"user {state.st_uid} and its mode is {state.st_mode & 0o777:o}; it must be your "
+                "own, with mode 600"
             )
         return file.read()
 

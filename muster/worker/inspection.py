@@ -149,7 +149,10 @@ class Inspector:
             }
             for frame in _outermost_first(sys._current_frames().get(self._main or 0))
         ]
-        message = f"{late['operation']} timed out: NCCL ends this rank after {late['limit_s']:g} s"
+        message = (
+            f"{late['operation']} timed out: NCCL ends this rank after waiting for "
+            f"{late['limit_s']:g} s"
+        )
         self._gave_up = {"message": message, "frames": frames}
         with contextlib.suppress(OSError):
             self._gave_up_file.touch()

@@ -69,7 +69,8 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         variable = VARIABLES[text[1:-1]]
         if variable not in values:
             sys.exit(
-                f"error: {text}: {variable} is not set in this worker; write {{{text}}} for {text}"
+                f"error: {text}: {variable} is not set in this worker; to pass on {text} "
+                f"itself, write {{{text}}}"
             )
         return values[variable]
 

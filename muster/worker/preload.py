@@ -93,8 +93,8 @@ def import_modules(names: list[str], words: list[str]) -> None:
         failed = advance.import_all(names, str(script.absolute() if is_application else folder))
     except advance.Unforkable as refused:
         sys.stderr.write(
-            f"error: {refused}, so it cannot be imported before the workers are forked; leave it "
-            "out of --preload, or use --workers torchrun\n"
+            f"error: {refused}, so it cannot be imported before the workers are forked"
+            "\ntip: leave it out of --preload, or use --workers torchrun\n"
         )
         os._exit(2)
     for name, why in failed.items():

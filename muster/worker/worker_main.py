@@ -183,7 +183,7 @@ def load_module(name: str, arguments: list[str]) -> types.CodeType:
         spec = importlib.util.find_spec(f"{name}.__main__")
     loader: Any = spec.loader if spec is not None else None
     if spec is None or spec.origin is None or not hasattr(loader, "get_code"):
-        sys.exit(f"error: no module named {name}, or it cannot be run")
+        sys.exit(f"error: no module named {name}, or it cannot be run with -m")
     sys.argv[:] = [spec.origin, *arguments]
     new_main(spec.origin, spec, spec.parent, loader)
     code: types.CodeType = loader.get_code(spec.name)
@@ -269,7 +269,7 @@ def note_stop(error: SystemExit) -> str:
     checkpoints = os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:
         write_json(run_dir / "stopped.json", {"why": why, "checkpoints": checkpoints})
-    return f"stopped cleanly ({why}); go on with the same command"
+    return f"stopped cleanly ({why}); continue with the same command"
 
 
 def sudden_exit(status: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:

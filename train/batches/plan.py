@@ -107,17 +107,17 @@ class MicroBatch:
         layers = batchnorm.synced_layers(model)
         if layers and self.cut_by == "units":
             raise UsageError(
-                "muster.steps: some units= are 0, and a rank whose part counts nothing computes "
-                "none of its samples, but the BatchNorm layers of synced_batchnorm=True see all: "
-                "losses would depend on the number of ranks"
+                "muster.steps: some units= are 0. A rank whose samples all have 0 units does "
+                "not compute them, but synced_batchnorm=True needs all samples, so losses would "
+                "depend on the number of ranks"
                 "\ntip: leave out these samples or synced_batchnorm=True"
             )
         if layers and self.cut_by:
             raise UsageError(
-                f"muster.steps: with {self.cut_by}= each rank cuts its part into micro-batches by "
-                "itself, but the BatchNorm layers of synced_batchnorm=True see the same one on all "
-                "ranks: losses would depend on the number of ranks, or ranks would wait for each "
-                f"other"
+                f"muster.steps: with {self.cut_by}= each rank splits its samples into "
+                "micro-batches on its own, but synced_batchnorm=True needs the same number of "
+                "them on all ranks: losses would depend on the number of ranks, or ranks would "
+                "wait for each other"
                 f"\ntip: leave out {self.cut_by}= or synced_batchnorm=True"
             )
         batchnorm.count_samples(layers, self.samples > 0)

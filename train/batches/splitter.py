@@ -90,10 +90,10 @@ class Splitter:
         even = (1.0,) * self._ranks.world_size
         parts = split_batch(plan.batch_size, plan.weights)
         gain = self._slowest(plan, even) / self._slowest(plan, plan.weights)
-        result = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
+        result = f"parts {','.join(map(str, parts))} are {gain:.2f} times as fast as even parts"
         if len(set(plan.weights)) == 1:
             result = "even parts are best"
         shares = ", ".join(f"{min(self._betas) / beta:.2f}" for beta in self._betas)
-        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {result}")
+        self._say(f"split auto, step {step}: relative speeds of the ranks: {shares}; {result}")
         rank = self._ranks.rank
         self._note(SplitRecord(step=step, rank=rank, parts=parts, predicted_gain=gain))

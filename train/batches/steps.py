@@ -72,18 +72,21 @@ def steps(
             yield from whole_number(name, value, 1)
         yield from whole_number("seed", seed)
         if isinstance(split, str) and split not in ("even", "auto"):
-            yield f"unknown split {split!r}; known: even, auto, or a number for each rank"
+            yield f"unknown split {split!r}; expected even, auto, or a number for each rank"
         if split == "auto" and model is None:
-            yield "split='auto' measures the ranks by their model\ntip: give model=muster.sync(...)"
+            yield (
+                "split='auto' needs the model to measure the ranks' speed"
+                "\ntip: pass model=muster.sync(...)"
+            )
         elif split == "auto":
             yield from methods("model", model, "parameters")
         yield from _no_ratios(parts, ranks.world_size)
         if not _are_numbers(lengths, partial(whole_number, least=0)):
-            yield "lengths are whole numbers of tokens, one for each sample"
+            yield "lengths must be whole numbers of tokens, one for each sample"
         elif len(lengths) not in (0, size):
             yield f"there are {len(lengths)} lengths for {size} samples"
         if not _are_numbers(units, partial(number, least=0, most=sys.float_info.max)):
-            yield "units are numbers >= 0, one for each sample"
+            yield "units must be numbers >= 0, one for each sample"
         elif len(units) not in (0, size):
             yield f"there are {len(units)} units for {size} samples"
 
@@ -106,11 +109,11 @@ def _are_numbers(values: Any, problems: Callable[[str, Any], Iterator[str]]) -> 
 def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
     """Why `split` is not a number for each rank."""
     if not _are_numbers(split, number):
-        yield f"split is {split!r}\ntip: give even, auto, or a number for each rank"
+        yield f"split is {split!r}\ntip: pass even, auto, or a number for each rank"
     elif len(weights := [*map(float, split)]) != world_size:
         yield f"split has {len(weights)} numbers, but there are {world_size} ranks"
     elif not sum(weights) > 0 or not all(0 <= weight < math.inf for weight in weights):
-        yield f"split is {weights}; its numbers must be >= 0, and one of them > 0"
+        yield f"split is {weights}; its numbers must be >= 0, and at least one must be > 0"
 
 
 @dataclass
@@ -264,11 +267,11 @@ class Steps:
         """
         if self.step > step:
             raise UsageError(
-                f"muster.steps: step {self.step} was taken before the loop computes it: the loop "
-                f"is at step {step}, so that a checkpoint would skip samples"
-                "\ntip: give a DataLoader batch_sampler=steps.batches(), and go through steps in "
-                "the loop: for step in "
-                "steps: for micro, batch in zip(step.micro_batches, loader)"
+                f"muster.steps: step {self.step} was read ahead while the loop is at step "
+                f"{step}, so a checkpoint would skip samples"
+                "\ntip: pass batch_sampler=steps.batches() to the DataLoader, and iterate over "
+                "steps in the loop: for step in steps: for micro, batch in "
+                "zip(step.micro_batches, loader)"
             )
 
     def batches(self) -> "Batches":
@@ -289,9 +292,9 @@ class Steps:
         """
         if self._timer is not None:
             raise UsageError(
-                "muster.steps: split='auto' changes the parts while it trains, so batches cannot "
-                "be read ahead"
-                "\ntip: load the samples of step.micro_batches in the loop, or give ratios"
+                "muster.steps: split='auto' changes the split during training, so batches "
+                "cannot be read ahead"
+                "\ntip: load the samples of step.micro_batches in the loop, or set a fixed split"
             )
         return Batches(self)
 
@@ -313,12 +316,13 @@ class Steps:
         """
         if self.is_read_ahead:
             raise UsageError(
-                "muster.steps: a DataLoader has begun to read steps.batches() from another place; "
-                "resume first, and call iter(loader) then"
+                "muster.steps: a DataLoader has already started to read steps.batches() at "
+                "another step"
+                "\ntip: resume first, then call iter(loader)"
             )
         now = self.state_dict()
         refuse(
-            f"muster.steps: {name} is {now[name]}, but was {state[name]} where this goes on from"
+            f"muster.steps: {name} is {now[name]}, but was {state[name]} in the checkpoint"
             for name in ("dataset_size", "batch_size", "seed")
             if now[name] != state[name]
         )

@@ -74,7 +74,7 @@ def require_all_ranks(timeout_s: float) -> None:
             gloo_group(), timeout=timedelta(seconds=timeout_s), wait_all_ranks=True
         )
     except RuntimeError as error:
-        raise MusterError(f"not all workers take part: {' '.join(str(error).split())}") from None
+        raise MusterError(f"not all workers took part: {' '.join(str(error).split())}") from None
 
 
 def rounds(

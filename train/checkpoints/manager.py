@@ -37,7 +37,9 @@ from .transfer import transferred
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
-RESUME_OR_MOVE = "give --resume auto to go on from them, or another --checkpoint-dir"
+RESUME_OR_MOVE = (
+    "to continue from them, add --resume auto; otherwise choose another --checkpoint-dir"
+)
 SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
 
 
@@ -112,9 +114,14 @@ class CheckpointManager:
         if not name or not metrics:
             return False
         if name not in metrics:
-            raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
+            raise UsageError(
+                f"--keep-best {name}: no such metric; the evaluation has "
+                f"{', '.join(sorted(metrics))}"
+            )
         if not math.isfinite(metrics[name]):  # NaN is neither better nor worse than any number
-            self._tell(f"it is {metrics[name]} after step {step}, which is never the best")
+            self._tell(
+                f"its value after step {step} is {metrics[name]}, which never counts as the best"
+            )
             return False
         if self._best is not None and self._sign * metrics[name] <= self._sign * self._best:
             return False
@@ -129,7 +136,9 @@ class CheckpointManager:
     def tell_if_none_is_best(self) -> None:
         """Say at the end of a training that --keep-best has kept nothing."""
         if self._metric and self._best_step is None:
-            self._tell("nothing is kept, since no evaluation after an epoch had a finite value")
+            self._tell(
+                "no checkpoint was kept, because no evaluation after an epoch gave a finite value"
+            )
 
     def _tell(self, text: str) -> None:
         if self._ranks.rank == 0:
@@ -148,7 +157,7 @@ class CheckpointManager:
             self._due_since = time.monotonic()
             if writer.is_busy and writer.busy_s >= SLOW_S and not self._is_reported:
                 self._is_reported = True
-                warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
+                warn(f"step {step}: no checkpoint, because the disk is slow: {writer.progress}")
             return
         if requests.stop:
             self.save(step, objects)
@@ -194,7 +203,7 @@ class CheckpointManager:
             TrainedButNotSaved: on every rank, with the host, folder and reason of each disk.
         """
         if problems := self._missing(self._best_step):
-            lines = (f"the training is over, but {line}" for line in problems)
+            lines = (f"the training is complete, but {line}" for line in problems)
             raise TrainedButNotSaved("\n".join(lines))
 
     def _missing(self, *steps: int | None) -> list[str]:
@@ -251,7 +260,7 @@ class CheckpointManager:
             if resume == AUTO and not damaged:
                 tell(f"no checkpoint in {folder} yet: starting from the beginning")
                 return None
-            raise UsageError(f"{asked}: {'no whole' if damaged else 'no'} checkpoint in {folder}")
+            raise UsageError(f"{asked}: no {'intact ' if damaged else ''}checkpoint in {folder}")
         source = steps.index(max(steps))
         is_here = are_here[source]
         # a rank may see another checkpoint of that step
@@ -270,7 +279,7 @@ class CheckpointManager:
                 local = until_all_have_read.enter_context(transfer) or local
             assert local is not None  # all ranks see the same one
             saved = local.saved
-            tell(f"going on from step {saved.step} ({folder})")
+            tell(f"resuming from step {saved.step} ({folder})")
             try:
                 objects.load(local.files, saved, without)
             except UsageError as error:
@@ -297,8 +306,9 @@ class CheckpointManager:
             for checkpoint in storage.list_checkpoints(self.folder) if self.writes else ():
                 if not self._is_own(storage.run_of(checkpoint)):
                     raise UsageError(
-                        f"{where}{self.folder} has checkpoints of another run, such as that of "
-                        f"step {checkpoint.step}; {remedies}"
+                        f"{where}{self.folder} has checkpoints of another run, for example of "
+                        f"step {checkpoint.step}"
+                        f"\ntip: {remedies}"
                     )
 
         agreement.of_each(self._ranks.world_size, check, DISK_PATIENCE_S)
@@ -330,6 +340,6 @@ class CheckpointManager:
         if saved.best is not None and self._best_by not in (None, was):
             yield (
                 f"--keep-best is {self._best_by}, but the best checkpoint so far, of step "
-                f"{saved.best_step}, is by {was}"
-                f"\ntip: give {was}, or leave --keep-best out"
+                f"{saved.best_step}, was chosen by {was}"
+                f"\ntip: use --keep-best {was}, or leave it out"
             )

@@ -177,11 +177,12 @@ class ObjectStates:
         if _replicas(self._stateful[name]):
             hint = (
                 ". DDP does not synchronise parameters that are frozen when it wraps the model; "
-                "set requires_grad before that"
+                "set requires_grad before wrapping it"
             )
         warn(
-            f"muster.checkpoints: {name} differs by rank{named}; each rank's state is saved. A new "
-            f"run resumes from it only if {name} is declared: {declaration(name)}{hint}"
+            f"muster.checkpoints: {name} differs between ranks{named}; each rank's state is "
+            f"saved. A new run can resume from it only if you declare {name}: "
+            f"{declaration(name)}{hint}"
         )
 
     def problems(self, saved: SavedState, files: Files, *, is_own: bool) -> Iterator[str]:
@@ -193,16 +194,17 @@ class ObjectStates:
         own_names = set(self._names)
         if saved_names != own_names:
             yield (
-                "this is a checkpoint of another program: it holds "
-                f"{', '.join(sorted(saved_names)) or 'nothing'}; here are "
+                "this is a checkpoint of another program: it contains "
+                f"{', '.join(sorted(saved_names)) or 'nothing'}, but this program has "
                 f"{', '.join(sorted(own_names))}"
             )
             return  # its states of the same names have other forms
         for name in saved.undeclared if not is_own else ():
             if name not in self._declared:
                 yield (
-                    f"{name} differed by rank in the checkpoint of step {saved.step}, and was not "
-                    f"declared; to go on with each rank's state, give {declaration(name)}"
+                    f"{name} differed between ranks in the checkpoint of step {saved.step}, but "
+                    "was not declared"
+                    f"\ntip: to continue with each rank's state, use {declaration(name)}"
                 )
         for name, instance in {**self._stateful, **self._collected}.items():
             find_problems = getattr(instance, "resume_problems", None)
@@ -257,7 +259,7 @@ def _load(name: str, stateful: Stateful, state: Any, own_tensors: Mapping[str, T
         if not re.search(r"state[_ ]dict", str(error)):  # not torch's words for a misfit
             raise
         text = textwrap.shorten(str(error), MOST_TEXT)
-        raise UsageError(f"{name} does not fit: {text}") from error
+        raise UsageError(f"{name} does not match the checkpoint: {text}") from error
     del state  # before the next one is copied
     for index, replica in enumerate(_replicas(stateful)):
         of_replica = _below(str(index), own_tensors)
@@ -330,7 +332,7 @@ def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
         return copies if isinstance(value, list) else tuple(copies)
     if isinstance(value, Mapping):
         if other := [key for key in value if not isinstance(_plain_number(key), NUMBERS)]:
-            raise _refused(path, f"a key that is a {type(other[0]).__name__}")
+            raise _refused(path, f"a key of type {type(other[0]).__name__}")
         return _like(
             value,
             [
@@ -338,7 +340,7 @@ def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
                 for key, item in value.items()
             ],
         )
-    raise _refused(path, f"a {type(value).__name__}")
+    raise _refused(path, f"a value of type {type(value).__name__}")
 
 
 def _plain_number(value: Any) -> Any:
@@ -351,10 +353,12 @@ def _plain_number(value: Any) -> Any:
 def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:
     """A dense tensor of no other class, detached: what torch.load gives back as it is."""
     if nn.parameter.is_lazy(tensor):
-        raise _refused(path, "a parameter without a shape yet\ntip: run the model once before")
+        raise _refused(
+            path, "a parameter that has no shape yet\ntip: run the model once before saving"
+        )
     plain = tensor.detach()
     if type(plain) is not Tensor:  # its memory may hold only a part of what it stands for
-        part = ", of which each rank holds a part (FSDP)" if hasattr(plain, "to_local") else ""
+        part = ", which is split among the ranks (FSDP)" if hasattr(plain, "to_local") else ""
         raise _refused(path, f"a {type(plain).__name__}{part}")
     if plain.layout != torch.strided or plain.is_quantized or plain.is_nested or plain.is_meta:
         raise _refused(path, f"a tensor of {plain.dtype} ({plain.layout}, {plain.device})")
@@ -389,6 +393,6 @@ def _checksum(value: Any, before: int = 0) -> int:
 def _refused(path: tuple[str, ...], what: str) -> UsageError:
     location = "".join([path[0], *(f"[{key}]" for key in path[1:])])
     return UsageError(
-        f"muster.checkpoints: the state of {location} holds {what}; only dense tensors of plain "
-        "types, numbers, texts, lists, tuples and dicts are saved"
+        "muster.checkpoints: only dense tensors of plain types, numbers, strings, lists, tuples "
+        f"and dicts can be saved, but the state of {location} contains {what}"
     )

@@ -139,7 +139,7 @@ def newest_intact(path: Path) -> tuple[IntactCheckpoint | None, list[str]]:
         try:
             return read_verified(candidate), notes
         except Damaged as error:
-            notes.append(f"{error}; trying the one before it")
+            notes.append(f"{error}; trying the previous checkpoint")
     return None, notes
 
 
@@ -192,17 +192,19 @@ def read_verified(checkpoint: Path) -> IntactCheckpoint:
         path = checkpoint / name
         try:
             if not path.is_file():  # a pipe would be read for ever
-                raise Damaged(f"{path}: there is no such file")
+                raise Damaged(f"{path}: no such file")
             digest = sha256(path)
         except OSError as error:
             raise Damaged(f"{path}: {error.strerror}") from None
         if digest != wanted:
-            raise Damaged(f"{path} is damaged: its sha256 is not the one noted")
+            raise Damaged(f"{path} is damaged: its SHA-256 checksum does not match")
     files = {name: _loaded(checkpoint / name) for name in (OBJECTS, SYNC)}
     try:
         saved = SavedState(**_read_json(checkpoint / STATE))
     except TypeError:
-        raise Damaged(f"{checkpoint / STATE} is damaged: it has other parts") from None
+        raise Damaged(
+            f"{checkpoint / STATE} is damaged: it has missing or unknown fields"
+        ) from None
     return IntactCheckpoint(checkpoint, files, saved, sums)
 
 
@@ -218,16 +220,16 @@ def _checksums(checkpoint: Path) -> dict[str, str]:
     if version != VERSION:
         if version == VERSION_OF_0_2_0:
             raise Damaged(
-                f"{checkpoint} was written by Muster 0.2.0, whose checkpoints this version does "
-                "not read; resume it with 0.2.0"
+                f"{checkpoint} was written by Muster 0.2.0, whose checkpoints this version "
+                "cannot read; resume with Muster 0.2.0"
             )
         raise Damaged(
-            f"{checkpoint} has checkpoint format {version!a:.40}, and this version reads only "
-            f"format {VERSION}; resume it with the checkout that wrote it"
+            f"{checkpoint} has checkpoint format {version!a:.40}, but this version reads only "
+            f"format {VERSION}; resume with the version of Muster that wrote it"
         )
     sums = manifest.get("sha256")
     if not isinstance(sums, dict) or set(sums) != {STATE, OBJECTS, SYNC}:
-        raise Damaged(f"{path} is damaged: it has no checksums of the files of a checkpoint")
+        raise Damaged(f"{path} is damaged: it does not have the checksums of a checkpoint's files")
     return sums
 
 
@@ -262,7 +264,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{path}: {error}") from None
     if not isinstance(value, dict):
-        raise Damaged(f"{path} is damaged: it holds no object of JSON")
+        raise Damaged(f"{path} is damaged: it is not a JSON object")
     return value
 
 
@@ -295,7 +297,7 @@ def _loaded(path: Path) -> Any:
     try:
         return _mapped(path)
     except pickle.UnpicklingError:
-        raise Damaged(f"{path} holds more than values, and is not read") from None
+        raise Damaged(f"{path} is not read, because it contains more than plain values") from None
     except Exception as error:  # noqa: BLE001  torch raises any error on odd bytes
         first_line = text_of(error).strip().partition("\n")[0]
         raise Damaged(

@@ -53,8 +53,8 @@ class SyncedModel:
             for name in sorted(wanted.keys() | tensors.keys())
         )
         mismatches = [
-            f"its {name} is {saved}, this model's is {wanted_form}"
-            "\ntip: see --model and --precision"
+            f"its {name} is {saved}, but this model's is {wanted_form}"
+            "\ntip: check --model and --precision"
             for name, saved, wanted_form in forms
             if saved != wanted_form
         ]

@@ -101,7 +101,7 @@ def _read(path: Path | None, begin: int, data: memoryview) -> None:
         with _named_errors(path), path.open("rb") as file:
             file.seek(begin)
             if file.readinto(data) < len(data):
-                raise OSError("it became shorter while it was read")
+                raise OSError("the file became shorter while it was being read")
 
 
 def _append(path: Path | None, data: memoryview) -> None:

@@ -108,7 +108,7 @@ class Writer:
     @property
     def progress(self) -> str:
         """What is being written, where, and for how long."""
-        return f"step {self._step} has been written to {self.folder} for {self.busy_s:.0f} s"
+        return f"writing step {self._step} to {self.folder} has taken {self.busy_s:.0f} s so far"
 
     def problems(self, *steps: int | None) -> list[str]:
         """Why the last one is not on the disk, or those of `steps`; waits for the last one."""
@@ -122,19 +122,19 @@ class Writer:
         if steps := storage.set_aside(self.folder, self.goes_on_from):
             listed = ", ".join(map(str, steps))
             warn(
-                f"this run does not go on from the checkpoints of step {listed} in {self.folder}; "
-                f"they are in {self.folder / storage.SET_ASIDE} now"
+                f"this run does not continue from the checkpoints of step {listed} in "
+                f"{self.folder}; they were moved to {self.folder / storage.SET_ASIDE}"
             )
         self.goes_on_from = None
 
     def _complain(self, step: int, error: Exception) -> str:
-        good = "there is none yet"
+        good = "there is no earlier checkpoint"
         if earlier := storage.list_checkpoints(self.folder)[:1]:
-            good = f"the last good one is that of step {earlier[0].step}"
+            good = f"the last intact checkpoint is of step {earlier[0].step}"
         reason = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
         reason = reason or f"{type(error).__name__}: {error}"
         location = f"{self.folder} on {socket.gethostname()}"
-        text = f"step {step}: no checkpoint in {location}: {reason}; {good}"
+        text = f"step {step}: the checkpoint could not be written to {location}: {reason}; {good}"
         warn(text)
         return text
 

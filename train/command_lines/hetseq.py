@@ -70,18 +70,39 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
     add = parser.add_argument
     add("--task", required=True, choices=FLAGS.tasks)
-    add("--optimizer", default="adam", choices=OPTIMIZER_FLAGS, help="adam is AdamW")
-    add("--max-sentences", "--batch-size", type=int, default=0, help="of each worker in a pass")
+    add("--optimizer", default="adam", choices=OPTIMIZER_FLAGS, help="adam means AdamW")
+    add(
+        "--max-sentences",
+        "--batch-size",
+        type=int,
+        default=0,
+        help="samples per worker in each pass",
+    )
     add("--update-freq", type=int, default=1, help="passes per step (--accumulation)")
-    add("--max-epoch", "--me", type=int, default=0, help="--epochs; 0: until --max-update")
-    add("--max-update", "--mu", type=int, default=0, help="--max-steps; 0: until --max-epoch")
-    add("--adam-betas", default="(0.9, 0.999)", help="--adam-beta1, --adam-beta2")
-    add("--no-save", action="store_true", help="--checkpoint-every never --no-save-model")
-    add("--restore-file", help="--resume; the default: the last one of --save-dir")
+    add(
+        "--max-epoch",
+        "--me",
+        type=int,
+        default=0,
+        help="passes over the training set (--epochs); 0: until --max-update",
+    )
+    add(
+        "--max-update",
+        "--mu",
+        type=int,
+        default=0,
+        help="number of steps (--max-steps); 0: until --max-epoch",
+    )
+    add("--adam-betas", default="(0.9, 0.999)", help="both betas (--adam-beta1, --adam-beta2)")
+    add("--no-save", action="store_true", help="write no checkpoints and no model")
+    add("--restore-file", help="checkpoint to resume from (default: the last one in --save-dir)")
     add("--distributed-world-size", type=int, default=1, help="workers on all nodes")
-    add("--distributed-rank", type=int, default=0, help="of this node's first worker")
-    add("--distributed-gpus", type=int, default=4, help="workers of this node (default: 4)")
-    add("--distributed-init-method", help="tcp://IP:PORT of rank 0, or file:///PATH all nodes see")
+    add("--distributed-rank", type=int, default=0, help="rank of this node's first worker")
+    add("--distributed-gpus", type=int, default=4, help="workers on this node (default: 4)")
+    add(
+        "--distributed-init-method",
+        help="tcp://IP:PORT of rank 0, or file:///PATH that all nodes share",
+    )
     add("--distributed-no-spawn", action="store_true", help="one worker on this node")
     add("--device-id", "--local-rank", type=int, help="GPU of a node's only worker")
     args, words = parser.parted(cli.dashed_flags(argv))
@@ -127,19 +148,19 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
         if getattr(args, name) < 1:
             yield f"--{name.replace('_', '-')} must be at least 1 (got {getattr(args, name)})"
     if max(args.max_epoch, args.max_update) < 1:
-        yield "give --max-epoch or --max-update: without both, training never ends"
+        yield "training would never end\ntip: add --max-epoch or --max-update"
     if not PAIR.fullmatch(args.adam_betas):
-        yield f"--adam-betas {args.adam_betas!r}: give two numbers: '(0.9, 0.999)'"
+        yield f"--adam-betas {args.adam_betas!r}: expected two numbers, such as '(0.9, 0.999)'"
     size, rank = args.distributed_world_size, args.distributed_rank
     method = args.distributed_init_method
     if not 0 <= rank < size:
-        yield f"--distributed-rank {rank} is not below --distributed-world-size {size}"
+        yield f"--distributed-rank {rank} must be below --distributed-world-size {size}"
     if method and not re.fullmatch(r"tcp://.+:\d+|file:///.+", method):
-        yield f"--distributed-init-method {method!r}: give tcp://IP:PORT or file:///PATH"
+        yield f"--distributed-init-method {method!r}: expected tcp://IP:PORT or file:///PATH"
     elif not method and len(ranks_here(args)) < size:
         yield (
-            f"--distributed-init-method is missing: of {size} workers {len(ranks_here(args))} are "
-            "on this node (--distributed-gpus)"
+            f"--distributed-init-method is missing: only {len(ranks_here(args))} of {size} "
+            "workers are on this node (--distributed-gpus)"
             "\ntip: give tcp://IP:PORT of rank 0"
         )
 
@@ -192,7 +213,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         why = str(error.strerror).lower()
         if isinstance(error, FileExistsError):
-            why = "another run has written it\ntip: delete it, or name another"
+            why = "the file exists, from another run\ntip: delete it, or choose another file"
         raise UsageError(f"--distributed-init-method file://{path}: {why}") from None
 
 
@@ -201,8 +222,9 @@ def _read(path: Path, timeout_s: float) -> tuple[str, int]:
     while not (path.exists() and path.read_text(encoding="ascii").endswith("\n")):
         if time.monotonic() > ends:
             raise MusterError(
-                f"--distributed-init-method file://{path}: rank 0 has not written it within "
-                f"{timeout_s:.0f} s; check that it runs, and that all nodes see that folder"
+                f"--distributed-init-method file://{path}: rank 0 did not write the file within "
+                f"{timeout_s:.0f} s"
+                "\ntip: check that rank 0 is running, and that all nodes share the folder"
             )
         time.sleep(0.1)
     address, port = path.read_text(encoding="ascii").split()

@@ -14,6 +14,7 @@ import yaml
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
+from muster.terminal import in_one_line
 from train.distributed.world import World
 
 FLAG = re.compile(r"--[a-z][\w-]*")
@@ -45,15 +46,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog,
             usage="%(prog)s [--flag VALUE ...]",
-            description=f"{description}; all flags of train.worker work here, too.",
-            epilog=f"Also, with ours in brackets: {same}. Not needed: {needless}.",
+            description=f"{description}. All flags of train.worker are also accepted.",
+            epilog=(
+                f"Other flags, with Muster's names in brackets: {same}. Accepted, but not "
+                f"needed: {needless}."
+            ),
             allow_abbrev=False,
         )
         self._flags = flags
         for flag in flags.not_needed:
             self.add_argument(flag, nargs="?", help=argparse.SUPPRESS)
+        refused = self.add_argument_group("flags that are refused")
         for flag, why in flags.refused.items():
-            self.add_argument(flag, nargs="?", const="", help=f"refused: {why}")
+            refused.add_argument(flag, nargs="?", const="", help=in_one_line(why))
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -99,8 +104,8 @@ def two_values(argv: Sequence[str], names: Mapping[str, str]) -> Iterator[str]:
         typed[ours] = (theirs, value)
         if first != theirs and before != value:
             yield (
-                f"{first} {before}, but {theirs} {value}: both mean {ours} here"
-                "\ntip: give one of them"
+                f"{first} is {before}, but {theirs} is {value}, and both set {ours}"
+                "\ntip: give only one of them"
             )
 
 

@@ -45,14 +45,16 @@ def bind_own_address(world: World) -> socket.socket | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise MusterError(
-                f"{address} is in use on {world.host}{_listener(world.master_port)}; this is rank "
-                f"0, pid {os.getpid()}: if the other process is rank 0, too, give each worker a "
-                "rank of its own; else choose another --master-port, the same on every node"
+                f"{address} is in use on {world.host}{_listener(world.master_port)}, so rank 0 "
+                f"(pid {os.getpid()}) cannot use it"
+                "\ntip: if the other process is also rank 0, give each worker its own rank; "
+                "otherwise choose another --master-port, the same on every node"
             ) from None
         addresses = sorted(own_address for _, own_address in interfaces())
         raise MusterError(
-            f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
-            f"({error.strerror}); it has {', '.join(addresses)}"
+            f"rank 0 runs on {world.host}, which does not have the address --master-ip "
+            f"{world.master_addr} ({error.strerror})"
+            f"\ntip: use one of its addresses: {', '.join(addresses)}"
         ) from None
     if _is_numeric(world.master_addr) or world.master_addr == "localhost":
         return probe
@@ -104,9 +106,9 @@ def wait_for_address(world: World, timeout_s: float) -> None:
                 why = (error.strerror or str(error)).lower()
                 raise MusterError(
                     f"rank {world.rank} on {world.host} could not reach rank 0 at "
-                    f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({why}); "
-                    "check that rank 0 is running, that address and port are the same on every "
-                    "node, and that no firewall is between them"
+                    f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({why})"
+                    "\ntip: check that rank 0 is running, that the address and port are the "
+                    "same on every node, and that no firewall is in between"
                 ) from None
         time.sleep(0.1)
 
@@ -120,8 +122,8 @@ def _resolved(world: World) -> tuple[int, Any]:
 
 def _unresolved(world: World) -> MusterError:
     return MusterError(
-        f"--master-ip {world.master_addr} does not resolve on {world.host}; "
-        "use a numeric address such as 10.10.1.1"
+        f"--master-ip {world.master_addr}: host name not found on {world.host}"
+        "\ntip: use a numeric address such as 10.10.1.1"
     )
 
 

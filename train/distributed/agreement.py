@@ -100,7 +100,7 @@ def _as_json(value: Any) -> str:
 
 def _as_list(value: Any) -> Any:
     if not hasattr(value, "tolist"):  # of tensors, and of numpy's arrays and numbers
-        raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
+        raise TypeError(f"a value of type {type(value).__name__} cannot be sent to other ranks")
     return value.tolist()
 
 
@@ -117,7 +117,9 @@ def _value_of(rank: int, data: Tensor) -> Any:
     try:
         return decoded(data)
     except ValueError as error:
-        raise PeerFailed(f"rank {rank} has sent no value of ours: {str(error)[:200]}") from None
+        raise PeerFailed(
+            f"rank {rank} sent a value that cannot be decoded: {str(error)[:200]}"
+        ) from None
 
 
 def _gathered(world_size: int, data: Tensor) -> list[Tensor]:
@@ -146,7 +148,7 @@ def of_each(world_size: int, act: Callable[[], T], patience_s: float | None = No
     except Exception as error:  # noqa: BLE001  any error, since the others wait
         kind = "" if isinstance(error, MusterError) else f"{type(error).__name__}: "
         host = socket.gethostname()
-        outcome = None, f"a worker on {host} could not go on: {kind}{text_of(error)}"
+        outcome = None, f"a worker on {host} failed: {kind}{text_of(error)}"
         failure = error
     wait_for_all(world_size, patience_s)
     outcomes: list[tuple[Any, str]] = gather(world_size, outcome)

@@ -93,7 +93,10 @@ class ExitGuard:
         prefix = "" if cause == "stopped" else "error: "
         if self.world.is_led and cause in ("lost_peer", "signal"):
             prefix = f"{CONSEQUENCE}error: "
-        text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
+        problems = message.splitlines()  # as in the record, which a launcher finds in the output
+        if isinstance(error, MusterError) and not self.world.is_led:
+            problems = error.problems  # each with its tip
+        text = lines or "".join(f"{prefix}{problem}\n" for problem in problems)
         if self._path is not None:
             record = ExitRecord(
                 rank=self.world.rank, host=self.world.host, pid=os.getpid(),

@@ -162,28 +162,28 @@ def blame(
         return PeerFailed(f"{_named([failed[0].rank], hosts)} failed: {failed[0].message}")
     if left := [end.rank for end in known if end.kind == "left"]:
         return PeerFailed(
-            f"{_named(left, hosts)} {'have' if left[1:] else 'has'} {HAS_LEFT}; all ranks have to "
-            "leave it at the same step",
+            f"{_named(left, hosts)} {HAS_LEFT}; all ranks must leave it at the same step",
             missing=left,
         )
     late = [end for end in known if end.kind == "late peer"]
     if late and absent:
         progress = f" ({late[0].where})" if late[0].where else ""
         text = (
-            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{progress}, and "
-            "others timed out: it hangs, or is far slower than they are"
+            f"the other ranks waited {late[0].waited_s:g} s for {_named(absent, hosts)} and "
+            f"timed out{progress}: {'they hang, or are' if absent[1:] else 'it hangs, or is'} "
+            "far slower than the others"
         )
     elif late and own_end not in late:
         text = (
-            f"the other ranks timed out: they did not wait longer than {late[0].waited_s:g} s for "
-            f"{_named([own_end.rank], hosts)}{f' ({own_end.where})' if own_end.where else ''}"
+            f"the other ranks waited {late[0].waited_s:g} s for {_named([own_end.rank], hosts)} "
+            f"and timed out{f' ({own_end.where})' if own_end.where else ''}"
         )
     elif absent:
         if rank_0_lives:
             absent = [rank for rank in absent if rank] or absent
         text = own_end.message.replace("another worker", _named(absent, hosts), 1)
     elif stopped := [end.rank for end in known if end.kind == "stopped"]:
-        text = f"{_named(stopped, hosts)} was told to stop"
+        text = f"{_named(stopped, hosts)} {'were' if stopped[1:] else 'was'} told to stop"
     return PeerFailed(text, missing=absent)
 
 

@@ -119,16 +119,18 @@ def choose_device(
     shortage = _shortage(workers)
     if choice == "cuda":
         raise MusterError(
-            f"--device cuda, but {shortage}; start fewer, use --device cpu, or let workers share "
-            "a GPU by --backend gloo"
+            f"--device cuda, but {shortage}"
+            "\ntip: start fewer workers, use --device cpu, or let workers share a GPU with "
+            "--backend gloo"
         )
     if choice == "auto" and any(worker.gpus for worker in workers):
         if len({worker.machine for worker in workers}) > 1 or is_in_job(os.environ):
             raise MusterError(
-                f"{shortage}; start one worker for each GPU, or use --device cpu to train on CPUs"
+                f"{shortage}"
+                "\ntip: start one worker for each GPU, or use --device cpu to train on CPUs"
             )
         if world.is_main:
-            print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
+            print(f"{shortage}: all of them train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")
 
 
@@ -150,7 +152,7 @@ def choose_backend(choice: str, device: torch.device) -> str:
         MusterError: nccl was asked for without a GPU.
     """
     if choice == "nccl" and device.type != "cuda":
-        raise MusterError("--backend nccl needs a GPU for every worker; use --backend gloo")
+        raise MusterError("--backend nccl needs a GPU for every worker\ntip: use --backend gloo")
     if choice != "auto":
         return choice
     return "nccl" if device.type == "cuda" else "gloo"

@@ -91,10 +91,10 @@ class Peers:
         rank = self.world.rank
         size = self.world.world_size
         announces = rank == 0 and size > 1
-        with _announced("waiting for rank 0, which prepares the data", announces=announces):
+        with _announced("waiting for rank 0, which is preparing the data", announces=announces):
             of_first(rank, size, make, DISK_PATIENCE_S)
         with _announced(
-            "waiting for hosts that do not see the data of rank 0", announces=announces
+            "waiting for hosts that are preparing their own copy of the data", announces=announces
         ):
             of_each(size, make_on_host, DISK_PATIENCE_S)
 
@@ -265,8 +265,8 @@ def _gather_workers(
         if waited > timeout_s:
             raise MusterError(
                 f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
-                f"{world.world_size}; check that it was started, with the same --world-size "
-                f"and a --rank of its own"
+                f"{world.world_size}"
+                "\ntip: check that it was started, with the same --world-size and its own --rank"
             )
         if waited > ANNOUNCE_S and world.is_main and not announced:
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
@@ -283,8 +283,8 @@ def _register(world: World, store: dist.Store) -> None:
     size, _, other = agreed.partition(" ")
     if size != str(world.world_size):
         raise MusterError(
-            f"{own} has world size {world.world_size}, but {other} has {size}; give the same on "
-            "every node, as --world-size or WORLD_SIZE"
+            f"{own} has world size {world.world_size}, but {other} has {size}"
+            "\ntip: set the same --world-size or WORLD_SIZE on every node"
         )
     # containers may share a host name, and pids
     claim = f"pid {os.getpid()} on {world.host} {uuid.uuid4().hex}"
@@ -292,8 +292,8 @@ def _register(world: World, store: dist.Store) -> None:
     if holder != claim:
         first, second = (words.rpartition(" ")[0] for words in (holder, claim))
         raise MusterError(
-            f"rank {world.rank} was started twice: {first}, and {second}; give each worker a rank "
-            f"of its own, from 0 to {world.world_size - 1}, as --rank or RANK"
+            f"rank {world.rank} was started twice: {first}, and {second}"
+            f"\ntip: give each worker its own --rank or RANK, from 0 to {world.world_size - 1}"
         )
 
 

@@ -65,8 +65,8 @@ class World:
         if is_agents and is_alone and env.get("LOCAL_RANK") == str(rank):
             rank = None  # torch.distributed.launch gives each process its local rank as a flag, too
         typed_settings = {
-            "--rank": (rank, "which worker this is, from 0"),
-            "--world-size": (world_size, "how many workers there are"),
+            "--rank": (rank, "this worker's number, from 0"),
+            "--world-size": (world_size, "the number of workers"),
             "--master-ip": (master_ip, "the address of rank 0"),
         }
         missing = {
@@ -80,18 +80,21 @@ class World:
         world = cls.from_env({**env, **given})
         if (typed and world.world_size == 1) or (is_agents and (typed or given)):
             refuse(
-                f"{flag} is missing: to start workers by hand, give {meaning} on each node"
+                (
+                    f"{flag} is missing"
+                    f"\ntip: to start workers by hand, set it on each node to {meaning}"
+                )
                 for flag, meaning in missing.items()
             )
         if world.world_size == 1 and master_port is not None:
             raise UsageError(
-                f"--master-port {master_port}: this is the only process; leave it "
-                "out, or give --rank --world-size --master-ip, too"
+                f"--master-port {master_port} has no effect, because this is the only process"
+                "\ntip: leave it out, or add --rank, --world-size and --master-ip"
             )
         flags = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
         refuse(
-            f"{flag} {asked}, but the launcher of this process has set it to {from_launcher}; "
-            f"leave {flag} out, or give all of --rank --world-size --master-ip"
+            f"{flag} is {asked}, but the launcher of this process has set it to {from_launcher}"
+            f"\ntip: leave {flag} out, or give all of --rank, --world-size and --master-ip"
             for flag, (asked, from_launcher) in flags.items()
             if asked not in (None, from_launcher)
         )
@@ -125,8 +128,8 @@ class World:
         )
         if world.rank >= world.world_size:
             raise UsageError(
-                f"environment: RANK {world.rank} is not below WORLD_SIZE {world.world_size}; "
-                "ranks go from 0"
+                f"environment: RANK {world.rank} must be below WORLD_SIZE {world.world_size}, as "
+                "ranks are counted from 0"
             )
         port = world.master_port
         if world.world_size > 1 and not MIN_PORT <= port <= MAX_PORT:
@@ -148,5 +151,5 @@ def _number(name: str, text: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise UsageError(f"environment: {name}={text!r} is not a number from 0 up")
+        raise UsageError(f"environment: {name}={text!r} must be a whole number, at least 0")
     return value

@@ -100,7 +100,7 @@ def _compute(
         if len(set(map(len, part.values()))) > 1:
             counts = ", ".join(f"{len(column)} {name}" for name, column in part.items())
             raise UsageError(
-                f"the metric's input on rank {rank} has {counts}\ntip: give one of each per sample"
+                f"the metric's input on rank {rank} has {counts}\ntip: pass one of each per sample"
             )
         for name, column in part.items():
             columns.setdefault(name, []).extend(column)
@@ -111,19 +111,21 @@ def _compute(
         ]
         if lacking:  # a rank without samples may leave it out
             raise UsageError(
-                f"metric {label}: rank {', '.join(map(str, giving))} gave {name}, but rank "
+                f"metric {label}: rank {', '.join(map(str, giving))} passed {name}, but rank "
                 f"{', '.join(map(str, lacking))} did not"
-                f"\ntip: give {name} on every rank with samples"
+                f"\ntip: pass {name} on every rank with samples"
             )
     positions = columns.pop(POSITIONS, None)
     if missing := [name for name in names if name not in columns]:
-        raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
+        raise UsageError(f"metric {label}: no rank passed {', '.join(missing)}")
     if positions is not None:
         places = np.asarray(positions)
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
-            raise UsageError(f"metric {label}: positions are one whole number for each sample")
+            raise UsageError(f"metric {label}: positions must be one whole number for each sample")
         if places.min(initial=0) < 0:
-            raise UsageError(f"metric {label}: positions has {places.min()}, but places begin at 0")
+            raise UsageError(
+                f"metric {label}: positions contains {places.min()}, but positions begin at 0"
+            )
         _, chosen = np.unique(places, return_index=True)
         columns = {name: [column[row] for row in chosen] for name, column in columns.items()}
     try:
@@ -133,8 +135,8 @@ def _compute(
         line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
     if not isinstance(result, dict):
-        kind = "None" if result is None else f"a {type(result).__name__}"
-        raise MusterError(f"metric {label}: it returned {kind}, not a dict of its results")
+        kind = "None" if result is None else f"an object of type {type(result).__name__}"
+        raise MusterError(f"metric {label}: expected a dict of results, but it returned {kind}")
     return result
 
 
@@ -146,7 +148,9 @@ def _as_list(values: Any) -> list[Any]:
     """
     entries = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
     if not isinstance(entries, Iterable) or isinstance(entries, str | bytes | Mapping):
-        raise UsageError(f"a metric takes one entry per sample, not one {type(values).__name__}")
+        raise UsageError(
+            f"a metric needs a list with one entry per sample, but got {type(values).__name__}"
+        )
     return list(entries)
 
 
@@ -164,5 +168,5 @@ def _load(metric: Any, config_name: str | None) -> Any:
     module = load_module(metric)
     if not isinstance(module, CombinedEvaluations | EvaluationModule):
         kind = type(module).__name__
-        raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")
+        raise UsageError(f"a metric must be a file, a name, or an evaluate module, but got {kind}")
     return module

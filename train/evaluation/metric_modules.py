@@ -24,7 +24,7 @@ def load(name: str, config_name: str | None = None) -> Any:
     script = path if path.suffix == ".py" else path / f"{path.name}.py"
     if not script.is_file():
         if path.suffix == ".py" or name.startswith((".", "/", "~")) or name.count("/") > 1:
-            raise UsageError(f"metric {name}: there is no file {script.absolute()}")
+            raise UsageError(f"metric {name}: {script.absolute()}: no such file")
         try:
             if not config.HF_EVALUATE_OFFLINE:
                 requests.head(config.HF_ENDPOINT, timeout=REACH_S)
@@ -36,17 +36,17 @@ def load(name: str, config_name: str | None = None) -> Any:
         if isinstance(error, FileNotFoundError) and not script.is_file():
             download = f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
             raise UsageError(
-                f"metric {name}: there is no file {script.absolute()}, {config.HF_ENDPOINT} has "
-                "no such metric, cannot be reached or is not to be asked (HF_EVALUATE_OFFLINE), "
-                f"and it is not in {config.HF_MODULES_CACHE}"
-                "\ntip: give a file such as ./my_metric.py, or load it once where there is "
-                f"internet: {download}"
+                f"metric {name}: not found: there is no file {script.absolute()}, it is not in "
+                f"{config.HF_MODULES_CACHE}, and {config.HF_ENDPOINT} does not have it, cannot "
+                "be reached, or is disabled (HF_EVALUATE_OFFLINE)"
+                "\ntip: give a file such as ./my_metric.py, or load it once with internet "
+                f"access: {download}"
             ) from None
         line = text_of(error).strip().partition("\n")[0]
         if isinstance(error, TypeError):  # there is no class, so None is called
-            line += "; has it a class that is an evaluate.Metric?"
+            line += "; does it define a class derived from evaluate.Metric?"
         if isinstance(error, OSError) and error.filename is not None:
-            line += "; HF_HOME names another folder for the cache of evaluate"
+            line += "; set HF_HOME to choose another folder for evaluate's cache"
         raise UsageError(f"metric {name}: {type(error).__name__}: {line}") from error
 
 
@@ -59,8 +59,8 @@ def in_memory(module: Any) -> Iterator[None]:
     """
     if len(module):
         raise UsageError(
-            f"metric {module.name}: it holds {len(module)} samples of add() or add_batch(); "
-            "hand them in as predictions= and references="
+            f"metric {module.name}: it has {len(module)} samples from add() or add_batch()"
+            "\ntip: pass them as predictions= and references= instead"
         )
     before = module.keep_in_memory, module.num_process, module.process_id
     module.keep_in_memory, module.num_process, module.process_id = True, 1, 0

@@ -84,8 +84,8 @@ class TaskMetrics:
             module = load(metric.name, metric.config_name)
             if other := [name for name in module._feature_names() if name not in COLUMNS]:
                 raise UsageError(
-                    f"--metrics {metric.name}: it takes {', '.join(other)}, but a task has "
-                    f"{' and '.join(COLUMNS)} only"
+                    f"--metrics {metric.name}: it needs {', '.join(other)}, but a task has only "
+                    f"{' and '.join(COLUMNS)}"
                 )
             self._modules.append(module)
         names = [module.name for module in self._modules]
@@ -103,7 +103,7 @@ class TaskMetrics:
             yield name, float(value)
         elif name not in self._reported:
             self._reported.add(name)
-            self.messages.append(f"metrics: {name} is no number, and is left out of the records")
+            self.messages.append(f"metrics: {name} is not a number and is left out of the records")
 
 
 def parse_metrics(text: str) -> list[MetricChoice]:
@@ -121,8 +121,8 @@ def parse_metrics(text: str) -> list[MetricChoice]:
         configs = [word for word in words if "=" not in word]
         if not name or len(configs) > 1 or not all(words):
             raise UsageError(
-                f"--metrics {text}: {part.strip()!r} is not NAME, NAME:CONFIGURATION "
-                "or NAME:argument=value"
+                f"--metrics {text}: {part.strip()!r}: expected NAME, NAME:CONFIGURATION or "
+                "NAME:argument=value"
             )
         pairs = [word.partition("=")[::2] for word in words if "=" in word]
         arguments = {key: _value(value) for key, value in pairs}

@@ -182,7 +182,9 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     """
     compiler = os.environ.get("CXX", "g++")
     if device.type == "cpu" and shutil.which(compiler) is None:
-        raise UsageError(f"--compile needs a C++ compiler on every node; there is no {compiler}")
+        raise UsageError(
+            f"--compile needs a C++ compiler on every node, but {compiler} was not found"
+        )
     # On CPUs this process compiles: a pool would take the cores that compute. A GPU's kernels are
     # compiled by a pool of this worker's share of the cores; it ends when its worker does.
     torch._inductor.config.compile_threads = torch.get_num_threads() if device.type == "cuda" else 1

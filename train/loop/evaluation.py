@@ -213,7 +213,10 @@ def require_metric(
             return
         names = set(tried.metrics)
     if name not in names:
-        raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(names)) or 'no metric'}")
+        raise UsageError(
+            f"--keep-best {name}: no such metric; the evaluation has "
+            f"{', '.join(sorted(names)) or 'none'}"
+        )
 
 
 def _losses(task: Task, sums: Tensor) -> dict[str, float]:

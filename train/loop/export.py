@@ -96,7 +96,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     """
     path = folder / WEIGHTS
     if not path.is_file():
-        raise UsageError(f"{folder} has no {WEIGHTS} to score")
+        raise UsageError(f"{folder} has no {WEIGHTS}")
     hub.refuse_damage(path)
     try:
         load_model(model, path)

@@ -26,7 +26,7 @@ def unlabelled_sets(trainer: Trainer) -> dict[str, Unlabelled]:
     task = trainer.task
     sets: dict[str, Unlabelled] = {}
     if not isinstance(task, PredictingTask):
-        raise UsageError(f"--predict: --task {trainer.config.task} has no sets without labels")
+        raise UsageError(f"--predict: --task {trainer.config.task} has no unlabelled sets")
     of_each(trainer.ranks.world_size, lambda: sets.update(task.unlabelled()))
     return sets
 

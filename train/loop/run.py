@@ -113,7 +113,7 @@ def prepared(
         task = plugins.load("train.tasks", config.task)(config)
         if config.new_head and not task.takes_new_head:
             raise UsageError(
-                f"--new-head: --task {config.task} has no head for labels on a --model"
+                f"--new-head: --task {config.task} does not put a classification head on a --model"
             )
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
@@ -129,7 +129,9 @@ def prepared(
         if advice := precision.advice(config.precision, device):
             console.line(advice)
         if config.new_head:
-            console.line(f"--new-head: the model's head is a new one, from seed {config.seed}")
+            console.line(
+                f"--new-head: the model has a new head, initialised from seed {config.seed}"
+            )
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = build.trainer(
             replace(config, run_id=run_dir.name), ranks, device, task, console, sinks,

@@ -49,7 +49,7 @@ class RunSettings:
         config = self._config
         was = state["schedule_end"]
         if self._is_moved(was) and config.reset_data:
-            self._tell(f"the learning rate decays until step {self._end}, no longer {was}")
+            self._tell(f"the learning rate now decays until step {self._end}, instead of {was}")
         differences = [
             f"{flag(name)} {_text_of(state['settings'][name])} → {_text_of(now)}"
             for name, now in compared_settings(config).items()
@@ -58,7 +58,7 @@ class RunSettings:
         ]
         if differences:
             listed = ", ".join(differences)
-            self._tell(f"going on with other settings than the checkpoint's: {listed}")
+            self._tell(f"settings changed since the checkpoint: {listed}")
 
     def resume_problems(self, state: dict[str, Any]) -> Iterator[str]:
         """A line for each difference to the checkpoint that a restored part cannot stand."""
@@ -71,20 +71,21 @@ class RunSettings:
                     remedy = f"--reset-{part.replace('_', '-')}"
                     yield (
                         f"{flag(name)} is {now}, but was {was} in the checkpoint"
-                        f"\ntip: give {was}, or {remedy}"
+                        f"\ntip: use {was}, or add {remedy}"
                     )
         if state["samples"] != self._samples and not config.reset_data:
             yield (
-                f"it was training on {state['samples']} samples, here are {self._samples}; "
-                "see --reset-data"
+                f"the training set has {self._samples} samples, but had {state['samples']} in "
+                "the checkpoint"
+                "\ntip: to resume with the new data, add --reset-data"
             )
         was = state["schedule_end"]
         if self._is_moved(was) and not config.reset_data:
             yield (
-                f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
-                f"--schedule-steps {config.schedule_steps or 'unset'} it does until step "
-                f"{self._end}"
-                f"\ntip: give --schedule-steps {was}, or --reset-lr-scheduler"
+                f"the checkpoint's learning rate decays until step {was}, but with --epochs "
+                f"{config.epochs} and --schedule-steps {config.schedule_steps or 'unset'} it "
+                f"would decay until step {self._end}"
+                f"\ntip: add --schedule-steps {was}, or --reset-lr-scheduler"
             )
 
     def _is_moved(self, was: int | None) -> bool:

@@ -51,7 +51,7 @@ class MeasuredSplit:
         steps = self._steps
         weights = state["weights"]
         if steps.is_auto and weights and len(weights) == len(steps.plan.weights):
-            self._tell("split auto: going on with the checkpoint's parts")
+            self._tell("split auto: continuing with the checkpoint's split")
             steps.plan = replace(steps.plan, weights=tuple(weights))
             steps.measured = steps.step
 

@@ -160,8 +160,8 @@ class TrainedModel:
         if broken := _not_finite(shared.losses):
             loss, ranks = shared.losses[broken[0]], ", ".join(map(str, broken))
             raise MusterError(
-                f"{where} loss on rank {ranks} is {loss}, not a number to learn from; {remedy}, "
-                "or --precision fp32"
+                f"{where} loss on rank {ranks} is {loss}, so training cannot continue"
+                f"\ntip: {remedy}, or --precision fp32"
             )
         is_exact = self.grad_sync.is_exact
         norms = [norm] if is_exact else shared.norms
@@ -169,7 +169,9 @@ class TrainedModel:
         if broken and not self.state.precision.can_overflow:
             ranks = ", ".join(map(str, broken))
             on = "every rank" if is_exact else f"rank {ranks}"
-            raise MusterError(f"{where} gradient's norm is {norms[broken[0]]} on {on}; {remedy}")
+            raise MusterError(
+                f"{where} gradient's norm is {norms[broken[0]]} on {on}\ntip: {remedy}"
+            )
 
 
 def named(phase: str) -> record_function:

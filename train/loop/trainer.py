@@ -219,8 +219,9 @@ class Trainer:
         if self.position.step < last < steps and not has_own:
             reached = self.config.lr * (last - 1) / steps
             self.console.line(
-                f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
-                f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
+                f"the warm-up of {steps} steps is longer than the run of {last} steps, so the "
+                f"learning rate reaches only {reached:.1e} instead of {self.config.lr:.1e}; see "
+                "--warmup-steps"
             )
 
     def _is_over(self) -> bool:
@@ -234,7 +235,7 @@ class Trainer:
             return False
         self.console.line(
             f"--patience {patience}: no epoch since step {best} had a better "
-            f"{self.config.best()}; the training ends after step {self.position.step}"
+            f"{self.config.best()}, so training ends after step {self.position.step}"
         )
         return True
 

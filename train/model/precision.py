@@ -40,9 +40,9 @@ def _complex(model: nn.Module) -> Iterator[str]:
     for name, param in model.named_parameters():
         if param.is_complex():
             yield (
-                f"the model's parameter {name} is complex ({_type_name(param)}), which optimizers "
-                "and collectives do not all take"
-                "\ntip: make it a real one with a last dimension of 2, and use "
+                f"the model's parameter {name} is complex ({_type_name(param)}), which not all "
+                "optimizers and collectives support"
+                "\ntip: make it a real parameter with a last dimension of 2, and use "
                 "torch.view_as_complex in the forward pass"
             )
             return
@@ -50,16 +50,18 @@ def _complex(model: nn.Module) -> Iterator[str]:
 
 def _quantised(model: nn.Module) -> Iterator[str]:
     """A line for a model that holds integer codes, which a cast would treat as numbers."""
-    remedy = "give the model without quantisation"
+    remedy = "pass the model without quantisation"
     for name, param in model.named_parameters():
         if param.is_quantized or param.dtype in CODES or type(param.data) is not Tensor:
-            yield f"the model's parameter {name} is quantised ({_type_name(param)}); {remedy}"
+            yield f"the model's parameter {name} is quantised ({_type_name(param)})\ntip: {remedy}"
             return
     for name, module in model.named_modules():
         kind = type(module)
         by_transformers = getattr(module, "hf_quantizer", None) is not None
         if by_transformers or ".quantized" in kind.__module__:
-            yield f"the model's part {name or 'itself'} is quantised ({kind.__name__}); {remedy}"
+            yield (
+                f"the model's part {name or 'itself'} is quantised ({kind.__name__})\ntip: {remedy}"
+            )
             return
 
 
@@ -105,7 +107,7 @@ def advice(precision: str, device: torch.device) -> str:
     """What to know of this precision on this machine; empty if there is nothing."""
     if device.type == "cuda" and precision == "fp32":
         chosen = torch.get_float32_matmul_precision()
-        line = f"float32 products on the GPU: {chosen}"
+        line = f"float32 matrix products on the GPU use precision {chosen}"
         if chosen != "highest":
             return line
         return (
@@ -114,11 +116,13 @@ def advice(precision: str, device: torch.device) -> str:
     if device.type != "cpu" or precision not in REDUCED:
         return ""
     if precision == "fp16":
-        return "--precision fp16 is for GPUs: on a CPU a step takes many times that of fp32"
+        return (
+            "--precision fp16 is for GPUs: on a CPU, a step takes many times as long as with fp32"
+        )
     capabilities = getattr(torch.cpu, "get_capabilities", None)  # from torch 2.12 on
     if capabilities is None:
         return ""
     features = [name for name, is_present in capabilities().items() if is_present]
     if any(name.endswith("bf16") for name in features):  # amx_bf16, avx512_bf16, Arm's bf16
         return ""
-    return "--precision bf16: this CPU has no instructions for it, so fp32 is likely faster"
+    return "--precision bf16: this CPU has no bf16 instructions, so fp32 is likely to be faster"

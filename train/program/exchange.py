@@ -154,8 +154,8 @@ def _exchange_after(
     if len(first_ranks) > 1:
         places = ", ".join(f"rank {rank} at step {step}" for (step, _), rank in first_ranks.items())
         raise UsageError(
-            f"{places.replace(' at', ' is at', 1)}; every rank must call muster.record, after_step "
-            "and save for the same steps, even where it skips an update"
+            f"{places.replace(' at', ' is at', 1)}; every rank must call muster.record, "
+            "after_step and save for the same steps, even if it skips an update"
         )
     return shared
 

@@ -70,8 +70,8 @@ def init(
     refuse(problems, where="muster.init: ")
     if dist.is_available() and dist.is_initialized():
         raise UsageError(
-            "muster.init: this process is in a group already"
-            "\ntip: leave init_process_group() out, or muster.init()"
+            "muster.init: this process has already joined a process group"
+            "\ntip: leave out init_process_group() or muster.init()"
         )
     world = World.find(os.environ)
     is_new_folder = False

@@ -75,7 +75,7 @@ def record(
             "\ntip: call muster.init() first, or start the program with one of Muster's launchers"
         )
     if (loss is None) == (metrics is None):
-        raise UsageError("muster.record: give either loss=... or metrics={...}")
+        raise UsageError("muster.record: pass either loss=... or metrics={...}")
     numbers: dict[str, Any] = {"lr": lr, "grad_norm": grad_norm}
     names: Sequence[Any] = log_with if isinstance(log_with, list | tuple) else [log_with]
     refuse(_problems(step, loss, metrics, model, samples, numbers, names), where="muster.record: ")
@@ -118,7 +118,8 @@ def _problems(
         numbers = {**numbers, **{f"metrics[{name!r}]": metric for name, metric in metrics.items()}}
     else:
         yield (
-            f"metrics is a {type(metrics).__name__}\ntip: give a dict: metrics={{'accuracy': 0.71}}"
+            f"metrics is of type {type(metrics).__name__}"
+            "\ntip: pass a dict: metrics={'accuracy': 0.71}"
         )
     for name, value in numbers.items():
         yield from number(name, value)
@@ -211,9 +212,10 @@ class Recorder:
             self._equal_steps = -1
             if self.ranks.rank == 0:
                 warnings.warn(
-                    f"muster.record: in {EQUAL_STEPS} steps all {len(losses)} ranks had the same "
-                    f"loss, last {losses[0]}: do they compute the same samples? Give each rank its "
-                    "own, by muster.steps or a DistributedSampler, and record its own loss",
+                    f"muster.record: for {EQUAL_STEPS} steps all {len(losses)} ranks have had "
+                    f"the same loss, most recently {losses[0]}: do they compute the same "
+                    "samples? Give each rank its own samples, with muster.steps or a "
+                    "DistributedSampler, and record its own loss",
                     stacklevel=3,
                 )
 

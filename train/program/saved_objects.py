@@ -27,7 +27,9 @@ from ..sync.ranks import Ranks, current_ranks
 from .exchange import of_program
 from .recorder import write_record
 
-RESUME_OR_CHOOSE = "call resume() before the first step to go on from them, or give another folder"
+RESUME_OR_CHOOSE = (
+    "to continue from them, call resume() before the first step; otherwise choose another folder"
+)
 UNITS = {"step": "step", "steps": "step", "min": "min"}
 _folders = set[Path]()  # of the checkpoints of this process
 
@@ -78,7 +80,7 @@ def checkpoints(
     if not (given := folder or os.environ.get("MUSTER_CHECKPOINTS")):
         raise UsageError(
             "muster.checkpoints: MUSTER_CHECKPOINTS is not set"
-            "\ntip: give a folder, call muster.init() first, or start the program with one of "
+            "\ntip: pass a folder, call muster.init() first, or start the program with one of "
             "Muster's launchers"
         )
     interval, ranks = _interval(every), current_ranks()
@@ -86,8 +88,8 @@ def checkpoints(
     is_used = path.absolute() in _folders
     if is_used and not folder:
         raise UsageError(
-            f"muster.checkpoints: an earlier call of this program has its checkpoints in {path}; "
-            "give each training a name of its own: name='fold2'"
+            f"muster.checkpoints: an earlier call in this program already uses {path}"
+            "\ntip: give each training its own name: name='fold2'"
         )
     firsts = first_on_disk(path, ranks, socket.gethostname())
     run_dir = os.environ.get("MUSTER_RUN_DIR")
@@ -107,19 +109,20 @@ def _problems(
 ) -> Iterator[str]:
     yield from whole_number("keep_last", keep_last, 1)
     if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
-        yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
+        yield f"name is {name!r}; it names a folder, so use only letters, digits, _, - and ."
     if not isinstance(by_rank, Mapping):
         yield (
-            f'by_rank is a {type(by_rank).__name__}\ntip: give a dict: by_rank={{"loader": loader}}'
+            f"by_rank is of type {type(by_rank).__name__}"
+            '\ntip: pass a dict: by_rank={"loader": loader}'
         )
         by_rank = {}
     if not objects and not by_rank:
-        yield "there is nothing to save\ntip: give objects by names: model=model"
+        yield "there is nothing to save\ntip: pass objects by name: model=model"
     for name in objects.keys() & by_rank.keys():
-        yield f"{name} is given twice\ntip: give it in by_rank alone"
+        yield f"{name} was passed twice\ntip: pass it only in by_rank"
     for name, instance in {**objects, **{str(key): item for key, item in by_rank.items()}}.items():
         if name == GENERATORS or not name.isidentifier():
-            yield f"an object cannot be called {name!r}\ntip: give it another name: model=model"
+            yield f"an object cannot be named {name!r}\ntip: use another name: model=model"
         if not isinstance(instance, Collected):
             yield from methods(name, instance, "state_dict", "load_state_dict")
 
@@ -161,9 +164,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         is_found = self.resume_from(AUTO, lambda line: None, self._warn, asked="muster.checkpoints")
         if is_found and self._is_used:
             self._warn(
-                f"goes on from step {self.step} in {self.folder}, where an earlier call of this "
-                "program has its checkpoints; another training needs a name of its own: "
-                "name='fold2'"
+                f"resuming from step {self.step} in {self.folder}, which an earlier call in this "
+                "program already uses; give another training its own name: name='fold2'"
             )
         return self.step
 
@@ -192,8 +194,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             return False
         if saved.by_rank and saved.world_size != self._ranks.world_size:
             self._warn(
-                f"{', '.join(saved.by_rank)} differed by rank on {saved.world_size} ranks; on "
-                f"{self._ranks.world_size} every rank goes on with the same state"
+                f"{', '.join(saved.by_rank)} had a different state on each of {saved.world_size} "
+                f"ranks; with {self._ranks.world_size} ranks, all of them resume from the same "
+                "state"
             )
         self.step = saved.step
         return True
@@ -250,8 +253,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._manager.require_own_folder("muster.checkpoints: ", RESUME_OR_CHOOSE)
         if step < self.step:  # it would be pruned as the older one
             raise UsageError(
-                f"muster.checkpoints: step is {step}, after step {self.step}; steps must not begin "
-                "again: count them over all epochs, and on from what resume() returns"
+                f"muster.checkpoints: step is {step}, but step {self.step} was already reached"
+                "\ntip: count steps across all epochs, starting from the number that resume() "
+                "returns"
             )
         self.step = int(step)
         for steps in self._steps:

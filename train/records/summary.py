@@ -49,8 +49,8 @@ def rows(summary: dict[str, Any], run_dir: str) -> list[tuple[str, str]]:
         steps = summary["timed_steps"]
         shares = "  ".join(f"{name} {summary[f'{name}_s'] / step_s:.0%}" for name in PHASES)
         table += [
-            ("seconds per iteration", f"{step_s:.4f}  (mean of {steps}, first left out)"),
-            ("share of it", shares),
+            ("seconds per iteration", f"{step_s:.4f}  (mean of {steps} steps, without the first)"),
+            ("time by phase", shares),
             ("samples per second", f"{summary['samples_per_s']:.1f}"),
         ]
     if summary["evaluations"]:

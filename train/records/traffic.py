@@ -53,7 +53,7 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
         "broadcast": lambda: [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in ranks[1:]],
     }
     if operation not in flows:
-        raise ValueError(f"what {operation!r} makes a host send is not known")
+        raise ValueError(f"the traffic of {operation!r} is unknown")
     transfers = flows[operation]()
     sent = sum(size for a, b, size in transfers if hosts[a] == host != hosts[b])
     received = sum(size for a, b, size in transfers if hosts[b] == host != hosts[a])
@@ -164,11 +164,11 @@ def difference_note(expected: tuple[float, float], observed: tuple[int, int]) ->
     for name, wanted, counted in zip(("sent", "received"), expected, observed, strict=True):
         if wanted < TELLING_BYTES:
             continue
-        times = f"{counted / wanted:.2f} times as many bytes {name} as expected"
+        times = f"{counted / wanted:.2f} times the expected bytes {name}"
         if counted > wanted * MOST_RATIO:
             return f"{times}: other traffic shared the interface"
         if counted < wanted - QUEUED_BYTES:
-            return f"{times}: the rest took another interface"
+            return f"{times}: the rest was sent over another interface"
     return ""
 
 

@@ -19,21 +19,21 @@ def main() -> int:
         return _compare(f"{prog} compare", sys.argv[2:])
     parser = Parser(
         prog=prog,
-        description="Make a report of runs or studies, from their records alone.",
-        epilog=f"{prog} compare A B ... says what differs between runs. {at_login(prog)}",
+        description="Make a report of runs or studies from their records.",
+        epilog=f"{prog} compare A B ... shows the differences between runs. {at_login(prog)}",
     )
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="folder of a run or study")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="where the report goes (default: report/ in the first folder)",
+        help="folder for the report (default: report/ in the first folder)",
     )
     parser.add_argument(
         "--print",
         action="store_true",
         dest="prints_all",
-        help="print all tables (default: the first one and the warnings)",
+        help="print all tables (default: only the first table and the warnings)",
     )
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -50,7 +50,8 @@ def main() -> int:
         parts, problem = page.write(subject, folder)
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be written to ({error.strerror}); name another with --output"
+            f"{folder} cannot be written ({error.strerror})"
+            "\ntip: choose another folder with --output"
         ) from None
     print(page.markdown(subject, parts) if args.prints_all else page.beginning(subject))
     print(printable(f"report: {folder / 'index.html'}"))
@@ -62,17 +63,17 @@ def main() -> int:
 def _compare(prog: str, argv: list[str]) -> int:
     parser = Parser(
         prog=prog,
-        description="Say what differs between runs in configuration, environment, code and losses.",
+        description="Show how runs differ in configuration, environment, code and losses.",
     )
     parser.add_argument("base", metavar="FOLDER", help="folder of a run")
     parser.add_argument(
-        "others", nargs="+", metavar="FOLDER", help="folders of the runs to compare with it"
+        "others", nargs="+", metavar="FOLDER", help="folders of the runs to compare it with"
     )
     parser.add_argument(
         "--assert-equal-losses",
         type=float,
         metavar="TOLERANCE",
-        help="exit with code 1 if losses differ by more, or cannot be compared",
+        help="exit with code 1 if losses differ by more than this, or cannot be compared",
     )
     args = parser.parse_args(argv)
     refuse(extras.problems(extras.REPORT))

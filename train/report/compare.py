@@ -41,11 +41,11 @@ def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
     over = list(gaps.index[gaps > tolerance])
     over += [*first.index[first.isna()], *second.index[second.isna()]]  # NaN equals no number
     if not len(gaps):
-        return False, "no step in common: losses cannot be compared"
+        return False, "losses cannot be compared, because the runs have no step in common"
     text = f"(largest difference {gaps.max():.3g})"
     if over:
-        return False, f"losses differ from step {min(over)} by more than {tolerance:g} {text}"
-    return True, f"losses agree within {tolerance:g} at all {len(gaps)} steps of both {text}"
+        return False, f"losses differ by more than {tolerance:g} from step {min(over)} on {text}"
+    return True, f"losses agree within {tolerance:g} at all {len(gaps)} common steps {text}"
 
 
 def _curve(run: Run) -> pd.Series:

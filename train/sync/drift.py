@@ -13,7 +13,7 @@ def note(model: nn.Module) -> str:
     if not names:
         return ""
     return (
-        f"max_norm of {', '.join(names)}: in a forward pass each rank rescales the rows that it "
-        "uses, so that the ranks' weights drift apart, as with DDP"
+        f"max_norm of {', '.join(names)}: in a forward pass, each rank rescales only the rows "
+        "that it uses, so the ranks' weights drift apart (as with DDP)"
         "\ntip: leave max_norm out"
     )

@@ -221,9 +221,9 @@ class Ranks:
         if self.group is not None and (members := self.group.size()) < dist.get_world_size():
             raise UsageError(
                 f"process_group= has {members} of {dist.get_world_size()} ranks, but this mode, "
-                "compressor or BatchNorm needs a second group, which only all ranks together can "
-                "make"
-                "\ntip: leave process_group= out, or use mode='all_reduce' alone"
+                "compressor or BatchNorm needs a second group, which only all ranks together "
+                "can create"
+                "\ntip: leave process_group= out, or use only mode='all_reduce'"
             )
 
 
@@ -237,8 +237,8 @@ def chosen_gpu() -> torch.device:
     local_rank = os.environ.get("LOCAL_RANK") or "0"
     if number == 0 and local_rank != "0" and (count := torch.cuda.device_count()) > 1:
         raise UsageError(
-            f"LOCAL_RANK is {local_rank}, but this process uses the first of its {count} GPUs, as "
-            "it has chosen none"
+            f"LOCAL_RANK is {local_rank}, but this process has not chosen a GPU and would use "
+            f"the first of {count}"
             "\ntip: call torch.cuda.set_device(LOCAL_RANK) before init_process_group()"
         )
     return torch.device("cuda", number)
@@ -262,8 +262,8 @@ def current_ranks() -> Ranks:
     world_size = os.environ.get("WORLD_SIZE", "1")
     if world_size != "1":
         raise UsageError(
-            f"WORLD_SIZE is {world_size}, but this process has joined no group yet"
-            "\ntip: call torch.distributed.init_process_group() or muster.init() before"
+            f"WORLD_SIZE is {world_size}, but this process has not joined a process group yet"
+            "\ntip: call torch.distributed.init_process_group() or muster.init() first"
         )
     return Ranks()
 

@@ -52,19 +52,21 @@ class BertPreTraining(PreparedTask):
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
         if not self.config.mask_probability:
-            raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
+            raise UsageError("--mask-probability 0 leaves nothing to learn\ntip: BERT uses 0.15")
         kind, length = self._model_config.model_type, self.config.max_seq_length
         if kind != "bert":
-            raise UsageError(f"--model {self.model} is of type {kind}; pre-training is for bert")
+            raise UsageError(
+                f"--model {self.model} has type {kind}, but pre-training needs type bert"
+            )
         if not self.is_ready:
             self._check_text(self._loaded_tokenizer)
         super().prepare()
         for own in self.sets().values():
             if isinstance(own, Shards) and own.width > length:
                 raise UsageError(
-                    f"--max-seq-length is {length}, but {own.paths[0].parent} has samples "
-                    f"of {own.width} tokens"
-                    f"\ntip: give --max-seq-length {own.width}"
+                    f"--max-seq-length is {length}, but {own.paths[0].parent} has samples of "
+                    f"{own.width} tokens"
+                    f"\ntip: use --max-seq-length {own.width}"
                 )
 
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
@@ -75,9 +77,9 @@ class BertPreTraining(PreparedTask):
             count = len(sets[name]["documents"]) - 1
             if count < 2:
                 raise UsageError(
-                    f"the {name} set of --data-dir {self.data_dir} has {count} document"
-                    f"{'s'[: count != 1]}, but a random next sentence comes from another one; "
-                    "put blank lines between documents"
+                    f"the {name} set of --data-dir {self.data_dir} has {count} "
+                    f"document{'s'[: count != 1]}, but random next sentences need at least two"
+                    "\ntip: separate documents with blank lines"
                 )
         return sets, {}
 
@@ -143,16 +145,18 @@ class BertPreTraining(PreparedTask):
 
     def _check_text(self, tokenizer: Any) -> None:
         if self.config.max_seq_length < corpus.MARKS + 2:
-            raise UsageError(f"--max-seq-length must be at least {corpus.MARKS + 2} for pairs")
+            raise UsageError(
+                f"--max-seq-length must be at least {corpus.MARKS + 2} for sentence pairs"
+            )
         if None in (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
             raise UsageError(
-                f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]"
-                "\ntip: give one of BERT's"
+                f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP] token"
+                "\ntip: use a BERT tokenizer"
             )
         if self.config.whole_word and not self._masking.continues:
             raise UsageError(
-                f"--whole-word needs WordPiece's ## to tell words, which --tokenizer "
-                f"{self.tokenizer} has not"
+                "--whole-word needs a WordPiece tokenizer, which marks parts of words with ##, "
+                f"but --tokenizer {self.tokenizer} is of another kind"
             )
 
     @cached_property

@@ -45,9 +45,9 @@ class Benchmark(GlueTask):
         words = self._model_config.vocab_size
         if words <= FIRST_WORD:
             raise UsageError(
-                f"--model {self.model} knows {words} tokens, but the benchmark's words "
-                f"begin at {FIRST_WORD}"
-                "\ntip: give a model with BERT's vocabulary"
+                f"--model {self.model} has a vocabulary of {words} tokens, but the benchmark's "
+                f"words begin at token {FIRST_WORD}"
+                "\ntip: use a model with BERT's vocabulary"
             )
 
     def sets(self) -> dict[str, Samples]:

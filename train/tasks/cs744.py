@@ -77,7 +77,7 @@ def read(folder: Path) -> dict[str, TensorDataset]:
     if folder.name == GENERATED and not folder.exists():
         return {part: _generated(size, seed) for seed, (part, size) in enumerate(SIZES.items())}
     what = (
-        f"CIFAR-10 is read from the python version's folder, {FOLDER}, with data_batch_1 to "
+        f"CIFAR-10 needs the folder of its Python version, {FOLDER}, with data_batch_1 to "
         "data_batch_5 and test_batch"
     )
     names = {name: (name,) for name in PUBLISHED}
@@ -103,9 +103,10 @@ def _batch(path: Path) -> tuple[Tensor, Tensor]:
     data = path.read_bytes()
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != PUBLISHED[path.name]:
         raise UsageError(
-            f"{path} is not CIFAR-10's own file: its md5 is another. It is a pickle, which can run "
-            "code, so no other is read; download it again, or leave --data-dir out, and the images "
-            f"come from the Hub; --data-dir {GENERATED} makes some"
+            f"{path} is not CIFAR-10's original file: its MD5 checksum does not match. It is not "
+            "read, because it is a pickle, which can run code"
+            "\ntip: download it again, leave out --data-dir to get the images from the Hub, or "
+            f"use --data-dir {GENERATED} for generated images"
         )
     content = pickle.loads(data, encoding="latin1")
     pixels = torch.from_numpy(content["data"]).reshape(-1, *SHAPE)

@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, TensorDataset]:
         for every in PARTS.values()
         for name in every
     }
-    paths = files.find(folder, names, "mnist is read from the four published files", SUBFOLDER)
+    paths = files.find(folder, names, "mnist needs the four published files", SUBFOLDER)
     return {part: _part(*(paths[name] for name in every)) for part, every in PARTS.items()}
 
 
@@ -64,8 +64,8 @@ def _part(images_path: Path, labels_path: Path) -> TensorDataset:
         raise UsageError(f"{images_path}: expected images of {SIDE} x {SIDE}, got {images.shape}")
     if len(images) != len(labels) or not len(labels) or labels.max() >= CLASSES:
         raise UsageError(
-            f"{labels_path}: expected labels from 0 to {CLASSES - 1}, one for each of the "
-            f"{len(images)} images in {images_path.name}; it has {len(labels)}"
+            f"{labels_path}: expected a label from 0 to {CLASSES - 1} for each of the "
+            f"{len(images)} images in {images_path.name}, got {len(labels)} labels"
         )
     return TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
 
@@ -81,15 +81,15 @@ def _array(path: Path, dimensions: int) -> numpy.ndarray[Any, Any]:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path}: damaged: {error}") from None
+        raise UsageError(f"{path} is damaged: {error}") from None
     start = 4 + 4 * dimensions
     if len(data) < start or data[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
         raise UsageError(f"{path}: not an idx file of bytes in {dimensions} dimensions")
     shape = numpy.frombuffer(data, dtype=">u4", count=dimensions, offset=4).tolist()
     if len(data) - start != math.prod(shape):
         raise UsageError(
-            f"{path}: its header says {' x '.join(map(str, shape))} bytes, "
-            f"but {len(data) - start} follow"
+            f"{path}: its header promises {' x '.join(map(str, shape))} bytes, but "
+            f"{len(data) - start} follow"
         )
     return numpy.frombuffer(bytearray(data[start:]), dtype=numpy.uint8).reshape(shape)
 

@@ -101,9 +101,9 @@ class Ner(LabelledTask):
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         if not tokenizer.is_fast:
             raise UsageError(
-                f"--tokenizer {self.tokenizer} has no fast form, which alone tells the word of "
-                "each piece"
-                "\ntip: give another, such as bert-base-cased"
+                f"--tokenizer {self.tokenizer} has no fast version, which is needed to find the "
+                "word of each token"
+                "\ntip: choose another, such as bert-base-cased"
             )
         read = self._read()
         tags, length = tags_of(read["train"]), self.config.max_seq_length
@@ -117,8 +117,8 @@ class Ner(LabelledTask):
             lost = sum(map(len, words)) - int((sets[name]["labels"] != IGNORED).sum())
             if lost:
                 logging.getLogger(__name__).warning(
-                    f"{name} set: {lost} words are beyond --max-seq-length {length}, or nothing "
-                    "but control characters; they are left out of training and scores"
+                    f"{name} set: {lost} words are left out of training and scores, because they "
+                    f"are beyond --max-seq-length {length} or contain only control characters"
                 )
         return sets, {"tags": tags}
 
@@ -147,7 +147,7 @@ class Ner(LabelledTask):
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        what = "ner is read from train.txt, valid.txt (or dev.txt) and test.txt in CoNLL's columns"
+        what = "ner needs train.txt, valid.txt (or dev.txt) and test.txt in CoNLL's format"
         paths = files.find(self.data_dir, NAMES, what)
         test = paths["train"].with_name("test.txt")
         if test.is_file():
@@ -182,17 +182,17 @@ def read(path: Path) -> list[Sentence]:
         for number, fields in numbered:
             if len(fields) != columns:
                 raise UsageError(
-                    f"{path}:{number}: expected {columns} columns, the word first and its tag "
-                    f"last, got {' '.join(fields)[:60]!r}"
+                    f"{path}:{number}: expected {columns} columns, with the word first and its "
+                    f"tag last, got {' '.join(fields)[:60]!r}"
                 )
             if not TAG.fullmatch(fields[-1]):
                 raise UsageError(
-                    f"{path}:{number}: expected O, B-TYPE or I-TYPE as tag, got {fields[-1]!r}"
+                    f"{path}:{number}: expected the tag O, B-TYPE or I-TYPE, got {fields[-1]!r}"
                 )
         words, tags = ([fields[column] for _, fields in numbered] for column in (0, -1))
         sentences.append(Sentence(words, tags, line=numbered[0][0]))
     if not sentences:
-        raise UsageError(f"{path}: no sentences in it")
+        raise UsageError(f"{path} contains no sentences")
     return sentences
 
 

@@ -182,7 +182,7 @@ def label_part(key: str, entry: Entry) -> str:
     if key in ("sync", "precision", "task", "split"):
         return str(value)
     if key in ("local_batch_size", "batch_of_each"):
-        return f"batch {value:g} a worker" if numbers([value]) else f"batch {value} a worker"
+        return f"batch {value:g} per worker" if numbers([value]) else f"batch {value} per worker"
     if key in (WORKERS, "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
     if isinstance(value, str) and value.startswith("/"):

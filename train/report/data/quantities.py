@@ -125,14 +125,14 @@ def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFram
     """
     if not len(table):
         return table
-    uneven = "its own times differ widely"
+    uneven = "its step times vary widely"
     doubts = {row["run"]: uneven for row in seconds if is_uneven(row)}
     known = table[table["efficiency"].notna()]
     for base, rows in known.groupby("base", sort=False):
         most = max(rows["efficiency"])
         if most > MOST_EFFICIENCY:
             run = rows.loc[rows["efficiency"].astype(float).idxmax(), "run"]
-            doubts[str(base)] = f"{run} would have an efficiency of {most:.0%} over it"
+            doubts[str(base)] = f"relative to it, {run} would have an efficiency of {most:.0%}"
     return table.assign(doubt=[doubts.get(base) for base in table["base"]])
 
 

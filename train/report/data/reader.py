@@ -125,7 +125,7 @@ def read_run(path: Path) -> Run:
     for file in run_files.ENVIRONMENT.find(path):
         run.environments[file.stem] = read_mapping(file, run.notes)
     if not run.config:
-        run.notes.append("config.yaml is missing or empty: what was set is not known")
+        run.notes.append("config.yaml is missing or empty, so the settings are unknown")
     for number, folder in run_files.attempt_folders(path).items():
         run.attempts.append(_read_part(folder, f"attempt {number + 1}"))
     for part in (*run.attempts, run):
@@ -192,14 +192,16 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     for raw in raws:
         kind = str(raw.get("kind", "none"))
         if kind in FIELDS and not fits(raw, KINDS[kind]):
-            problems[f"{kind} record(s) with a value of another kind left out"] += 1
+            problems[f"{kind} record(s) with a value of the wrong type left out"] += 1
             continue
         if kind not in FIELDS or not fits(raw.get("step"), records.is_count):
             problems[f"record(s) of unknown kind {kind[:40]!r} left out"] += 1
             continue
         row = {name: known(as_plain(raw.get(name))) for name in FIELDS[kind]}
         if absurd := [name for name in FIELDS[kind] if not _can_be(name, row)]:
-            problems[f"{kind} record(s) with an impossible {', '.join(absurd)}, left out"] += 1
+            problems[
+                f"{kind} record(s) with an impossible {', '.join(absurd)}, which was left out"
+            ] += 1
             row |= dict.fromkeys(absurd)
         for name in filter(AMOUNT.search, FIELDS[kind]):
             row[name] = 0.0 if any(value < 0 for value in numbers([row[name]])) else row[name]
@@ -207,7 +209,9 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         for name in (column for column in FIELDS[kind] if column not in raw):
             problems[f"{kind} record(s) have no {name}"] += 1
     by_step = {row["step"]: row for row in rows["step"]}
-    problems["step(s) were written twice; the later one counts"] = len(rows["step"]) - len(by_step)
+    problems["step(s) were written twice; the later record is used"] = len(rows["step"]) - len(
+        by_step
+    )
     problems["broken line(s) left out"] = sum(map(bool, map(bytes.strip, whole.split(b"\n"))))
     problems["broken line(s) left out"] -= len(raws)
     rows["step"] = [by_step[step] for step in sorted(by_step)]
@@ -246,21 +250,23 @@ def _average_metrics(run: Run, notes: list[str]) -> None:
             most = max(values, default=0.0)
             if math.isclose(least, most, rel_tol=SAME, abs_tol=SAME):
                 continue
-            differing[name] = f"{name} from {least:.4g} to {most:.4g} in the last such evaluation"
+            differing[name] = (
+                f"{name} from {least:.4g} to {most:.4g} in the last evaluation with a difference"
+            )
             for of_rank in metrics:
                 of_rank[name] = statistics.fmean(values)
     if differing:
         notes.append(
-            f"ranks recorded different metrics ({'; '.join(differing.values())}): their mean is "
-            "shown; muster.record(metrics=) takes the same numbers on every rank"
+            f"ranks recorded different metrics ({'; '.join(differing.values())}), and their mean "
+            "is shown; pass the same numbers to muster.record(metrics=) on every rank"
         )
 
 
 def _note_missing_ranks(run: Run) -> None:
     if run.is_foreign and not run.ranks:
         run.remarks.append(
-            "no losses or seconds, since the program does not call muster.record; workers/ of the "
-            "run folder has what it printed"
+            "no losses or times, because the program does not call muster.record; its output is "
+            "in workers/ of the run folder"
         )
         return
     wanted = run.workers or 0
@@ -268,7 +274,7 @@ def _note_missing_ranks(run: Run) -> None:
     if missing:
         names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         run.notes.append(
-            f"no records of rank {names} ({len(missing)} of {wanted}): figures leave them out"
+            f"no records of rank {names} ({len(missing)} of {wanted}), which the numbers leave out"
         )
     steps = {rank: rows["step"] for rank, rows in run.ranks.items()}
     ends = {rank: int(own[-1]["step"]) if own else 0 for rank, own in steps.items()}
@@ -276,7 +282,7 @@ def _note_missing_ranks(run: Run) -> None:
     early = [f"rank {rank} at step {end}" for rank, end in ends.items() if end < furthest - 1]
     if early:
         shown = ", ".join(early[:4])
-        run.notes.append(f"records end early: {shown}; others reach step {furthest}")
+        run.notes.append(f"some records end early: {shown}; the others reach step {furthest}")
 
 
 def numbers(values: Iterable[Any]) -> list[float]:

@@ -24,7 +24,7 @@ from train.report.data.columns import (
 )
 from train.report.data.reader import Row, Run, known, numbers, read_mapping, read_run
 
-KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "a mapping"}
+KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
 
 @dataclass
@@ -96,7 +96,9 @@ def run_folder(text: str) -> Path:
     for path in (Path(text), Path("logs") / text):
         if path.is_dir():
             return path
-    raise UsageError(f"{text} is no folder; name one of a run or study, such as logs/<run>")
+    raise UsageError(
+        f"{text} is not a folder\ntip: give the folder of a run or study, such as logs/<run>"
+    )
 
 
 def _add(subject: Subject, folder: Path) -> None:
@@ -107,8 +109,9 @@ def _add(subject: Subject, folder: Path) -> None:
         subject.entries.append(_entry(read_run(folder), {}))
     else:
         raise UsageError(
-            f"{folder} holds no run (config.yaml, metrics/), no study (study.json) and no sweep "
-            "(sweep.json); name a folder that does, such as logs/<run>"
+            f"{folder} is not the folder of a run (no config.yaml or metrics/), study (no "
+            "study.json) or sweep (no sweep.json)"
+            "\ntip: give the folder of a run or study, such as logs/<run>"
         )
 
 
@@ -137,7 +140,7 @@ def _add_study(subject: Subject, record: Path) -> None:
         if not cell.get("run_dir") or not _is_run(path):
             if cell.get("state") == "done":
                 subject.notes.append(
-                    f"cell {cell.get('id')}: its folder {printable(path.name)} is gone"
+                    f"cell {cell.get('id')}: its folder {printable(path.name)} is missing"
                 )
             state = printable(str(cell.get("state")))
             subject.without_run.append("gone" if state == "done" else state)
@@ -150,7 +153,7 @@ def _add_study(subject: Subject, record: Path) -> None:
         entry.repeat = cell["repeat"] if isinstance(cell.get("repeat"), int) else 0
         subject.entries.append(entry)
     if not cells:
-        subject.notes.append(f"{record.name} lists no cells: nothing was run yet")
+        subject.notes.append(f"{record.name} lists no cells, because nothing has been run yet")
 
 
 def _roles(study: Row, notes: list[str]) -> Roles:
@@ -160,7 +163,7 @@ def _roles(study: Row, notes: list[str]) -> Roles:
         value = study.get(name)
         if value is None or isinstance(value, kind):
             return value
-        notes.append(f"study.json: {name} is left out: {KINDS[kind]} was expected")
+        notes.append(f"study.json: {name} is left out, because it is not {KINDS[kind]}")
         return None
 
     x = of_kind("x", str)
@@ -185,13 +188,13 @@ def _check_roles(subject: Subject) -> None:
     if unknown := [column for column in roles.named() if not is_known(column, entries)]:
         known = {key: None for entry in entries for key in entry.settings}
         subject.notes.append(
-            f"study.json: no run has a column {', '.join(unknown)}; known: {NAME_COLUMN}, "
-            f"{', '.join(sorted(known))}"
+            f"study.json: no run has a column {', '.join(unknown)}; the columns are "
+            f"{NAME_COLUMN}, {', '.join(sorted(known))}"
         )
         subject.roles = Roles()
     elif roles.reference and not selected(entries, roles):
         wanted = ", ".join(f"{key} {value}" for key, value in roles.reference.items())
-        subject.notes.append(f"the study's reference, {wanted}, is none of the runs")
+        subject.notes.append(f"none of the runs is the study's reference, {wanted}")
 
 
 def as_cell(value: Any) -> Any:

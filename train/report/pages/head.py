@@ -113,7 +113,7 @@ def measured(subject: Subject) -> str:
         link_rate(str(entry.settings["rate"])) for entry in entries if "rate" in entry.settings
     ]
     if rates:
-        sentences.append(f"Links had {' and '.join(dict.fromkeys(rates))}")
+        sentences.append(f"The link rate was {' and '.join(dict.fromkeys(rates))}")
     return ". ".join(sentences) + "."
 
 

@@ -20,7 +20,7 @@ from train.report.pages.sections import Section
 
 UNKNOWN = "-"  # the cell of a value that is not known
 TEMPLATES = Path(__file__).parent / "templates"
-NO_PDF = "report.pdf was left out: {why}; install it with {how}"
+NO_PDF = "note: report.pdf was not written: {why}\ntip: install it with: {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 # By the end of a column's name; other columns have as many decimals as `drawing.decimals` gives.
 FORMATS = {
@@ -208,7 +208,9 @@ def write_pdf(page: str, path: Path) -> str:
         how = extras.install_command(extras.REPORT, ["weasyprint"])
         return NO_PDF.format(why="WeasyPrint is missing", how=how)
     except OSError as error:  # it loads pango when imported
-        why = "WeasyPrint finds no " + (str(error).split("'")[1] if "'" in str(error) else "pango")
+        why = "WeasyPrint cannot find " + (
+            str(error).split("'")[1] if "'" in str(error) else "pango"
+        )
         return NO_PDF.format(why=why, how=PANGO)
     for name in ("weasyprint", "fontTools"):
         logging.getLogger(name).setLevel(logging.ERROR)  # about CSS that only browsers know
@@ -218,4 +220,4 @@ def write_pdf(page: str, path: Path) -> str:
 
 def _fetch_nothing(url: str, *args: object, **kwargs: object) -> dict[str, object]:
     """Refuse to load anything: the page contains all that it shows."""
-    raise ValueError(f"{url}: a report fetches nothing")
+    raise ValueError(f"{url}: a report must not load anything")

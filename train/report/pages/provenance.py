@@ -93,7 +93,7 @@ def _missing(run: Run) -> list[str]:
     """Missing or broken parts of a run."""
     own = [note for part in (run, *run.attempts) for note in part.notes]
     is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
-    return own + (["no steps on record"] if is_to_train and run.lead("step") is None else [])
+    return own + (["no steps were recorded"] if is_to_train and run.lead("step") is None else [])
 
 
 def _of_runs(subject: Subject, notes_of: Callable[[Run], list[str]]) -> list[str]:

@@ -206,18 +206,18 @@ def _traffic(subject: Subject, charts: Charts) -> Content:
     ratios = table.loc[table["band"].isin(("inside", "outside")), "ratio"]
     if len(ratios):
         lines.append(
-            f"Counted bytes are {ratios.min():.3f} to {ratios.max():.3f} times the expected ones. "
-            f"{ratios.between(*BAND).sum()} of {len(ratios)} measurements are between "
-            f"{BAND[0]:.2f} and {BAND[1]:.2f}, as they should be."
+            f"The counted bytes are {ratios.min():.3f} to {ratios.max():.3f} times the expected "
+            f"bytes. {ratios.between(*BAND).sum()} of {len(ratios)} measurements are within the "
+            f"valid range, {BAND[0]:.2f} to {BAND[1]:.2f}."
         )
-    lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
+    lines += [f"Note from the measurement: {note}." for note in table["note"].dropna().unique()]
     figures = plots.traffic(totals) if len(totals) else {}
     return {"table": table, "lines": lines, "figures": figures, "data": {"traffic_totals": totals}}
 
 
 def _failures(subject: Subject, charts: Charts) -> Content:
     restarts = sum(len(entry.run.attempts) for entry in subject.entries)
-    lines = [f"Started again {restarts} time(s) in all."] if restarts else []
+    lines = [f"Restarts in total: {restarts}."] if restarts else []
     return {"table": event_tables.failures(subject), "lines": lines}
 
 

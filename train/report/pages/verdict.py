@@ -61,17 +61,25 @@ def build(subject: Subject) -> Verdict:
 def _warnings(subject: Subject, seconds: pd.DataFrame, doubts: dict[str, str]) -> Iterator[Warned]:
     yield from _shared_cores(subject)
     if doubts:
-        text = "No speed-up is shown over a run that was probably slowed; data/ has the numbers."
+        text = (
+            "Speed-ups over a run that was probably slowed down are not shown; the numbers are "
+            "in data/."
+        )
         yield Warned(text, [f"{base}: {reason}" for base, reason in doubts.items()])
     steps = subject.runs["steps_taken"].dropna()
     if steps.nunique() > 1:
-        text = f"Runs took from {steps.min()} to {steps.max()} steps; do not compare their last "
-        more = "Losses are compared at the steps that both runs have."
+        text = (
+            f"Runs have between {steps.min()} and {steps.max()} steps, so do not compare their "
+            "final "
+        )
+        more = "Losses are compared only at steps that both runs have."
         yield Warned(f"{text}losses, metrics and MB.", [more])
     yield from _unequal_tokens(subject)
     uneven = seconds[[quantities.is_uneven(row) for row in records(seconds)]]
     if len(uneven):
-        text = "Iterations of a run differ widely; other programs may have used the machine."
+        text = (
+            "The step times of a run vary widely; other programs may have been using the machine."
+        )
         unit = quantities.unit_of_seconds([*seconds["mean_s"], *seconds["high_s"]])
         both = pd.concat([uneven["mean_s"], uneven["median_s"]]) / unit.size
         shown = drawing.column(both, is_time=True)
@@ -140,10 +148,10 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
     for task, of_task in size.groupby("task", sort=False, dropna=False):
         if of_task.max() > SAME_TOKENS * of_task.min():
             yield Warned(
-                f"Samples of {task} have different numbers of tokens: seconds are not of the same "
-                "work.",
+                f"The runs of {task} have samples of different lengths, so their times are not "
+                "for the same work.",
                 [
-                    f"{of_task[at]:.1f} tokens a sample, with padding: {at[1]}"
+                    f"{of_task[at]:.1f} tokens per sample, with padding: {at[1]}"
                     for at in (of_task.idxmin(), of_task.idxmax())
                 ],
             )
@@ -164,8 +172,8 @@ def _bases(subject: Subject) -> list[str]:
 def _on_losses(subject: Subject) -> str:
     """What the column of losses says."""
     bases = _bases(subject)
-    of = bases[0] if len(bases) == 1 else "a reference of the same work"
-    return f"Losses are compared, step by step, with those of {of}; the largest difference counts."
+    of = bases[0] if len(bases) == 1 else "the reference for the same work"
+    return f"Losses are compared step by step with {of}; the largest difference is shown."
 
 
 def _equality(subject: Subject) -> pd.Series:
@@ -208,5 +216,5 @@ def _shared_cores(subject: Subject) -> Iterator[Warned]:
             shared = f"{entry.workers} workers on {head.several(int(total), 'core')}"
             found.setdefault(shared, {})[entry.label] = None
     if found:
-        text = "Workers share cores; on machines of their own, speed-ups would be others."
+        text = "Workers share cores; on separate machines, speed-ups would differ."
         yield Warned(text, [f"{shared}: {_some(labels)}" for shared, labels in found.items()])

@@ -51,8 +51,8 @@ class PowerSgd(BucketHook):
         model = self.joins_of()
         if model is not None and model.static_graph:
             raise UsageError(
-                "--compress powersgd does not go with static_graph=True, whose buckets would be "
-                "others after a resume"
+                "--compress powersgd does not work with static_graph=True, because its buckets "
+                "change when a run is resumed"
                 "\ntip: use --compress bf16, or find_unused_parameters=True"
             )
         return self.ranks.own_group(self.options.timeout_s)
@@ -118,7 +118,7 @@ def _problems(model: nn.Module) -> Iterator[str]:
             is_matrix and param.is_floating_point() and param not in sparse
         ):
             yield (
-                f"{name} must be a contiguous tensor of real numbers with a dense gradient and at "
+                f"{name} must be a contiguous real-valued tensor with a dense gradient and at "
                 "least one dimension"
                 "\ntip: use --compress bf16"
             )

@@ -33,9 +33,9 @@ _wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataPara
     weakref.WeakKeyDictionary()
 )
 GONE = {  # removed options, and what replaces them
-    "compress_share": 'it was topk\'s; compress="powersgd" has compress_rank',
-    "overlap": "gradients are always sent while others are computed",
-    "ddp_prefix": "names always begin with `module.`; model.module.state_dict() has them without",
+    "compress_share": "it belonged to topk, which was removed; for powersgd, use compress_rank",
+    "overlap": "communication always overlaps with the backward pass",
+    "ddp_prefix": "names always begin with `module.`; model.module.state_dict() omits it",
 }
 
 
@@ -125,22 +125,24 @@ def device_of(model: nn.Module) -> torch.device:
 
 def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
     if mode is None or isinstance(mode, (list, tuple, int)):  # DDP's second parameter
-        yield f"mode is {mode!r}: give DDP's device_ids by its name, device_ids={mode!r}"
+        yield f"mode is {mode!r}: to set DDP's device_ids, pass device_ids={mode!r}"
     else:
         yield from _no_mode(mode)
     has_hook = mode != "ddp" or options.compress != "none"
     if ddp_options.get("mixed_precision") is not None and has_hook:
         yield (
-            "mixed_precision= needs a hook of DDP's own, and DDP takes one"
+            "mixed_precision= needs DDP's own communication hook, and DDP allows only one"
             "\ntip: use torch.autocast, or mode='ddp' without compress"
         )
     for name in ddp_options.keys() & GONE.keys():
-        yield f"there is no {name} any more: {GONE[name]}"
+        yield f"the option {name} was removed: {GONE[name]}"
     yield from option_problems(options)
     if mode in ("gather_scatter", "single") and options.compress != "none":
-        yield f"compress={options.compress!r} does not go with mode {mode!r}\ntip: use 'all_reduce'"
+        yield (
+            f"compress={options.compress!r} does not work with mode {mode!r}\ntip: use 'all_reduce'"
+        )
     if options.bucket_mb is not None and ddp_options.get("bucket_cap_mb") is not None:
-        yield "bucket_mb and bucket_cap_mb both say how large buckets are\ntip: give one of them"
+        yield "bucket_mb and bucket_cap_mb both set the size of buckets\ntip: pass only one of them"
 
 
 def _no_mode(mode: str) -> Iterator[str]:
@@ -150,7 +152,10 @@ def _no_mode(mode: str) -> Iterator[str]:
     others = entry_points.names(entry_points.MODES)
     yield from one_of("mode", mode, *MODES, *others)
     if mode in others and not hasattr(plugins.load_plugin("modes", mode), "hook_class"):
-        yield f"mode {mode!r} has no hook for DDP (hook_class); it is for Muster's trainer: --sync"
+        yield (
+            f"mode {mode!r} has no hook for DDP (hook_class); it works only in Muster's own "
+            "trainer: --sync"
+        )
 
 
 def option_problems(options: SyncOptions) -> Iterator[str]:
@@ -199,7 +204,9 @@ class HookChoice(NamedTuple):
             remedy = "--sync ddp, or mode='ddp' in muster.sync"
             if self.options.compress != "none":
                 remedy = "--compress none, or compress='none' in muster.sync"
-            raise UsageError(f"{name} needs NCCL on GPUs, and these use gloo\ntip: use {remedy}")
+            raise UsageError(
+                f"{name} on GPUs needs NCCL, but these ranks use gloo\ntip: use {remedy}"
+            )
         return self
 
     def bucket_options(

@@ -84,9 +84,9 @@ def sync_ddp(
         _of_lightning(framework, hook_choice, "setup_module")
     else:
         raise UsageError(
-            f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
-            "Trainer and no DDPStrategy of Lightning or Lightning Fabric; in a loop of your own, "
-            "use muster.sync(model)"
+            "muster.sync_ddp: expected an Accelerator, a transformers Trainer, or a DDPStrategy "
+            f"of Lightning or Lightning Fabric, got {type(framework).__name__}"
+            "\ntip: in your own training loop, use muster.sync(model)"
         )
     return framework
 
@@ -94,14 +94,14 @@ def sync_ddp(
 def _of_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
     if _has_prepared_models(accelerator):
         raise UsageError(
-            "muster.sync_ddp: this Accelerator has prepared a model already"
-            "\ntip: call it before prepare"
+            "muster.sync_ddp: this Accelerator has already prepared a model"
+            "\ntip: call muster.sync_ddp before prepare"
         )
     if (hook := str(getattr(accelerator.ddp_handler, "comm_hook", "no"))) != "no":
         raise UsageError(
-            f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
-            "DDP takes one only"
-            "\ntip: leave it out and give compress=..., or leave sync_ddp out"
+            f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and DDP allows "
+            "only one"
+            "\ntip: remove the hook and pass compress=..., or leave out sync_ddp"
         )
 
     def options() -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _of_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
     ddp_options, comm_hook = _given_to_strategy(strategy)
     if comm_hook is not None:
         raise UsageError(
-            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only"
-            "\ntip: leave it out and give compress=..., or leave sync_ddp out"
+            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP allows only one"
+            "\ntip: remove it and pass compress=..., or leave out sync_ddp"
         )
     make = getattr(strategy, method)
 

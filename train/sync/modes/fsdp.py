@@ -91,7 +91,8 @@ class Fsdp(ShardedSync):
         if len(types) > 1:
             names = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in types.items())
             raise UsageError(
-                f"sync mode fsdp trains parameters of one type, but {names}\ntip: use zero1"
+                f"sync mode fsdp needs all parameters to have the same type, but {names}"
+                "\ntip: use zero1"
             )
         self._used = set[nn.Parameter]()  # those that the backward pass has given a gradient
         group = self.ranks.own_group(self.options.timeout_s)
@@ -103,7 +104,7 @@ class Fsdp(ShardedSync):
             ]
         except Exception as error:
             raise UsageError(
-                f"sync mode fsdp cannot take this model: {error}\ntip: use zero1"
+                f"sync mode fsdp does not support this model: {error}\ntip: use zero1"
             ) from error
         for module in self._split_modules:
             module.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]

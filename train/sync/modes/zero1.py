@@ -99,9 +99,9 @@ class Zero1(ShardedSync):
         missing = self._bucket_of[param].missing
         if param not in missing:
             raise MusterError(
-                "sync mode zero1: a gradient has come twice in a backward pass, as with reentrant "
-                "checkpointing of a layer that is used again; checkpoint with use_reentrant=False, "
-                "or give --no-overlap"
+                "sync mode zero1: a gradient was computed twice in one backward pass, as "
+                "happens with reentrant checkpointing of a layer that is used more than once"
+                "\ntip: checkpoint with use_reentrant=False, or add --no-overlap"
             )
         missing.remove(param)
         while self._started < len(self._buckets) and not self._buckets[self._started].missing:

@@ -92,10 +92,10 @@ class ShardedSync(GradSync):
         """
         if not isinstance(optimizer, BY_VALUE):
             raise UsageError(
-                f"sync mode {type(self).__name__.lower()} leaves a part of every parameter to each "
-                f"rank, but {type(optimizer).__name__} is not known to treat each value for "
-                f"itself"
-                f"\ntip: use all_reduce, or one of {', '.join(kind.__name__ for kind in BY_VALUE)}"
+                f"sync mode {type(self).__name__.lower()} splits every parameter among the "
+                f"ranks, but {type(optimizer).__name__} may need whole parameters"
+                "\ntip: use all_reduce, or one of "
+                f"{', '.join(kind.__name__ for kind in BY_VALUE)}"
             )
         return optimizer
 

@@ -70,8 +70,8 @@ def set_labels(name: str, config: Any, task: Labels, is_fresh: bool) -> list[int
         kind = "" if heads[0] == task.head else f", for {heads[0]}, not {task.head}"
         raise UsageError(
             f"--model {name} has {config.num_labels} labels ({known}){kind}, but {task.name} has "
-            f"{task.num_labels} ({', '.join(task.class_names) or 'a score'}); "
-            "give a model for this task, or --new-head for a new head on this one"
+            f"{task.num_labels} ({', '.join(task.class_names) or 'a score'})"
+            "\ntip: use a model for this task, or add --new-head to give this model a new head"
         )
     if task.is_regression:
         config.problem_type = "regression"
@@ -94,14 +94,14 @@ def check_tokenizer(name: str, config: Any, tokenizer: Any) -> None:
     """
     if tokenizer.pad_token_id is None:
         raise UsageError(
-            f"the tokenizer of {name} has no padding token\ntip: give another --tokenizer"
+            f"the tokenizer of {name} has no padding token\ntip: choose another --tokenizer"
         )
     count = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
     if count > config.vocab_size:
         raise UsageError(
-            f"the tokenizer has {count} tokens, but --model {name} knows "
+            f"the tokenizer has {count} tokens, but --model {name} has a vocabulary of "
             f"{config.vocab_size}"
-            "\ntip: give the model's own with --tokenizer"
+            "\ntip: use the model's own tokenizer with --tokenizer"
         )
 
 
@@ -116,7 +116,7 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
         positions -= config.pad_token_id + 1
     if positions is not None and 0 < positions < max_seq_length:
         raise UsageError(
-            f"--max-seq-length {max_seq_length} is more than the {positions} positions of {name}"
+            f"--max-seq-length {max_seq_length} is longer than the {positions} positions of {name}"
         )
 
 
@@ -145,9 +145,9 @@ def build(
     body = [key for key in model.state_dict() if key.startswith(prefix)]
     for key, theirs, ours in sorted(loading["mismatched_keys"]):
         if not new_head or key in body:
-            remedy = "\ntip: give --new-head for a new head" if key not in body else ""
+            remedy = "\ntip: add --new-head to give it a new head" if key not in body else ""
             raise UsageError(
-                f"--model {name}: {key} is of shape {tuple(theirs)} in its weights, but "
+                f"--model {name}: {key} has shape {tuple(theirs)} in its weights, but "
                 f"{tuple(ours)} in its configuration{remedy}"
             )
     if random is not None:
@@ -156,9 +156,9 @@ def build(
     missing = set(loading["missing_keys"]).intersection(body)
     if 2 * len(missing) > len(body):
         raise UsageError(
-            f"--model {name}: its weights are not those of a {type(model).__name__} "
-            f"({len(missing)} of {len(body)} tensors are missing); "
-            "start from random ones with --random-weights"
+            f"--model {name}: its weights do not belong to {type(model).__name__}: "
+            f"{len(missing)} of {len(body)} tensors are missing"
+            "\ntip: for random weights, set --model to the path of its config.json"
         )
     return model
 

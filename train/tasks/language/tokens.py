@@ -41,8 +41,8 @@ def load(name: str, lower_case: str) -> Any:
         present = {file.name for file in path.iterdir()}
         if present.isdisjoint(FILES):
             raise UsageError(
-                f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
-                "give a tokenizer with --tokenizer"
+                f"{name} has no tokenizer file (one of {', '.join(FILES)})"
+                "\ntip: choose a tokenizer with --tokenizer"
             )
         read = {"tokenizer.json"} & present or set(FILES) & present
         for file in sorted(read):  # a pointer can be read as a vocabulary of three words
@@ -57,9 +57,9 @@ def load(name: str, lower_case: str) -> Any:
     lowers = getattr(tokenizer, "do_lower_case", None)
     if lower_case != "auto" and lowers is not None and lowers != (lower_case == "yes"):
         raise UsageError(
-            f"--lower-case {lower_case}, but the tokenizer of {name} "
-            f"{'lower-cases' if lowers else 'keeps case'}"
-            "\ntip: leave it at auto"
+            f"--lower-case is {lower_case}, but the tokenizer of {name} "
+            f"{'converts to lower case' if lowers else 'keeps case'}"
+            "\ntip: leave out --lower-case"
         )
     return tokenizer
 
@@ -140,15 +140,15 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
     share = int((input_ids == unknown_id).sum()) / max(1, words)
     if share > MAX_UNKNOWN:
         raise UsageError(
-            f"{share:.0%} of the words are {tokenizer.unk_token} to the tokenizer of {name}: its "
-            "vocabulary does not fit the text"
-            "\ntip: give another with --tokenizer, or see --lower-case"
+            f"the tokenizer of {name} turns {share:.0%} of the words into {tokenizer.unk_token}: "
+            "its vocabulary does not match the text"
+            "\ntip: choose another --tokenizer, or check --lower-case"
         )
 
 
 def _from_vocabulary(path: Path, lower_case: str) -> Any:
     if path.suffix != ".txt":
-        raise UsageError(f"--tokenizer {path}: give a Hub name, a folder, or a vocab.txt")
+        raise UsageError(f"--tokenizer {path}: expected a Hub name, a folder, or a vocab.txt")
     refuse_stand_in(path, "--tokenizer")
     lines = list(numbered_lines(path))
     while lines and not lines[-1][1]:  # blank lines at the end are no tokens
@@ -157,15 +157,15 @@ def _from_vocabulary(path: Path, lower_case: str) -> Any:
     for number, word in lines:
         if word in first:
             raise UsageError(
-                f"--tokenizer {path}:{number}: {word!r} is in line {first[word]}, too; a line is "
-                "the number of its token, so each has to be another"
+                f"--tokenizer {path}:{number}: {word!r} is also in line {first[word]}, but every "
+                "line must be a different token"
             )
         first[word] = number
     words = list(first)
     missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise UsageError(
-            f"--tokenizer {path}: not a BERT vocabulary, it has no {', '.join(missing)}"
+            f"--tokenizer {path}: not a BERT vocabulary, because it has no {', '.join(missing)}"
         )
     whole = [word for word in words if not word.startswith("[")]  # not [CLS] and the like
     is_lower = lower_case == "auto" and all(word == word.lower() for word in whole)

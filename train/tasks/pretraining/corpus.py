@@ -125,13 +125,14 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
     if "train" not in sets:
         known = ", ".join(str(path.name) for paths in sets.values() for path in paths)
         raise UsageError(
-            f"--data-dir {folder} has nothing to train on, no {', '.join(TEXT + SHARDS)}"
-            + (f" but those to evaluate on: {known}" if known else "")
+            f"--data-dir {folder} has no training files ({', '.join(TEXT + SHARDS)})"
+            + (f", only evaluation files: {known}" if known else "")
         )
     kinds = {path.suffix in SHARDS for paths in sets.values() for path in paths}
     if len(kinds) > 1:
         raise UsageError(
-            f"--data-dir {folder} has text and HDF5 shards\ntip: give a folder of one kind"
+            f"--data-dir {folder} has both text and HDF5 shards"
+            "\ntip: use a folder with only one kind"
         )
     for path in (path for paths in sets.values() for path in paths):
         refuse_stand_in(path)

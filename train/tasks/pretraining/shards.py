@@ -56,7 +56,7 @@ class Shards:
         mask = read["input_mask"].tolist()
         length = mask.count(1)
         if any(value != (at < length) for at, value in enumerate(mask)):
-            raise UsageError(f"{where}: input_mask is not ones, then zeros")
+            raise UsageError(f"{where}: input_mask must be ones followed by zeros")
         tokens, segments = (read[name].tolist()[:length] for name in PER_TOKEN[::2])
         positions, targets = (read[name].tolist() for name in PER_GUESS)
         guesses = positions.index(0) if 0 in positions else len(positions)  # 0 is [CLS]
@@ -84,18 +84,19 @@ class Shards:
         largest = max(max(sample.tokens, default=0), max(sample.targets, default=0))
         if largest >= self._vocabulary_size:
             raise UsageError(
-                f"{where} has token {largest}, but the model knows {self._vocabulary_size}; "
-                "give the model of the shards' vocabulary with --model"
+                f"{where} has token {largest}, but the model's vocabulary has "
+                f"{self._vocabulary_size} tokens"
+                "\ntip: choose a --model with the vocabulary of the shards"
             )
         if not sample.tokens or max(sample.positions, default=0) >= len(sample.tokens):
-            raise UsageError(f"{where} has a masked position behind its last token")
+            raise UsageError(f"{where} has a masked position after its last token")
         columns = (sample.tokens, sample.segments, sample.positions, sample.targets)
         for name, values in zip((*PER_TOKEN[::2], *PER_GUESS), columns, strict=True):
             if min(values, default=0) < 0:
-                raise UsageError(f"{where}: {name} has {min(values)}, below 0")
+                raise UsageError(f"{where}: {name} must not be negative, got {min(values)}")
         for name, most in (("segment_ids", max(sample.segments)), (LABELS, sample.is_random_next)):
             if not 0 <= most <= 1:
-                raise UsageError(f"{where}: {name} has {most}, but it is 0 or 1")
+                raise UsageError(f"{where}: {name} must be 0 or 1, got {most}")
 
 
 def _shape(path: Path) -> tuple[int, int]:
@@ -110,7 +111,7 @@ def _shape(path: Path) -> tuple[int, int]:
                     raise UsageError(f"{path}: {name} is a group, not a dataset")
                 if file[name].dtype.kind not in "iub":
                     raise UsageError(
-                        f"{path}: {name} holds {file[name].dtype}, but its values are whole numbers"
+                        f"{path}: {name} must contain whole numbers, got {file[name].dtype}"
                     )
             shapes: dict[str, tuple[int, ...]] = {name: file[name].shape or () for name in DATASETS}
     except KeyError as error:  # a link that leads nowhere
@@ -125,7 +126,7 @@ def _shape(path: Path) -> tuple[int, int]:
         and shapes[LABELS] in ((rows,), (rows, 1))
     )
     if not fits:
-        raise UsageError(f"{path}: its datasets do not fit each other: {shapes}")
+        raise UsageError(f"{path}: the shapes of its datasets do not match: {shapes}")
     if not rows:
         raise UsageError(f"{path} is empty: its datasets have no rows\ntip: leave it out")
     return rows, width

@@ -36,9 +36,9 @@ def root(cache_dir: Path | None) -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
     except RuntimeError:
         raise UsageError(
-            "HOME is not set, and this user has no home folder: nothing can be kept for later "
-            "runs"
-            "\ntip: set HOME, or XDG_CACHE_HOME to a folder that can be written"
+            "HOME is not set and this user has no home folder, so nothing can be cached for "
+            "later runs"
+            "\ntip: set HOME or XDG_CACHE_HOME to a writable folder"
         ) from None
 
 

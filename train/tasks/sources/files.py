@@ -24,11 +24,11 @@ def folder_of(data_dir: Path | None) -> Path:
         UsageError: it names nothing, or no folder.
     """
     if data_dir is None:
-        raise UsageError("this task needs --data-dir: the folder with its files")
+        raise UsageError("this task needs --data-dir, the folder with its files")
     if not data_dir.is_dir():
         state = "is not a folder" if data_dir.exists() else "does not exist"
-        way = f"put it there, or have it sent to every node: --send {quote(str(data_dir))}"
-        raise UsageError(f"--data-dir {data_dir} {state} on {gethostname()}; {way}")
+        way = f"copy it there, or send it to every node with --send {quote(str(data_dir))}"
+        raise UsageError(f"--data-dir {data_dir} {state} on {gethostname()}\ntip: {way}")
     return data_dir
 
 
@@ -62,14 +62,14 @@ def stand_in(path: Path) -> str:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if not head:
-        return "is empty; download or copy it again"
+        return "is empty\ntip: download or copy it again"
     if head.startswith(LFS_POINTER):
         return (
             "is a Git LFS pointer, not the file itself"
             "\ntip: run `git lfs pull` in its repository, or download it again"
         )
     if HTML.match(head):
-        return "is a web page, not the file itself; download it again"
+        return "is a web page, not the file itself\ntip: download it again"
     return ""
 
 
@@ -97,4 +97,4 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError:
-                raise UsageError(f"{path}:{number}: not UTF-8 text") from None
+                raise UsageError(f"{path}:{number}: not valid UTF-8") from None

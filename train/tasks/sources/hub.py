@@ -63,7 +63,7 @@ def refuse_damage(file: Path, flag: str = "") -> None:
                 pass
         except SafetensorError as error:
             problem = f"{flag}{' ' * bool(flag)}{file} is damaged or cut off ({first_line(error)})"
-            raise UsageError(f"{problem}; download or copy it again") from None
+            raise UsageError(f"{problem}\ntip: download or copy it again") from None
 
 
 def rows(*name: str, **options: Any) -> Any:
@@ -85,11 +85,11 @@ def rows(*name: str, **options: Any) -> Any:
 def _reason(error: Exception, instead: str) -> str:
     text = str(error)
     if "not a valid model identifier" in text or "404" in text:
-        return f"the Hub has no such name\ntip: give a Hub name, {instead}"
+        return f"not found on the Hub\ntip: check the name, or give {instead}"
     if "onnect" in text or "reach" in text or "ffline" in text:
         return (
-            "not on this disk, and the Hub cannot be reached; "
-            f"give {instead}, or run once where there is internet"
+            "not on this disk, and the Hub cannot be reached"
+            f"\ntip: give {instead}, or run it once with internet access"
         )
     return first_line(error)
 

@@ -113,7 +113,7 @@ class GlueTask(LabelledTask):
         """
         tests = self.spec.tests
         if not tests:
-            raise UsageError(f"--predict: --task {self.config.task} has no sets without labels")
+            raise UsageError(f"--predict: --task {self.config.task} has no unlabelled sets")
         if self.data_dir is None:
             return {name: self._unlabelled_of_hub(part) for name, part in tests.items()}
         home = self._files["train"][0].parent
@@ -123,7 +123,7 @@ class GlueTask(LabelledTask):
         }
         if not sets:
             known = " and ".join(part.file for part in tests.values())
-            raise UsageError(f"--predict: {home} has no {known}, whose labels are to be predicted")
+            raise UsageError(f"--predict: {home} has no {known}, the unlabelled samples")
         return sets
 
     def _unlabelled_of_hub(self, part: Part) -> Unlabelled:
@@ -161,7 +161,7 @@ class GlueTask(LabelledTask):
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         spec = self.spec
-        what = f"{spec.name} is read from {', '.join(part.file for part in spec.parts.values())}"
+        what = f"{spec.name} needs {', '.join(part.file for part in spec.parts.values())}"
         # GLUE's own archive has a folder for each task
         inner = (self.data_dir or Path()) / spec.name.upper()
         what += f"; they are in {inner}" if (inner / spec.parts["train"].file).is_file() else ""
@@ -206,7 +206,7 @@ def read(spec: Spec, path: Path) -> Examples:
         raise UsageError(f"{path}: no examples in it")
     if skipped:
         logging.getLogger(__name__).warning(
-            "%s: left out %d rows that lack fields, kept %d", path, skipped, len(rows)
+            "%s: left out %d incomplete rows, kept %d", path, skipped, len(rows)
         )
     return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
 
@@ -254,6 +254,6 @@ def label(spec: Spec, text: str, where: str) -> float:
             return score
         return spec.labels.index(text)
     except ValueError:
-        what = f"unknown label {text!r}; known: {', '.join(spec.labels)}"
-        what = f"expected a number as score, got {text!r}" if spec.is_regression else what
+        what = f"unknown label {text!r}; expected one of {', '.join(spec.labels)}"
+        what = f"expected a number as the score, got {text!r}" if spec.is_regression else what
         raise UsageError(f"{where}: {what}") from None

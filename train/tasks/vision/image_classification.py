@@ -74,7 +74,7 @@ class ImageTask(Task):
         self.spec, self.config = spec, config
         if config.model not in (None, *spec.models):
             known = ", ".join(spec.models)
-            raise UsageError(f"--model: unknown {config.model!r}; known: {known}")
+            raise UsageError(f"--model: unknown {config.model!r}; expected one of {known}")
         self._augmented: Augmented | None = None
 
     def prepare(self) -> None:
