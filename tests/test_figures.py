@@ -8,13 +8,6 @@ from tests.figures import recording, results
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_failure_is_no_recording(tmp_path, capsys):
-    path = tmp_path / "run.svg"
-    words = ["--output", str(path), "--", sys.executable, "-c", "raise SystemExit('no')"]
-    assert recording.main(words) == 1
-    assert not path.exists() and "exit code 1 instead of 93" in capsys.readouterr().err
-
-
 def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
     path = tmp_path / "run.svg"
     code = f"print('{recording.CHECKOUT}/logs', *range(40))"
@@ -25,13 +18,6 @@ def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
     *_, first, rest = words.replace("\xa0", " ").split("\n")[:-1]
     assert first.startswith("logs 0 1 ") and rest.startswith("    ") and rest.endswith(" 39")
     assert "@font-face" not in text and "cdnjs" not in text
-
-
-def test_a_status_line_is_not_in_the_picture():
-    status = (
-        "\x1b[?25l- checking: 0 s\r\x1b[2K\\ checking: 0 s\r\x1b[2Krun a\r\n- checking: 1 s\r\n"
-    )
-    assert recording.shown(f"{status}\x1b[?25h\r\x1b[1A\x1b[2Kstep 1\r\n") == "run a\nstep 1\n"
 
 
 def test_readme_shows_the_rank_that_hangs_with_its_node_and_line():

@@ -59,20 +59,6 @@ def test_gpu_check_starts_without_an_installation(tmp_path):
     assert "--only no such row: unknown; known: single; accelerate; " in done.stderr
 
 
-def test_missing_packages_of_every_gpu_row_are_one_line(monkeypatch):
-    monkeypatch.setattr(check, "has", lambda name: name not in ("torch", "rich", "datasets"))
-    with pytest.raises(UsageError, match="has no torch, rich, which every row needs; install with"):
-        check.main([])
-
-
-def test_missing_packages_and_rows_that_need_them_are_listed():
-    some = [Row("ddp", 2), Row("accelerate", 2, needs=("accelerate",))]
-    line = "missing packages: datasets; no row needs them"
-    assert trial.packages_line(["datasets"], some) == line
-    line = "missing packages: datasets, accelerate; not run without them: accelerate"
-    assert trial.packages_line(["datasets", "accelerate"], some) == line
-
-
 def test_the_rows_grow_with_the_gpus():
     one, four = (list(rows_for(gpus, "cuda")) for gpus in (1, 4))
     modes = set(plugins.names("train.sync.modes")) - {SINGLE}
@@ -197,30 +183,8 @@ def test_a_row_waits_for_the_losses_that_it_is_held_against(simulated):
     assert code == 1 and "losses differ by 8.0e+00" in written[-1]
 
 
-def test_row_beyond_the_minutes_is_not_run(simulated, capsys):
-    some = [Row("single", 1, losing(1.0)), Row("ddp", 1, losing(1.0))]
-    code, written, _ = simulated(some, "--minutes", "1e-9")
-    assert code == 0
-    assert written[-1].count("not run: no time was left") == 2
-    assert "0 of 2 rows are right, 2 were not run" in capsys.readouterr().out
-
-
-def test_only_flag_runs_chosen_rows_beside_single_process(simulated):
-    some = [Row(name, 1, losing(1.0)) for name in ("single", "ddp", "fsdp")]
-    _, written, _ = simulated(some, "--only", "fsdp, 1")
-    assert "|ddp|" not in written[-1] and "|single|" in written[-1]
-
-
 def test_wheels_are_those_of_the_lock(capsys):
     assert wheels.main(["--list"]) == 0
     listed = capsys.readouterr().out.split()
     assert [line.partition("==")[0] for line in listed] == [*wheels.PACKAGES]
     assert not {"torch", "numpy", "pyarrow"} & {*wheels.PACKAGES}
-
-
-@pytest.mark.slow
-def test_output_of_a_row_that_takes_too_long_is_kept(tmp_path):
-    bench = Bench(check.parser().parse_args(["--device", "cpu"]), tmp_path)
-    words = ["-c", "import time; print('here', flush=True); time.sleep(600)"]
-    with pytest.raises(MusterError, match=r"here\n+not done after 10 s"):
-        bench.command(words, most_s=10)
