@@ -1,6 +1,7 @@
 """Read hosts as people write them; the nodes stay in order, and the first has rank 0."""
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,8 +53,9 @@ def read_hosts(
         text = text_of(path, MOST_BYTES)
     except (OSError, ValueError) as error:  # a NUL in its name, say
         why = error.strerror if isinstance(error, OSError) else error
+        name = repr(str(path)) if os.path.exists(path) else quoted(str(path))  # noqa: PTH110 (a NUL)
         raise UsageError(
-            f"--hosts {quoted(str(path))}: {why}\ntip: give a file that can be read, or host names"
+            f"--hosts {name}: {why}\ntip: give a file that can be read, or host names"
         ) from None
     if text.lstrip().startswith("<"):
         return cloudlab.read_manifest(text, default_slots, str(path), user=user, me=me)
