@@ -51,8 +51,8 @@ EXIT, KILL = StarterEnd("torchrun", 1, None, 9.0), StarterEnd("torchrun", None, 
     ("starter", "workers", "text"),
     [
         (EXIT, [RAISED], ""),  # it says no more than that one failed
-        (EXIT, [DONE], "torchrun on node0 "),
-        (EXIT, [], "torchrun on node0 "),
+        (EXIT, [DONE], "torchrun on node0 ended with exit code 1"),
+        (EXIT, [], "torchrun on node0 ended with exit code 1"),
         (KILL, [RAISED], "torchrun on node0 was killed by SIGKILL (ranks 0, 1)"),
     ],
 )

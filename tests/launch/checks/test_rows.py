@@ -126,7 +126,7 @@ def test_silent_node_is_named_and_others_are_checked():
     assert len(found) == 10
     nobody = examination(Findings("ssh", (), ["a: silent; is it up", "b: silent; is it up"]))
     assert [row.verdict for row in nobody] == ["FAIL"]
-    assert nobody[0].found == ("a: no answer", "b: no answer")
+    assert nobody[0].found == ("a: silent", "b: silent")
     assert nobody[0].fix == "is it up"
 
 
