@@ -165,7 +165,7 @@ def test_signal_during_code_transfer_ends_run_and_is_recorded(hosts, tmp_path, n
 def test_a_start_up_file_that_spoils_rsync_s_answer_is_named(hosts, tmp_path):
     (node,) = hosts("a")
     (tmp_path / "homes" / "a" / ".bashrc").write_text("echo you have new mail\n")
-    with pytest.raises(MusterError, match=r"^a: the start-up file of .* prints something, which"):
+    with pytest.raises(MusterError, match="a: the start-up file"):
         transfer.send_checkout([node], SshConfig())
 
 
@@ -220,7 +220,7 @@ def test_odd_place_is_taken_as_it_is_unless_rsync_would_expand_it(hosts, data, t
     assert send(data, nodes, f"~/{name}") == [home / name]
     assert below(home / name) == below(data)
     other = write(home / ".set1.muster-sending/data", {"mine": ""})
-    with pytest.raises(MusterError, match=r"a: .*/set\[1\] has \*, \? or \[, which rsync"):
+    with pytest.raises(MusterError, match=r"a: .*/set\[1\] .*rsync"):
         send(data, nodes, "~/set[1]")
     assert below(other) == {"mine": b""}
 
@@ -242,7 +242,7 @@ def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
 
     user = threading.Thread(target=interrupt)
     user.start()
-    with pytest.raises(MusterError, match=r"; the same command continues from what was sent$"):
+    with pytest.raises(MusterError, match="the same command continues"):
         send(data, [node])
     user.join()
     assert not (tmp_path / "homes/a/my set").exists()

