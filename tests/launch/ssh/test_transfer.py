@@ -277,3 +277,20 @@ def test_node_with_a_full_disk_is_named_and_ends_other_transfers(hosts, data, re
     assert not (tmp_path / "homes/a/disk/set").exists()
     assert not (tmp_path / "homes/a/disk/.set.muster-sending/data/more").exists()
     wait_until(lambda: alive(data) == [])
+
+
+@pytest.mark.usefixtures("recorded")
+def test_signal_during_data_transfer_ends_every_rsync(hosts, data, tmp_path):
+    nodes = hosts("node0", "node1", "node2")
+    executable(tmp_path / "bin" / "rsync", STUCK.format(folder=tmp_path))
+
+    def interrupt():
+        wait_until((tmp_path / "sending").exists)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    user = threading.Thread(target=interrupt)
+    user.start()
+    with pytest.raises(KeyboardInterrupt):
+        send(data, nodes)
+    user.join()
+    wait_until(lambda: alive(tmp_path / "sending") == [])
