@@ -157,7 +157,7 @@ setup: $(DEV) ## install everything, and run nothing
 
 clean: ## remove .venv and the tools' caches; logs/ stays
 	rm -rf $(VENV) build muster.egg-info .pytest_cache .mypy_cache .ruff_cache \
-		.import_linter_cache .hypothesis .coverage*
+		.import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip keeps an installed torch of the right version, wherever it came from; so an index that was

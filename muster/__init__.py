@@ -22,7 +22,7 @@ from muster.contracts import full_name
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
-__version__ = "0.2.0"  # of all parts of this checkout; setup.cfg reads it here
+__version__ = "0.3.0"  # of all parts of this checkout; setup.cfg reads it here
 _MODULES = {
     "Job": "muster.remote_job",
     "job": "muster.job_lookup",

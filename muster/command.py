@@ -111,7 +111,7 @@ def main() -> None:
 def version_text(checkout: Path) -> str:
     """What `muster --version` prints: its version, the checkout with its commit, and the Python.
 
-    muster 0.2.0 (/home/me/muster, commit 1a2b3c4d), Python 3.12.1 (/usr/bin/python3)
+    muster 0.3.0 (/home/me/muster, commit 1a2b3c4d), Python 3.12.1 (/usr/bin/python3)
     """
     import platform  # imported here: no other command needs these
 

@@ -113,7 +113,7 @@ def test_named_node_folder_is_used_even_where_checkout_is_shared(tmp_path):
 def installation(tmp_path, monkeypatch) -> Path:
     """The folders of a checkout, as pip installs them, which is asked from a project elsewhere."""
     packages = tmp_path / "lib" / "python3.12" / "site-packages"
-    write(packages, {"muster-0.2.0.dist-info/RECORD": "a list", "muster/_checkout/setup.cfg": ""})
+    write(packages, {"muster-0.3.0.dist-info/RECORD": "a list", "muster/_checkout/setup.cfg": ""})
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setattr(survey, "IS_INSTALLED", True)
@@ -129,7 +129,7 @@ def test_node_uses_equal_installation_at_the_same_place(installation, tmp_path):
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
         assert probe.shared and probe.folder == str(installation)
         assert probe.python == sys.executable
-        write(tmp_path, {"lib/python3.12/site-packages/muster-0.2.0.dist-info/RECORD": "another"})
+        write(tmp_path, {"lib/python3.12/site-packages/muster-0.3.0.dist-info/RECORD": "another"})
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
     assert not probe.shared and probe.folder == str(Path.home() / survey.FOLDER)
     assert not [*installation.glob("logs")] and not [*(tmp_path / "project").iterdir()]
