@@ -79,7 +79,7 @@ def commands_for(
     """The whole command, or one for each of the tests."""
     if command is not None:
         return [tuple(shlex.split(command))]
-    named = tests or re.findall(r"^Test: (\S+)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
+    named = tests or re.findall(r"^Test: (\S.*)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
     boxes = [[BOX] if test.startswith("tests/cluster/") else [] for test in named]
     pairs = zip(boxes, named, strict=True)
     return [(*box, *NO_SKIP, sys.executable, *PYTEST, test) for box, test in pairs]
