@@ -49,8 +49,9 @@ def diagnosed(*views, **more):
 def test_rank_that_gave_up_alone_does_not_wait_for_itself():
     """The other one has begun the same collective, and has ended."""
     ended = replace(view(0, 6, world=2), ended="exit code 1")
-    lines = diagnosed(ended, waiting(1, timed_out=True, world=2))
-    assert "waits for rank 1" not in " ".join(lines)
+    alone, other = diagnosed(ended, waiting(1, timed_out=True, world=2))
+    assert alone.startswith("rank 1 on node1 is running without rank 0: ")
+    assert other == "rank 0 on node0: it has ended: exit code 1"
 
 
 def test_a_rank_that_has_not_come_is_named_with_its_line():
