@@ -62,7 +62,7 @@ def made(chosen: dict[str, typing.Any]) -> TrainConfig:
     try:
         return TrainConfig(**chosen)
     except UsageError as error:  # each value is right, but not all of them together
-        assert "does not go with" in str(error) or "--keep-best" in str(error)
+        assert "does not work with" in str(error) or "--keep-best" in str(error)
         reject()
 
 

@@ -105,11 +105,11 @@ def test_cores_of_each_worker_are_in_the_row_once_known():
     assert node_checks.cores(findings(planned=0)).verdict == "ok"
     for few in (Cores([[0]], None), FOUR_CORES._replace(limit=1.5)):
         row = node_checks.cores(findings(cores={1: few}))
-        assert row.verdict == "warn" and row.found[1].startswith("node1: 1 for 2 workers")
+        assert row.verdict == "warn" and row.found[1].startswith("node1: 2 workers share 1 core")
         assert row.fix
     many = findings(planned=5, launcher="slurm")
     line = node_checks.cores(many).line
-    assert line.startswith("cores: 4 for 5 workers, ") and "--cpus-per-task" in line
+    assert line.startswith("cores: 5 workers share 4 cores") and "--cpus-per-task" in line
 
 
 def test_unshared_files_pass_check_over_ssh_but_fail_on_slurm():
@@ -120,7 +120,7 @@ def test_unshared_files_pass_check_over_ssh_but_fail_on_slurm():
 
 
 def test_silent_node_is_named_and_others_are_checked():
-    line = "node9: its host key; compare its fingerprint"
+    line = "node9: its host key is not known; check its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]
     assert len(found) == 10
@@ -163,9 +163,9 @@ def test_a_pair_that_was_not_tried_is_no_success():
 def test_clocks_that_are_all_off_are_perhaps_this_machines():
     row = network_checks.clocks(findings(3, skews={0: 3600.0, 1: 3600.2, 2: 3600.1}))
     assert row.verdict == "warn" and row.fix.startswith("run here: ")
-    assert row.found[1] == "node1: +3600.2 s against this machine" and len(row.found) == 3
+    assert row.found[1] == "node1: +3600.2 s from this machine's clock" and len(row.found) == 3
     row = network_checks.clocks(findings(3, skews={0: 0.0, 1: -1.5, 2: 0.9}))
-    assert row.found == ("node1: -1.5 s against this machine",)
+    assert row.found == ("node1: -1.5 s from this machine's clock",)
     assert row.fix.startswith("run there: ")
 
 
