@@ -93,10 +93,10 @@ def test_missing_engine_image_or_odd_name_is_named_with_its_node(tmp_path):
         return str(caught.value)
 
     image = f"--container {tmp_path}/image on node0"
-    lacks = f"{image}: none of apptainer, singularity, ch-run found on PATH\ntip: "
-    assert refused() == f"{lacks}load its module in --prologue"
+    lacks = f"{image}: none of apptainer, singularity, ch-run found on PATH"
+    assert refused() == f"{lacks}; load its module in --prologue"
     executable(tmp_path / "bin" / "podman", FAILS)
-    assert refused() == f"{lacks}start podman with --wrap"
+    assert refused() == f"{lacks}; start podman with --wrap"
     executable(tmp_path / "bin" / "apptainer", FAILS)
     assert refused(image="/none.sif").startswith("--container /none.sif on node0: No such file")
     for name in ("a:b", "a,b"):
@@ -114,14 +114,14 @@ BARE = f'#!/bin/sh\nexec {PYTHON} -IS "$@"\n'
 @pytest.mark.parametrize(
     ("engine", "starts", "python", "why"),
     [
-        ("apptainer", images.APPTAINER, OLD, "it is Python 3.6; Muster needs 3.8 or newer"),
+        ("apptainer", images.APPTAINER, OLD, "it is Python 3.6, but Muster needs 3.8 or newer"),
         ("apptainer", images.APPTAINER, BARE, "has no torch, which --workers torchrun needs; inst"),
         ("apptainer", images.APPTAINER, None, "apptainer did not start python: "),
         (
             "ch-run",
             FAILS,
             None,
-            ": exit code 1\ntip: make these folders in the image: mkdir -p IMAGE/",
+            ": exit code 1; make these folders in the image: mkdir -p IMAGE/",
         ),
     ],
 )

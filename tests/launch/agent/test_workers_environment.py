@@ -134,7 +134,7 @@ def test_loopback_interface_is_refused_on_several_machines(tmp_path, monkeypatch
             refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})
         assert str(caught.value) == (
             f"GLOO_SOCKET_IFNAME is set to {name} on node1, which has exp0, ib0, routed to reach "
-            "other machines\ntip: set it to one of these, or leave it unset for Muster to choose"
+            "other machines; set it to one of these, or leave it unset for Muster to choose"
         )
     for name in ("exp0", "routed"):
         refuse_absent_interface(several, {"GLOO_SOCKET_IFNAME": name})

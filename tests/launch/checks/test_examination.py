@@ -37,7 +37,7 @@ def test_doctor_finds_nothing_on_this_machine_as_three_nodes(tmp_path):
     assert texts["code"] == "all nodes share this checkout"
     # all share this machine
     assert texts["cores"].startswith(f"{3 * cores} workers share ")
-    assert re.fullmatch(r"within \d+ ms of this machine", texts["clocks"])
+    assert re.fullmatch(r"within \d+ ms of this machine's", texts["clocks"])
 
 
 @pytest.mark.needs("ip")

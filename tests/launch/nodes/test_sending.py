@@ -147,7 +147,7 @@ def test_symbolic_link_that_leads_outside_the_source_is_refused(source, nodes, t
     (source / "deep/out").symlink_to(target)
     assert refusal(nodes("node0"), f"{source}:~/set") == (
         f"--send: {source}/deep/out is a symbolic link to {target}, which is an absolute "
-        "path, or outside the folder\ntip: replace the link with a copy"
+        "path, or outside the folder; replace the link with a copy"
     )
 
 
@@ -343,7 +343,7 @@ def test_a_full_disk_is_named_and_nothing_stays_on_it(source, nodes, is_silent):
     try:
         error = refusal(two, f"{source}:~/full/set")
         assert error == (
-            f"node1: {full}/set: No space left on device; the partial copy was removed\ntip: free "
+            f"node1: {full}/set: No space left on device; the partial copy was removed; free "
             "some space, or choose another disk"
         )
         assert [*full.iterdir()] == []
@@ -358,7 +358,7 @@ def test_source_that_changes_while_it_is_sent_is_named(source, nodes, tmp_path):
     late = f'#!/bin/bash\n{rsync} "$@"\ntouch -d 2020-01-01 {source}/deep/b.bin\n'
     executable(one.home("node0") / "bin/rsync", late)
     assert refusal(one, f"{source}:~/set") == (
-        f"--send: {source}/deep/b.bin changed while it was being sent\ntip: start the run again"
+        f"--send: {source}/deep/b.bin changed while it was being sent; start the run again"
     )
     assert not (one.home("node0") / "set").exists()
     one.have(f"{source}:~/set")

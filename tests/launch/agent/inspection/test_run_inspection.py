@@ -129,5 +129,5 @@ def test_sentences_recorded_by_another_version_are_printed(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[1:] == ["rank 0 sleeps"]
     STACKS.path(tmp_path, name="hang").unlink()
     write_json(STACKS.path(tmp_path, name="end"), seen)
-    with pytest.raises(MusterError, match="is unreadable"):
+    with pytest.raises(MusterError, match="cannot be read"):
         questions.stacks(tmp_path, full=False)
