@@ -90,4 +90,4 @@ def test_help_says_that_the_batch_size_is_the_total(tmp_path):
     ((code, out, _),) = finish(
         [start([str(CHECKOUT / "train" / "main.py"), "--help"], cwd=tmp_path)]
     )
-    assert code == 0 and "--batch-size is that of all nodes together" in " ".join(out.split())
+    assert code == 0 and "--batch-size is the total of all nodes" in " ".join(out.split())

@@ -207,14 +207,14 @@ def test_the_single_process_rank_and_torchruns_environment():
     [
         ("--fp16 --fp16_opt_level O1", "apex"),
         ("--config_name other", "--config_name other"),
-        ("--num_train_epochs 2.5", "give whole epochs"),
-        ("--num_train_epochs inf", "give whole epochs"),
+        ("--num_train_epochs 2.5", "--num_train_epochs 2.5"),
+        ("--num_train_epochs inf", "--num_train_epochs inf"),
         ("--task_name imdb", "--task_name: invalid choice: 'imdb' (choose from "),
         ("--per_gpu_train_batch_size 0", "--per_gpu_train_batch_size "),
         ("--per_device_train_batch_size 0", "--per_device_train_batch_size "),
         (
             "--total_batch_size 64",
-            "64, but world size 1 with --per_device_train_batch_size 8 makes 8",
+            "64, but --per_device_train_batch_size 8 with world size 1 gives a total of 8",
         ),
         ("--learning_rate 0", "--learning_rate "),
         ("--sync ring", "--sync: unknown 'ring'"),
@@ -279,10 +279,8 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
     results.write_text("mine\n")
     ((code, _, err),) = finish([start_script(course_folder)])
     assert (code, results.read_text()) == (2, "mine\n")
-    assert err == (
-        f"error: --output_dir {course_folder}/out has something in it\n"
-        "tip: give another, or --overwrite_output_dir\n"
-    )
+    assert err.startswith(f"error: --output_dir {course_folder}/out is not empty\n")
+    assert "--overwrite_output_dir" in err
 
 
 def test_a_model_of_another_family_is_refused(course_folder):

@@ -142,7 +142,7 @@ def test_resumed_split_auto_run_keeps_its_parts_and_its_bits(tmp_path):
     (tmp_path / "whole" / first).rename(tmp_path / "cut" / first)
     again = [*short[:-1], str(tmp_path / "cut"), "--run-id", "again"]
     code, out, err = submit(*flags, *again)
-    assert code == 0 and "split auto: going on with the checkpoint's parts" in out, err
+    assert code == 0 and "split auto: " in out and "checkpoint's" in out, err
     losses = {}
     for run in ("whole", "again"):
         steps = workers.records(tmp_path / run, 0, "step")

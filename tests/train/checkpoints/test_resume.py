@@ -97,7 +97,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, optimizer, kind):
         folder = tmp_path / f"cut_{cut}"
         trained(folder, max_steps=cut, checkpoint_every="1")
         again, lines = trained(f"again_{cut}", resume=str(folder))
-        assert lines[0] == f"going on from step {cut} ({folder})"
+        assert lines[0] == f"resuming from step {cut} ({folder})"
         assert results(again) == {step: one for step, one in results(whole).items() if step > cut}
         assert bits(again) == bits(whole)
         both = (again.history, whole.history)
@@ -195,7 +195,8 @@ def test_resume_names_all_problems_at_once(tmp_path):
     for fault in (
         "--lr is 0.5, but was 0.01",
         "--seed is 1, but was 42",
-        "was training on 2048 samples, here are 512; see --reset-data",
+        "512 samples, but had 2048",
+        "--reset-data",
         "its 0.weight is ",
         "decays until step 16",
         "--keep-best is eval_loss:min",
