@@ -55,10 +55,10 @@ def test_the_given_command_on_one_machine():
 @pytest.mark.parametrize(
     ("flags", "batch_size", "note"),
     [
-        ("", 256, "total of 64 on 4 workers needs --per_gpu_train_batch_size 16"),
+        ("", 256, "total of 64 with 4 workers, use --per_gpu_train_batch_size 16"),
         ("--per_gpu_train_batch_size 16", 64, "= 64 in total"),
-        ("--gradient_accumulation_steps=2", 512, "needs --per_gpu_train_batch_size 8"),
-        ("--total_batch_size=256", 256, "needs --per_gpu_train_batch_size 16"),
+        ("--gradient_accumulation_steps=2", 512, "use --per_gpu_train_batch_size 8"),
+        ("--total_batch_size=256", 256, "use --per_gpu_train_batch_size 16"),
     ],
 )
 def test_four_machines_say_what_the_batch_size_comes_to(flags, batch_size, note):
@@ -90,10 +90,13 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--node_rank 2 --local_rank 0", "--node_rank 2, but --local_rank 0: both mean --rank"),
+        (
+            "--node_rank 2 --local_rank 0",
+            "--node_rank is 2, but --local_rank is 0, and both set --rank",
+        ),
         (
             "--per_gpu_train_batch_size=16 --per_device_train_batch_size 64",
-            "--per_gpu_train_batch_size 16, but --per_device_train_batch_size 64: both mean",
+            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64, and both set",
         ),
     ],
 )

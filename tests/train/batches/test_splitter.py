@@ -65,7 +65,7 @@ def test_split_auto_has_the_losses_of_even_parts(tmp_path):
         code, out, err = submit(*flags, "--split", split, "--run-id", split, "--max-steps", "40")
         assert code == 0, err
         losses[split] = workers.losses(tmp_path / split)
-    assert "split auto, step 8: speeds of the ranks" in out
+    assert "split auto, step 8: relative speeds" in out
     plans = workers.records(tmp_path / "auto", 0, "split")
     assert [plan["step"] for plan in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
     assert len(losses["auto"]) == 40

@@ -59,11 +59,11 @@ DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
 
 def test_undeclared_object_that_differs_is_saved_with_a_warning(of_program):
     lines = [
-        [line for line in err.splitlines() if "own differs by rank" in line]
+        [line for line in err.splitlines() if "own differs between ranks" in line]
         for *_, err in of_program
     ]
     (line,) = lines[0]
-    assert "own differs by rank: rank; " in line and line.endswith(DECLARATION)
+    assert "own differs between ranks: rank; " in line and line.endswith(DECLARATION)
     assert lines[1:] == [[], []]
 
 

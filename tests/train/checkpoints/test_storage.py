@@ -327,9 +327,11 @@ def test_full_disk_keeps_earlier_checkpoints_and_is_reported(tmp_path):
     small = ["unshare", "--mount", "sh", "-c", script, "sh"]
     done = call(*small, tmp_path, sys.executable, FULL)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[3, 2, 1] step 4: no checkpoint in "), done.stdout
+    assert done.stdout.startswith("[3, 2, 1] step 4: the checkpoint could not be written to "), (
+        done.stdout
+    )
     assert "the disk is full; " in done.stdout and " step 3" in done.stdout
-    assert done.stderr.startswith("warning: step 4: no checkpoint in ")
+    assert done.stderr.startswith("warning: step 4: the checkpoint could not be written to ")
 
 
 def test_write_is_retried_after_a_passing_error(tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def test_model_split_by_sync_mode_scores_like_whole_one(tmp_path, mode):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--task", "synthetic"], "which model"),
+        (["--task", "synthetic"], "MODEL"),
         (
             ["bert-base-cased", "--task", "rte", "--new-head"],
             "--new-head ",
@@ -135,7 +135,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"has no model\.safetensors to score"),
+        (None, r"has no model\.safetensors"),
         (OTHER, r"model\.safetensors: Error"),
         (OTHER[:-1], r"model\.safetensors is damaged"),
         (POINTER, r"model\.safetensors is a .*lfs pull"),

@@ -188,7 +188,7 @@ def test_parameters_that_differ_by_rank_are_named_once(tmp_path):
         "module.0.running_var, module.1.weight, module.1.bias; each rank's state is saved"
     ) in lines[0][0]
     assert lines[0][0].endswith(
-        'declared: muster.checkpoints(..., by_rank={"model": model}). DDP does not synchronise '
+        'declare model: muster.checkpoints(..., by_rank={"model": model}). DDP does not synchronise '
         "parameters that are frozen when it wraps the model; set requires_grad before wrapping it"
     )
 
@@ -220,7 +220,7 @@ def test_checkpoint_that_does_not_fit_is_refused_with_its_folder(tmp_path):
     muster.checkpoints(tmp_path, model=nn.Sequential(nn.Linear(2, 1))).save(3)
     with pytest.raises(muster.UsageError) as refusal:
         muster.checkpoints(tmp_path, model=nn.Linear(2, 1)).resume()
-    place = f"muster.checkpoints: step 3 in {tmp_path}: model does not fit: Error(s) in loading"
+    place = f"muster.checkpoints: step 3 in {tmp_path}: model does not match the checkpoint: Error(s) in loading"
     assert str(refusal.value).startswith(place)
     assert 'Missing key(s) in state_dict: "weight", "bias"' in str(refusal.value)
 
@@ -229,7 +229,8 @@ def test_program_without_last_checkpoint_on_disk_ends_with_error(tmp_path, capsy
     folder = tmp_path / "saved"
     with (
         pytest.raises(
-            muster.MusterError, match=r"step 1: no checkpoint in .*/saved on .*: Not a d"
+            muster.MusterError,
+            match=r"step 1: the checkpoint could not be written to .*/saved on .*: Not a d",
         ),
         muster.checkpoints(folder, every="1 steps", own=Own()) as checkpoints,
     ):
@@ -241,7 +242,7 @@ def test_program_without_last_checkpoint_on_disk_ends_with_error(tmp_path, capsy
     folder.unlink()
     with checkpoints:
         checkpoints.after_step(2)
-    assert "warning: step 1: no checkpoint in" in capsys.readouterr().err
+    assert "warning: step 1: the checkpoint could not be written to" in capsys.readouterr().err
 
 
 def test_second_training_in_the_default_folder_is_refused(tmp_path, monkeypatch):

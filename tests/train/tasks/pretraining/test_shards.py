@@ -97,9 +97,9 @@ def test_shard_without_rows_is_refused_as_empty(tmp_path):
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("input_ids", [-1] + [3] * 11, "input_ids has -1, below 0"),
-        ("masked_lm_ids", [7, -100, 0], "masked_lm_ids has -100, below 0"),
-        ("masked_lm_positions", [1, -4, 0], "masked_lm_positions has -4, below 0"),
+        ("input_ids", [-1] + [3] * 11, "input_ids must not be negative, got -1"),
+        ("masked_lm_ids", [7, -100, 0], "masked_lm_ids must not be negative, got -100"),
+        ("masked_lm_positions", [1, -4, 0], "masked_lm_positions must not be negative, got -4"),
         ("segment_ids", [0, 2] + [0] * 10, "segment_ids must be 0 or 1, got 2"),
         ("next_sentence_labels", 2, "next_sentence_labels must be 0 or 1, got 2"),
         ("next_sentence_labels", -1, "next_sentence_labels must be 0 or 1, got -1"),
