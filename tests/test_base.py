@@ -174,7 +174,7 @@ def test_hand_started_worker_names_the_missing_trainer_extra(muster):
     command = (muster.with_name("python"), "muster/run_module.py", "train.worker")
     done = call(*command, "--task", "synthetic", cwd=CHECKOUT)
     assert done.returncode == 2
-    assert "error: the trainer that comes with Muster needs the extra [trainer]" in done.stderr
+    assert "needs the extra [trainer]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

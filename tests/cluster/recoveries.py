@@ -117,7 +117,7 @@ def by_itself(how: str, says: str, code: int) -> Fault:
     return Fault(hit, says, code)
 
 
-GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
+GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed"
 FAULTS = {
     "torchrun killed": Fault(
         lambda run: run.torchrun(1).kill(),
@@ -138,14 +138,14 @@ FAULTS = {
     ),
     "worker stopped": Fault(
         lambda run: run.worker(2).suspend(),
-        r"rank 2 on node[23] has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
+        r"rank 2 on node[23] .* all_reduce .*\(SIGSTOP\)",
     ),
-    "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut"),
+    "connection cut": Fault(cut_connection, "node2 .* connection was lost"),
     "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
     "agent of node 0 killed": Fault(
         lambda run: run.agent(0).kill(), "is gone: its agent was killed"
     ),
-    "link down": Fault(link("down"), r"is its link down\?", after=link("up")),
+    "link down": Fault(link("down"), "link down", after=link("up")),
     "node lost": Fault(kill_node, GONE),
     "agent told to end": Fault(
         lambda run: run.agent(2).terminate(),

@@ -53,7 +53,7 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
     words = ["--logs-dir", str(tmp_path), *MANUAL, "--", "true"]
     blame(failures, "ssh", "node1", 2)
     err = ways.succeed(cluster, ways.ssh(cluster, 2, *words))[1]
-    assert "note: node1 was the cause of 2 failures in seven days, the last in earlier:" in err
+    assert re.search(r"note: node1 .*\b2 failures .* in earlier:", err), err
 
 
 def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, failures):

@@ -47,5 +47,5 @@ def test_nodes_have_sent_project_inside_or_name_missing_image(apart, project):
         inside = f"True {Path.home()}/muster/logs/.snapshot-run\n"
         assert f"node{rank}.{rank}| {inside}" in out, out
     code, out, err = ways.call(apart, ways.ssh(apart, 2, "--overwrite", *words), project)
-    missing = f"--container {folder} on node[01]: no such file or folder; copy the image there"
+    missing = f"--container {folder} on node[01]: No such file"
     assert code == 2 and re.search(missing, out + err), out + err

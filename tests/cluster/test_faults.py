@@ -110,9 +110,7 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path, fewest: int) -> None:
     """
     attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
     nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
-    went_on = re.findall(
-        r"^attempt \d+ of \d+ at most: (\d) nodes go on from the last", run.printed(), re.M
-    )
+    went_on = re.findall(r"^attempt \d+ of .*: .* on (\d) nodes?$", run.printed(), re.M)
     assert list(map(int, went_on)) == nodes[1:] and min(nodes) == fewest
     found = losses_by_step(*attempts)
     whole = ["--nodes", "2", "--max-steps", str(max(found)), "--logs-dir", str(logs)]
@@ -132,8 +130,7 @@ def test_agent_cut_off_from_the_leader_of_its_job_leaves_after_15_s(begin):
         wait_until(end.exists)
     finally:
         recoveries.link("up")(run)
-    silence = "heard nothing from its launcher for 15 s: is the link down?"
-    assert read_json(end)["message"].endswith(silence)
+    assert "launcher for 15 s" in read_json(end)["message"]
 
 
 @SLOW
@@ -170,9 +167,7 @@ def test_a_script_that_catches_sigterm_saves(cluster, begin):
 @SLOW
 def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
     monkeypatch.setitem(ways.PYTHON, "SBATCH_TIMELIMIT", "2")
-    assert of_a_script(begin("sbatch", Script("--saves")))["message"].endswith(
-        "the time of its job is nearly up"
-    )
+    assert of_a_script(begin("sbatch", Script("--saves")))["message"].endswith("time limit")
 
 
 @pytest.fixture

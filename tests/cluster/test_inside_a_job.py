@@ -52,7 +52,7 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
     assert f"on its nodes: node0, node1, node2, node3; {INSTEAD}\n" in out
     assert f"on 2 of its 4 nodes: node0, node1; {INSTEAD}\n" in out
     assert "srun works on 4 of 4" in out
-    assert "error: --partition is for a new job, but this is inside job " in err
+    assert "error: --partition has no effect: this is inside job " in err
     assert "error: --nodes 9, but this is inside job " in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "two"]
     for name, nodes in (("all", 4), ("two", 2)):
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, 
     os.killpg(run.process.pid, signal.SIGINT)
     run.ends()
     code, out, err = run.end()
-    assert code == 75 and "; Ctrl-C again ends it at once" in out, out + err
+    assert code == 75 and "Ctrl-C again" in out, out + err
     assert err.splitlines()[-1].startswith("stopped cleanly after step ")
     assert err.count("stopped cleanly after step ") == 1
     assert ways.jobs(cluster, *logs, "status").startswith(f"{name}: stopped (")

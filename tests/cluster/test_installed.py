@@ -97,7 +97,7 @@ def test_the_doctor_of_a_small_installation_says_what_a_measurement_needs(
     argv = [str(installed.muster), "doctor", *flags, "--", "train.py"]
     code, out, err = ways.call(cluster, argv, project_with_own_configs)
     assert code == 1 and "every pair" in out
-    assert "not measured: the trainer that comes with Muster needs the extra [trainer]" in err
+    assert "not measured: Muster's own trainer needs the extra [trainer]" in err
 
 
 @pytest.mark.slow

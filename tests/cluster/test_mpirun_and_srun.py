@@ -89,7 +89,7 @@ def test_mpirun_on_several_hosts_needs_master_addr(mpirun, tmp_path):
     program = [*SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
     done = mpirun(ALL, program)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "give its address, NODE0: mpirun -x MASTER_ADDR=NODE0" in done.stderr
+    assert "mpirun -x MASTER_ADDR=NODE0" in done.stderr
     assert not (tmp_path / "logs").exists()
     ended_well(mpirun([*ALL, "-x", f"MASTER_ADDR={NODES['node0']}"], program))
     assert addresses(tmp_path / "logs") == NODES

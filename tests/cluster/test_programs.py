@@ -81,8 +81,8 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     argv = [sys.executable, JOBS, "clean", "--remove"]
     nodes = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
     out, _ = ways.succeed(apart, [*argv, *nodes], where)
-    stays = "what sent was sent; it stays: a file of its run has changed in the last seven days"
-    assert re.search(rf"node1: \S+/muster/logs/\.snapshot-sent\n\s+{stays}\n", out), out
+    stays = "files that were sent for sent; kept: a file of its run has changed"
+    assert re.search(rf"node1: \S+/muster/logs/\.snapshot-sent\n\s+{stays}", out), out
     left = apart.ssh("node1", "ls -A ~/muster/logs").stdout.split()
     assert {".snapshot-sent", "sent"} <= {*left}
 
@@ -94,7 +94,7 @@ def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     argv = ways.ssh(cluster, 2, *MANUAL, "--", "bash", "-c", "command -v python")
     out, err = ways.succeed(cluster, argv, where)
     assert out.count(f"| {python}\n") == 2, out
-    assert f"python: {python}, of the project; --python names another\n" in err
+    assert f"python: {python}, from the project; " in err
 
 
 # The table of docs/own-programs.md: which start hands on the variables of the shell.

@@ -143,7 +143,7 @@ def test_a_node_that_returns_within_the_wait_takes_part(begin):
         link("up")(run)
     second = working(run, 1, earlier_files=earlier_files)
     assert {node for node in first if first[node] != second[node]} == {"node2"}
-    assert "going on without it" not in run.printed()
+    assert "continuing without this node" not in run.printed()
 
 
 def asks_again(run: Run) -> bool:

@@ -76,7 +76,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
         sent = on_node(apart, node, f"cd {place} && cat a.txt deep/b.txt large")
         assert sent == f"firstlast{'x' * 100_000}"
     code, _, err = send(apart, project, f"{data}:~/set")
-    assert code == 0 and f"data: {place}; it is complete already, nothing is sent" in err, err
+    assert code == 0 and f"data: {place} (already complete" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
     shown = ways.jobs(apart, "clean", *flags)
     assert shown.count("data of --send") == 2 and f"node1: {place}" in shown, shown
@@ -129,7 +129,7 @@ def test_refused_archive_is_unpacked_by_the_prologue_of_its_message(
     program = ["--", "reads.py"]
     argv = ways.slurm(cluster, 2, *own, *sending, *program)
     code, out, err = ways.call(cluster, argv, cwd=project)
-    assert code == 2 and "set.tar.gz is an archive, and only folders are sent" in out + err
+    assert code == 2 and "set.tar.gz is an archive" in out + err
     line = (out + err).partition("in FILE: ")[2].splitlines()[0]
     (tmp_path / "unpack.sh").write_text(line)
     own += ["--prologue", str(tmp_path / "unpack.sh")]
@@ -148,8 +148,9 @@ def test_node_without_rsync_is_named_before_anything_starts(apart, project, data
         code, _, err = send(apart, project, f"{data}:~/set")
     finally:
         on_node(apart, "node1", "umount /usr/bin/rsync")
-    line = "error: node1: rsync is not installed; run there: sudo apt-get install rsync"
-    assert code == 2 and err.splitlines()[-1] == line, err
+    assert code == 2 and err.splitlines()[-1].startswith("error: node1: rsync is not installed"), (
+        err
+    )
     assert not [*(tmp_path / "runs").glob("*")]
 
 

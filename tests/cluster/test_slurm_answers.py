@@ -76,8 +76,8 @@ def test_a_pending_job_is_cancelled(cluster, jobs, tmp_path):
     ways.succeed(cluster, [sys.executable, SUBMIT, *words, *ENDLESS])
     status = jobs("status")
     (job_id,) = re.findall(r": pending \(job (\d+); BeginTime\)", status)
-    assert "BeginTime: what that is: https://slurm.schedmd.com/job_reason_codes.html" in status
-    assert re.search(r"expected start: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d, as far as Slurm", status)
+    assert re.search(r"BeginTime: .*https://\S+/job_reason_codes", status)
+    assert re.search(r"expected start: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d, ", status)
     (line,) = jobs("list").splitlines()[1:]
     assert re.search(r" pending .* BeginTime: ", line)
     cluster.run("scontrol", "uhold", job_id)
@@ -85,7 +85,7 @@ def test_a_pending_job_is_cancelled(cluster, jobs, tmp_path):
     assert "(job " in status and "JobHeldUser: " in status and "expected start" not in status
     assert jobs("cancel").endswith(": stopped\n")
     assert not is_queued(cluster)
-    assert "is over already: stopped" in jobs("cancel")
+    assert "already ended: stopped" in jobs("cancel")
 
 
 @pytest.mark.slow

@@ -68,8 +68,8 @@ def test_job_that_fails_before_leading_shows_its_output(cluster, tmp_path):
     missing.rename(tmp_path / "slurm.json")
     cluster.run("scontrol", "release", waited.job_id)
     code, _, err = waited.end()
-    assert code == 1 and f"{missing} is not there; the run folder must be on" in err
-    text = f"Slurm says FAILED of job {waited.job_id}"
+    assert code == 1 and f"{missing} not found on this node: " in err
+    text = f"Slurm reports FAILED for job {waited.job_id}"
     assert text in err
     assert text in end_as_all_say(cluster, waited.run_dir, 1)["message"]
 
@@ -108,7 +108,7 @@ def update(cluster: Cluster, *words: str) -> None:
 def check_end(cluster: Cluster, waited: Waited, state: str) -> None:
     """The job has ended in this state, and all say so."""
     code, _, err = waited.end()
-    text = f"error: Slurm says {state} of job {waited.job_id}"
+    text = f"error: Slurm reports {state} for job {waited.job_id}"
     assert code == 1 and text in err.splitlines(), err
     ended = end_as_all_say(cluster, waited.run_dir, 1)
     assert (ended["cause"], ended["message"]) == ("job", text)

@@ -70,7 +70,7 @@ def most_at_once(found: list[dict[str, str]]) -> int:
 def test_over_ssh_each_run_has_hosts_of_its_own(cluster, buggy_project):
     hosts = ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
     code, _, err = sweep(cluster, buggy_project, *hosts, "--at-once", "4")
-    assert code == 2 and "--at-once 4 of 2 nodes each needs 8 hosts, but there are 4" in err
+    assert code == 2 and "--at-once 4 with 2 nodes each needs 8 hosts, but there are 4" in err
     assert "use --at-once 2" in err and not (buggy_project / "logs").exists()
 
     code, out, err = sweep(cluster, buggy_project, *hosts, "--at-once", "2")
@@ -92,7 +92,7 @@ ON_SLURM = ("--launcher", "slurm", "--at-once", "2")
 
 def test_sweep_on_slurm_is_one_array_and_a_second_call_runs_what_failed(cluster, buggy_project):
     code, out, err = sweep(cluster, buggy_project, *ON_SLURM, "--detach")
-    assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
+    assert code == 0 and "job " in out and "run the same command" in out, out + err
     code, out, err = sweep(cluster, buggy_project, *ON_SLURM)
     assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
     assert len(submissions(buggy_project)) == 1  # the second call submits nothing more

@@ -60,7 +60,7 @@ def test_up_again_changes_nothing_and_another_is_refused(cluster):
     before = record("node0.slurmd")
     again = testbed("up", "--nodes", "4")
     assert again.returncode == 0
-    assert "a testbed with --nodes 4 is up already" in again.stdout
+    assert "a testbed with --nodes 4 is already up" in again.stdout
     assert record("node0.slurmd") == before
     other = testbed("up", "--nodes", "2")
     assert other.returncode == 1
@@ -120,7 +120,7 @@ def test_testbed_daemon_that_fails_to_start_leaves_only_its_log():
     with socket.create_server(("0.0.0.0", 16817)):
         done = testbed("up")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: slurmctld did not stay up; its log ends with:\n")
+    assert done.stderr.startswith("error: slurmctld ended early; its log ends with:\n")
     assert "Address already in use" in done.stderr
 
 
@@ -138,7 +138,7 @@ def test_down_leaves_nothing(tmp_path):
     take_down()
     ssh.wait(timeout=300)
     again = testbed("down")
-    assert (again.returncode, again.stdout) == (0, "nothing is up\n")
+    assert (again.returncode, again.stdout) == (0, "no testbed is up\n")
     assert testbed("status").returncode == 1
     assert testbed("env").stdout == ""
 

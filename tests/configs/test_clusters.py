@@ -157,7 +157,7 @@ def test_settings_of_another_user_are_refused(project, monkeypatch, whose):
 def test_settings_that_others_may_write_are_refused(project, monkeypatch, what, mode):
     monkeypatch.setattr(ownership, "_is_private", lambda group, owner: False)
     (project / what).chmod(mode)
-    with pytest.raises(UsageError, match=r"others may write .*mode"):
+    with pytest.raises(UsageError, match=r"write to .* \(mode "):
         CommandLine.of(["--on", "hpc", "--", "train.py"])
 
 

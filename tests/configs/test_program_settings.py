@@ -42,7 +42,7 @@ def test_all_wrong_lines_of_an_env_file_are_named(tmp_path):
     path.write_text('A=1\n\n\n# c\nnothing\n1X=3\n\n=4\nOPEN="is never closed\n')
     with pytest.raises(UsageError) as refused:
         ProgramConfig(env_file=path).variables({})
-    lines = [f"{path}:{number}: not NAME=VALUE" for number in (5, 6, 8, 9)]
+    lines = [f"{path}:{number}: expected NAME=VALUE" for number in (5, 6, 8, 9)]
     assert str(refused.value).splitlines() == lines
 
 

@@ -126,14 +126,14 @@ def test_settings_of_a_run_of_an_older_version_are_read(tmp_path):
     assert own == ProgramConfig()
 
 
-COUNT = "use a number, gpu, or a list such as 2,1"
-RANGE = "use FIRST:LAST, two ports at least, between 1024 and 65535, such as 20000:20100"
+COUNT = "expected a number, gpu, or a list such as 2,1"
+RANGE = "expected FIRST:LAST, at least two ports between 1024 and 65535, such as 20000:20100"
 
 
 @pytest.mark.parametrize(("name", "text", "why"), [
     ("nodes", "four", ": expected N or MIN:MAX, got 'four'"),
-    ("send", ":/place", " ':/place': use DIR, or DIR:PLACE"),
-    ("send", "data:place", " data:place: PLACE begins with /, ~ or a variable such as $TMPDIR"),
+    ("send", ":/place", " ':/place': expected DIR, or DIR:PLACE"),
+    ("send", "data:place", " data:place: PLACE must begin with /, ~ or a variable such as $TMPDIR"),
     ("nodes", "1_0", ": expected N or MIN:MAX, got '1_0'"),
     ("nproc_per_node", "x", f" 'x': {COUNT}"),
     ("nproc_per_node", "2,,1", f" '2,,1': {COUNT}"),

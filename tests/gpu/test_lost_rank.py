@@ -110,7 +110,7 @@ def test_rank_waiting_in_cpu_is_named_after_peer_times_out(start_run, record_pro
 def test_stacks_show_a_rank_in_cpu_and_cancel_ends_it(start_run):
     held = start_run("held")
     wait_until(lambda: "waits" in held.printed(1) or held.process.poll() is not None)
-    late = "rank 1 on node0 has not come to all_reduce"
+    late = "rank 1 on node0 has not reached all_reduce"
     wait_until(lambda: late in held.jobs("stacks"))
     assert "lost.py" in held.jobs("stacks")
     held.jobs("cancel")

@@ -26,7 +26,7 @@ def test_two_pretended_nodes_are_looked_at_and_measured(tmp_path):
     assert code == 0 and err == "", (out, err)
     assert "FAIL" not in out and re.search(r"every pair +ok +2 of 2 connections work", out)
     assert re.search(r"all_reduce +1048576 +262144 +float +sum", out) and "busbw(GB/s)" in out
-    assert re.search(r"all pairs carry [\d. to]+ Gbit/s; slowest: node0-node1\n", out)
+    assert re.search(r"all pairs reach [\d. to]+ Gbit/s; slowest: node0-node1\n", out)
     assert re.search(r"\n(all ok: \d+ checks|no failure, but 1 of \d+ checks) ", out)
     (run_dir,) = tmp_path.iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-doctor-2x1", run_dir.name)

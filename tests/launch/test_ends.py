@@ -107,8 +107,7 @@ def test_a_rank_that_runs_has_no_end():
 
 
 NODE_LOST = (
-    "node1 (10.0.0.2) is gone: its agent was killed, or the node went down, or the connection to "
-    "it was cut"
+    "node1 (10.0.0.2) is gone: its agent was killed, the node went down, or the connection was lost"
 )
 # Of each kind's example: the sentence, the word in exit.json, whether others may have caused it.
 TOLD = {
@@ -125,8 +124,8 @@ TOLD = {
     Kind.NODE_LOST: (NODE_LOST, "node_lost", False),
     Kind.FULL: ("node0: /logs: the disk is full", "disk_full", True),
     Kind.HANG: ("no progress for 10 min", "hang", False),
-    Kind.TIMEOUT: ("rank 2 has not come to all_reduce", "timeout", False),
-    Kind.JOB: ("Slurm says NODE_FAIL of job 7", "job", True),
+    Kind.TIMEOUT: ("rank 2 has not reached all_reduce", "timeout", False),
+    Kind.JOB: ("Slurm reports NODE_FAIL for job 7", "job", True),
 }
 
 
@@ -181,15 +180,18 @@ def test_state_of_a_run_is_that_of_its_cause(code, cause, state):
             "torchrun on node0 ended with exit code 1",
         ),
         ("OTHER", {"message": "it ended"}, Kind.FAILED, "it ended"),
-        ("TIME_UP", {"signal": 15}, Kind.SIGNAL, "node0: the time of its job is nearly up"),
+        (
+            "TIME_UP", {"signal": 15}, Kind.SIGNAL,
+            "node0: its job has nearly reached its time limit",
+        ),
         ("GONE", {"address": "::1"}, Kind.NODE_LOST, NODE_LOST.replace("1 (10.0.0.2)", "0 (::1)")),
         (
             "SILENT", {"address": "::1", "message": "15 s"}, Kind.NODE_LOST,
-            "heard nothing from node0 (::1) for 15 s: is its link down?",
+            "no message from node0 (::1) for 15 s: is its network link down?",
         ),
         ("APART", {"message": "it waits"}, Kind.NODE_LOST, "it waits"),
-        ("ODD", {"message": "x {y}"}, Kind.NODE_LOST, "node0 sent an odd message: x {y}"),
-        ("LAUNCHER", {"message": ""}, Kind.JOB, "node0 lost its launcher"),
+        ("ODD", {"message": "x {y}"}, Kind.NODE_LOST, "node0 sent an invalid message: x {y}"),
+        ("LAUNCHER", {"message": ""}, Kind.JOB, "node0 lost its connection to the launcher"),
     ],
 )  # fmt: skip
 def test_end_of_an_old_kind_is_read_as_one_of_today_s(kind, fields, now, text):

@@ -126,7 +126,7 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
     ]:
         assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
     for words, message in [
-        (["status", "2026"], "'2026' fits several runs: 20260102-two, 20260101-one"),
+        (["status", "2026"], "'2026' matches several runs: 20260102-two, 20260101-one"),
         (["status", "nope"], "'nope'; the latest: 20260102-two, 20260101-one"),
         (
             ["status", f"{tmp_path}/x"],
@@ -171,7 +171,7 @@ def led_by(process):
 
 
 OVER = {"exit.json": {"code": 0, "message": ""}}
-NAME_IT = "; name the one to end: muster jobs cancel RUN"
+NAME_IT = "\ntip: choose the run to end: muster jobs cancel RUN"
 
 
 class Project:
@@ -226,7 +226,7 @@ def second() -> Iterator[subprocess.Popen]:
 
 def test_cancel_without_a_name_lists_the_runs_of_another_project(project, other, first):
     other.run("other", **led_by(first))
-    none = f"2 error: no run in {project.logs} is active; elsewhere are: other{NAME_IT}"
+    none = f"2 error: no run in {project.logs} is active; elsewhere: other{NAME_IT}"
     assert project.cancel() == none
     assert first.poll() is None
 
@@ -256,7 +256,7 @@ def test_cancel_without_name_ends_only_active_run_of_project(project, other, fir
 def test_cancel_without_a_name_says_that_the_latest_run_is_over(project):
     project.run("b", host="another-machine")
     write(project.run("c"), OVER)
-    assert project.cancel() == "0 c is over already: done"
+    assert project.cancel() == "0 c has already ended: done"
 
 
 def test_latest_run_is_the_active_one_of_this_project(project, other, first):
@@ -265,7 +265,7 @@ def test_latest_run_is_the_active_one_of_this_project(project, other, first):
         return f"{done.stderr}{done.stdout.partition(' ')[0]}"
 
     write(other.run("theirs"), OVER)
-    elsewhere = f"note: there are no runs in {project.logs}; the latest run is in {other.logs}\n"
+    elsewhere = f"note: no runs in {project.logs}; this is the latest run in {other.logs}\n"
     assert shown() == f"{elsewhere}theirs:"
     write(project.run("old"), OVER)
     write(project.run("new"), OVER)

@@ -93,7 +93,7 @@ def test_by_hand_each_worker_is_told_who_it_is():
 def test_dry_run_names_no_ranks_before_gpus_are_counted(workers):
     uncounted = [replace(each, nproc=ONE_PER_GPU) for each in FACTS.nodes]
     facts = replace(FACTS, nodes=(*uncounted, *FACTS.nodes))
-    assert "counted its GPUs" in local().show(replace(SPEC, workers=workers), facts)
+    assert "how many GPUs each node has" in local().show(replace(SPEC, workers=workers), facts)
 
 
 def test_a_dry_run_says_that_commands_are_for_a_container():

@@ -38,7 +38,7 @@ def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
     assert line in out  # of rank 0
     outputs = (tmp_path / "runs").glob("*/workers/rank_*.out")
     assert [path.read_text() for path in outputs] == [line, line]
-    assert err.count(f"data: {tmp_path}/data; nothing is sent on this machine\n") == 1
+    assert err.count(f"data: {tmp_path}/data (on this machine, nothing is sent)\n") == 1
     assert node_data.data_left({}) == []
 
 

@@ -175,7 +175,7 @@ def test_interrupted_sweep_goes_on_where_it_was(sweep_project, number):
         out, err = process.communicate(timeout=300)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number, out + err
-        assert "the same command goes on with what is left" in err
+        assert "run the same command again" in err
         assert [one["state"] for one in cells(sweep_project).values()] == [
             "done",
             "stopped",
@@ -214,6 +214,6 @@ def test_sweep_has_one_leader_and_can_run_detached(sweep_project):
     finally:
         os.kill(leader, signal.SIGTERM)
     log = folder_of(sweep_project) / "sweep.log"
-    wait_until(lambda: "the same command goes on" in log.read_text())
+    wait_until(lambda: "run the same command again" in log.read_text())
     assert [one["state"] for one in cells(sweep_project).values()] == ["stopped"]
     assert alive(sweep_project) == []

@@ -27,9 +27,9 @@ def test_entry_point_is_listed_unloaded_and_loaded_when_chosen(package):
     assert entry_points.names("muster.tasks") == ["lost", "tables", "whole"]
     assert {"tables", "rte"} <= {*plugins.names("train.tasks")}
     assert plugins.load("train.tasks", "tables")(1) == "1"
-    with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
+    with pytest.raises(UsageError, match="'lost' is no_such_module:build from the package first"):
         plugins.load("train.tasks", "lost")
-    with pytest.raises(UsageError, match="'whole' is json of the package first, which must be a"):
+    with pytest.raises(UsageError, match=r"'whole' is json from the package first, .*must be a"):
         plugins.load("train.tasks", "whole")
 
 
@@ -52,7 +52,7 @@ def test_plugin_that_cannot_be_used_is_named_with_its_package(
     with pytest.raises(UsageError) as caught:
         entry_points.load(group, "odd")
     line = str(caught.value)
-    assert line.startswith(f"{group}: 'odd' is broken:build of the package first, which ")
+    assert line.startswith(f"{group}: 'odd' is broken:build from the package first, which ")
     assert ("cannot be loaded: " if text in FAILING else "must be a") in line and "\n" not in line
     sys.modules.pop("broken", None)
 
@@ -88,7 +88,7 @@ def test_a_damaged_package_hides_no_other(package):
 def test_two_packages_with_one_name_are_named(package):
     package("first", "chess = json:dumps\n")
     package("second", "chess = json:loads\n")
-    named = r"several packages add 'chess': json:loads \(second\), json:dumps \(first\)"
+    named = r"several packages provide 'chess': json:loads \(second\), json:dumps \(first\)"
     with pytest.raises(UsageError, match=named):
         plugins.load("train.tasks", "chess")
 

@@ -42,7 +42,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/data/x.csv")
         (MusterError("no"), 1, "error: no\n"),
         (KeyboardInterrupt(), 130, ""),
         (FULL, 1, r"error: .*: /data/x.csv: the disk is full.*\n"),
-        (OSError(errno.EMFILE, "x"), 1, r"error: \S+: too many open files for one process; .*-n\n"),
+        (OSError(errno.EMFILE, "x"), 1, r"error: \S+: .*too many open files(.|\n)*-n\n"),
         (BlockingIOError(errno.EAGAIN, "x"), 1, r"error: \S+: too many processes .*ulimit -u\n"),
         (RuntimeError("can't start new thread"), 1, r"error: \S+: too many .*ulimit -u\n"),
     ],
@@ -63,8 +63,8 @@ def test_a_folder_that_was_removed_is_named(tmp_path):
     done = subprocess.run(["bash", "-c", line, folder, *run], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {folder}, in which this was called, was removed\n"
-        "tip: go to a folder that exists: cd\n"
+        f"error: the current folder, {folder}, was removed\n"
+        "tip: change to a folder that exists: cd\n"
     )
 
 

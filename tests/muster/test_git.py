@@ -73,11 +73,11 @@ def test_a_repository_where_anybody_may_write_is_not_the_project(repository):
 def test_the_top_is_known_where_git_fails(repository, tmp_path, monkeypatch):
     (repository / ".git" / "index").write_bytes(b"x" * 100)
     (repository / ".git" / "HEAD").write_bytes(b"")
-    with pytest.raises(GitFailed, match=r"git does not answer about .*/src: .*; repair the repo"):
+    with pytest.raises(GitFailed, match=r"/src: (.|\n)*repair the repo"):
         git.ask(repository / "src", "ls-files")
     assert project_of(repository / "src") == repository
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GitFailed, match="there is no git here"):
+    with pytest.raises(GitFailed, match="git is not installed"):
         git.ask(repository, "ls-files")
     assert project_of(repository / "src") == repository
 

@@ -67,14 +67,11 @@ def test_a_process_alone(env):
     ("env", "problem"),
     [
         ({"WORLD_SIZE": "4"}, "RANK is not set and WORLD_SIZE is 4"),
-        ({"RANK": "0", "WORLD_SIZE": "4"}, "where rank 0 runs is not known"),
-        ({**SRUN, "SLURM_NODEID": ""}, "but its variables do not say which one this is"),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, "the address of rank 0 is not set"),
+        ({**SRUN, "SLURM_NODEID": ""}, "do not show which of them this is"),
         ({**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpirun -x MASTER_ADDR"),
         (STEP_OF_NINE, "give MASTER_ADDR"),  # there is no scontrol
-        *(
-            ({name: "0"}, f"{name}=0 says that this process is one of several")
-            for name in RANK_VARIABLES
-        ),
+        *(({name: "0"}, f"{name}=0 makes this process one of several") for name in RANK_VARIABLES),
     ],
 )
 def test_missing_rank_variable_is_asked_for(monkeypatch, env, problem):

@@ -203,7 +203,9 @@ def refusals() -> Iterator[tuple[str, str]]:
 
 
 # what is true of what was set: "--lr 0: ...", "(got 0)", "--end-lr 1.0 is above --lr 0.1"
-TRUE = re.compile(r"[;:(?]|, \w+ | needs | is (for|above|longer|not) | leaves none ")
+TRUE = re.compile(
+    r"[;:(?]|, \w+ | needs | must be | is (for|above|below|longer|more|not) | leaves no "
+)
 
 
 def test_refusals_name_what_was_set_what_is_true_and_what_to_do():

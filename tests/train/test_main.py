@@ -31,7 +31,7 @@ def test_the_names_of_students_scripts_are_taken(words):
 
 def test_two_numbers_of_one_worker_are_refused():
     with pytest.raises(
-        UsageError, match="--node-rank 2, but --local-rank 0: both mean --rank here"
+        UsageError, match="--node-rank is 2, but --local-rank is 0, and both set --rank"
     ):
         main.parse("-M 10.10.1.1 -N 4 --node_rank 2 --local_rank 0".split(), {})
 
@@ -90,4 +90,4 @@ def test_help_says_that_the_batch_size_is_the_total(tmp_path):
     ((code, out, _),) = finish(
         [start([str(CHECKOUT / "train" / "main.py"), "--help"], cwd=tmp_path)]
     )
-    assert code == 0 and "--batch-size is that of all nodes together" in " ".join(out.split())
+    assert code == 0 and "--batch-size is the total of all nodes" in " ".join(out.split())

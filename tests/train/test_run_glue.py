@@ -55,10 +55,10 @@ def test_the_given_command_on_one_machine():
 @pytest.mark.parametrize(
     ("flags", "batch_size", "note"),
     [
-        ("", 256, "total of 64 on 4 workers needs --per_gpu_train_batch_size 16"),
+        ("", 256, "total of 64 with 4 workers, use --per_gpu_train_batch_size 16"),
         ("--per_gpu_train_batch_size 16", 64, "= 64 in total"),
-        ("--gradient_accumulation_steps=2", 512, "needs --per_gpu_train_batch_size 8"),
-        ("--total_batch_size=256", 256, "needs --per_gpu_train_batch_size 16"),
+        ("--gradient_accumulation_steps=2", 512, "use --per_gpu_train_batch_size 8"),
+        ("--total_batch_size=256", 256, "use --per_gpu_train_batch_size 16"),
     ],
 )
 def test_four_machines_say_what_the_batch_size_comes_to(flags, batch_size, note):
@@ -90,10 +90,13 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--node_rank 2 --local_rank 0", "--node_rank 2, but --local_rank 0: both mean --rank"),
+        (
+            "--node_rank 2 --local_rank 0",
+            "--node_rank is 2, but --local_rank is 0, and both set --rank",
+        ),
         (
             "--per_gpu_train_batch_size=16 --per_device_train_batch_size 64",
-            "--per_gpu_train_batch_size 16, but --per_device_train_batch_size 64: both mean",
+            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64, and both set",
         ),
     ],
 )
@@ -207,14 +210,14 @@ def test_the_single_process_rank_and_torchruns_environment():
     [
         ("--fp16 --fp16_opt_level O1", "apex"),
         ("--config_name other", "--config_name other"),
-        ("--num_train_epochs 2.5", "give whole epochs"),
-        ("--num_train_epochs inf", "give whole epochs"),
+        ("--num_train_epochs 2.5", "--num_train_epochs 2.5"),
+        ("--num_train_epochs inf", "--num_train_epochs inf"),
         ("--task_name imdb", "--task_name: invalid choice: 'imdb' (choose from "),
         ("--per_gpu_train_batch_size 0", "--per_gpu_train_batch_size "),
         ("--per_device_train_batch_size 0", "--per_device_train_batch_size "),
         (
             "--total_batch_size 64",
-            "64, but world size 1 with --per_device_train_batch_size 8 makes 8",
+            "64, but --per_device_train_batch_size 8 with world size 1 gives a total of 8",
         ),
         ("--learning_rate 0", "--learning_rate "),
         ("--sync ring", "--sync: unknown 'ring'"),
@@ -279,10 +282,8 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
     results.write_text("mine\n")
     ((code, _, err),) = finish([start_script(course_folder)])
     assert (code, results.read_text()) == (2, "mine\n")
-    assert err == (
-        f"error: --output_dir {course_folder}/out has something in it\n"
-        "tip: give another, or --overwrite_output_dir\n"
-    )
+    assert err.startswith(f"error: --output_dir {course_folder}/out is not empty\n")
+    assert "--overwrite_output_dir" in err
 
 
 def test_a_model_of_another_family_is_refused(course_folder):

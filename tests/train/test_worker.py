@@ -125,8 +125,7 @@ def test_a_loss_that_is_no_number_stops_all_ranks(logs):
 
 def test_a_new_head_is_refused_by_a_task_without_one(logs):
     (ended,) = finish([start(["-m", "train.worker", *flags(logs, "head", "--new-head")])])
-    message = "error: --new-head: --task synthetic has no head for labels on a --model\n"
-    assert ended == (2, "", message)
+    assert ended[:2] == (2, "") and ended[2].startswith("error: --new-head: --task synthetic ")
 
 
 def test_rank_0_names_a_missing_tracker_before_it_meets_others(monkeypatch):

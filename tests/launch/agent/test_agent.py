@@ -271,7 +271,7 @@ def test_too_many_open_files_are_one_line_that_names_the_limit(tmp_path):
     process = start(*flags, cwd=tmp_path, before=["prlimit", "--nofile=20:20"])
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in err, err
-    assert err.endswith(": too many open files for one process; raise the limit: ulimit -n\n")
+    assert "too many open files" in err and err.endswith(" ulimit -n\n")
     end = json.loads((tmp_path / "logs" / "limited" / "exit.json").read_text())
     assert end["code"] == 1 and end["message"] in err
 

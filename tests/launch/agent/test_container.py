@@ -73,7 +73,7 @@ def test_folders_of_a_run_are_mounted(tmp_path):
     executable(tmp_path / "bin" / "apptainer", FAILS)
     (tmp_path / "link").symlink_to("/usr/share")
     mounts = ["/usr/bin", "/etc:/of/host", "/none-made", "/"]
-    with pytest.raises(UsageError, match="--container-mounts /none-made on node0: no such file"):
+    with pytest.raises(UsageError, match="--container-mounts /none-made on node0: No such file"):
         container_of(*on_node(tmp_path, *mounts))
     mounts.remove("/none-made")
     # a folder that this node lacks is named later, as without a container
@@ -93,17 +93,16 @@ def test_missing_engine_image_or_odd_name_is_named_with_its_node(tmp_path):
         return str(caught.value)
 
     image = f"--container {tmp_path}/image on node0"
-    lacks = f"{image}: PATH has none of apptainer, singularity, ch-run"
-    assert refused() == f"{lacks}; load its module by --prologue"
+    lacks = f"{image}: none of apptainer, singularity, ch-run found on PATH"
+    assert refused() == f"{lacks}; load its module in --prologue"
     executable(tmp_path / "bin" / "podman", FAILS)
-    assert refused() == f"{lacks}; podman is started by --wrap"
+    assert refused() == f"{lacks}; start podman with --wrap"
     executable(tmp_path / "bin" / "apptainer", FAILS)
-    missing = "--container /none.sif on node0: no such file or folder; copy the image there"
-    assert refused(image="/none.sif") == missing
+    assert refused(image="/none.sif").startswith("--container /none.sif on node0: No such file")
     for name in ("a:b", "a,b"):
         (tmp_path / name).mkdir()
-        odd = f"{tmp_path}/{name} cannot be mounted, since its name has a : or a comma; rename it"
-        assert refused(project=str(tmp_path / name)) == f"{image}: {odd}"
+        line = f"{image}: {tmp_path}/{name} cannot be mounted, "
+        assert refused(project=str(tmp_path / name)).startswith(line)
 
 
 PYTHON = os.path.realpath(sys.executable)
@@ -115,10 +114,15 @@ BARE = f'#!/bin/sh\nexec {PYTHON} -IS "$@"\n'
 @pytest.mark.parametrize(
     ("engine", "starts", "python", "why"),
     [
-        ("apptainer", images.APPTAINER, OLD, "it is Python 3.6; Muster needs 3.8 or newer"),
+        ("apptainer", images.APPTAINER, OLD, "it is Python 3.6, but Muster needs 3.8 or newer"),
         ("apptainer", images.APPTAINER, BARE, "has no torch, which --workers torchrun needs; inst"),
         ("apptainer", images.APPTAINER, None, "apptainer did not start python: "),
-        ("ch-run", FAILS, None, "exit code 1; make these folders of the image: mkdir -p IMAGE/"),
+        (
+            "ch-run",
+            FAILS,
+            None,
+            ": exit code 1; make these folders in the image: mkdir -p IMAGE/",
+        ),
     ],
 )
 def test_image_is_asked_for_what_workers_need(tmp_path, engine, starts, python, why):

@@ -135,9 +135,9 @@ def test_agent_that_waits_for_a_disk_is_named_once_with_its_file(agent, tmp_path
     stands = [Beat(5.0, seconds, "/disk/x") for seconds in (1.0, 31.0, 61.0, 0.0, 0.0)]
     assert [own.stall_line(one) for one in stands] == [
         None,
-        "node0 has done nothing for 31 s: it waits for /disk/x; is its disk full or slow?",
+        "node0 has been waiting for /disk/x for 31 s; is its disk full or slow?",
         None,
-        "node0 goes on",
+        "node0 is no longer waiting",
         None,
     ]
 
@@ -197,7 +197,7 @@ def test_where_nodes_do_not_connect_node_0_chooses_the_port_at_once(agent, tmp_p
         assert [type(one) for one in node_1.receive()] == [Assign, Start]
         node_1.send(Unreached("connection refused"))
         attempt._tick()
-        assert attempt._first is not None and "node1 sent an odd message" in attempt._first.text
+        assert attempt._first is not None and "node1 sent an invalid message" in attempt._first.text
 
 
 WORK = [

@@ -48,7 +48,7 @@ def test_ended_processes_are_known_with_their_state(start_process, monkeypatch):
     found = {one.pid: (one.rank, one.signal, one.state, one.survives) for one in victims}
     assert found == {
         plain.pid: (3, "SIGTERM", "", False),
-        stopped.pid: (4, "SIGKILL", "had been stopped, as by SIGSTOP", False),
+        stopped.pid: (4, "SIGKILL", "had been stopped by a signal (SIGSTOP)", False),
         nobody.pid: (None, "SIGTERM", "", False),
     }
 

@@ -21,15 +21,15 @@ def measured(slow=None, wrong=0):
 
 
 OF_NODE_2 = {(2, other): 0.1 for other in (0, 1, 3)}
-REST = "Gbit/s; others carry 9.40"
-LINK = "; all slow pairs are with node2: look at its link"
+REST = "Gbit/s; others reach 9.40"
+LINK = "; all slow pairs include node2: check its link"
 
 
 SLOW = [
     ({(3, 1): 0.94}, f"slow: node1-node3 0.940 {REST}"),  # the same pair
     (OF_NODE_2, f"slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 {REST}{LINK}"),
     ({(0, 1): 0.5, (2, 3): 0.3}, f"slow: node2-node3 0.300, node0-node1 0.500 {REST}"),
-    ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
+    ({(0, 1): 7.0}, "all pairs reach 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
 ]
 
 
@@ -41,7 +41,7 @@ def test_pairs_that_are_slow_are_named_and_what_they_share(slow, sentence):
 def test_slow_node_of_three_is_named():
     three = measured(slow={(1, 0): 0.1, (1, 2): 0.1})
     three["pairs"] = [one for one in three["pairs"] if 3 not in (one["from"], one["to"])]
-    assert "slow pairs are with node1" in bandwidth.verdict(three, NAMES)[0]
+    assert "slow pairs include node1" in bandwidth.verdict(three, NAMES)[0]
 
 
 def test_wrong_values_are_a_problem():

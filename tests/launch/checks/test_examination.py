@@ -34,10 +34,10 @@ def test_doctor_finds_nothing_on_this_machine_as_three_nodes(tmp_path):
     texts = {row.check: row.found[0] for row in found}
     assert texts["every pair"].startswith("6 of 6 connections work")
     assert re.search(r"\d GB", texts["free disk"]) and list(tmp_path.iterdir()) == []
-    assert texts["code"] == "all see this checkout"
+    assert texts["code"] == "all nodes share this checkout"
     # all share this machine
-    assert texts["cores"].endswith(f" for {3 * cores} workers, which take turns")
-    assert re.fullmatch(r"within \d+ ms of this machine", texts["clocks"])
+    assert texts["cores"].startswith(f"{3 * cores} workers share ")
+    assert re.fullmatch(r"within \d+ ms of this machine's", texts["clocks"])
 
 
 @pytest.mark.needs("ip")

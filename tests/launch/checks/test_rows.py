@@ -83,12 +83,12 @@ SPOILT = [
     ("python", "FAIL", {"versions": versions(torch=None)}, "has no torch"),
     ("python", "FAIL", {"versions": versions(torch="2.1")}, "node1: python 3.11.7, torch 2.1"),
     ("python", "warn", {"versions": versions("muster.tasks:rte")}, "adds rte to"),
-    ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train"),
+    ("code", "FAIL", FOREIGN, "node1: /home/me/muster contains data, train, "),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
     ("/dev/shm", "warn", {"shared_memory": SMALL}, "node1: /dev/shm has 60 of 67 MB free"),
     ("/dev/shm", "warn", {"shared_memory": OF_TWO}, "node1: /dev/shm has 315 of 8590 MB free"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
-    ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
+    ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs does not exist"),
 ]
 
 
@@ -105,22 +105,22 @@ def test_cores_of_each_worker_are_in_the_row_once_known():
     assert node_checks.cores(findings(planned=0)).verdict == "ok"
     for few in (Cores([[0]], None), FOUR_CORES._replace(limit=1.5)):
         row = node_checks.cores(findings(cores={1: few}))
-        assert row.verdict == "warn" and row.found[1].startswith("node1: 1 for 2 workers")
+        assert row.verdict == "warn" and row.found[1].startswith("node1: 2 workers share 1 core")
         assert row.fix
     many = findings(planned=5, launcher="slurm")
     line = node_checks.cores(many).line
-    assert line.startswith("cores: 4 for 5 workers, ") and "--cpus-per-task" in line
+    assert line.startswith("cores: 5 workers share 4 cores") and "--cpus-per-task" in line
 
 
 def test_unshared_files_pass_check_over_ssh_but_fail_on_slurm():
     apart = {index: {"shared": False} for index in range(4)}
     assert node_checks.code(findings(nodes=apart)).verdict == "ok"
-    assert "sends it" in node_checks.code(findings(nodes=apart)).found[0]
+    assert "sent before each run" in node_checks.code(findings(nodes=apart)).found[0]
     assert node_checks.code(findings(nodes=apart, launcher="slurm")).verdict == "FAIL"
 
 
 def test_silent_node_is_named_and_others_are_checked():
-    line = "node9: its host key; compare its fingerprint"
+    line = "node9: its host key is not known; check its fingerprint"
     found = examination(findings(silent=[line]))
     assert lines(found, "FAIL") == [f"reach: {line}"]
     assert len(found) == 10
@@ -144,7 +144,7 @@ def test_a_node_that_nobody_reaches_is_one_line():
     assert row.found == ("no node reaches node2 (10.10.1.3): no answer",)
     both = {("node2", one): "no route" for one in others}
     row = network_checks.pairs(findings(unreached=to_it | both))
-    assert row.found[1] == "node2 reaches nobody: no route" and len(row.found) == 2
+    assert row.found[1] == "node2 reaches no other node: no route" and len(row.found) == 2
 
 
 def test_lost_large_packets_are_distinguished_from_a_firewall():
@@ -163,10 +163,10 @@ def test_a_pair_that_was_not_tried_is_no_success():
 def test_clocks_that_are_all_off_are_perhaps_this_machines():
     row = network_checks.clocks(findings(3, skews={0: 3600.0, 1: 3600.2, 2: 3600.1}))
     assert row.verdict == "warn" and row.fix.startswith("run here: ")
-    assert row.found[1] == "node1: +3600.2 s against this machine" and len(row.found) == 3
+    assert row.found[1] == "node1: +3600.2 s from this machine's clock" and len(row.found) == 3
     row = network_checks.clocks(findings(3, skews={0: 0.0, 1: -1.5, 2: 0.9}))
-    assert row.found == ("node1: -1.5 s against this machine",)
-    assert row.fix.startswith("run there: ")
+    assert row.found == ("node1: -1.5 s from this machine's clock",)
+    assert row.fix.startswith("run on these nodes: ")
 
 
 BARE = versions(torch=None, transformers=None)
@@ -198,7 +198,7 @@ def test_a_node_without_musters_environment_gets_one_that_fits_the_run():
     row = row_of_python(NAMED, versions=None, workers=THEIRS)
     assert "muster run --hosts HOSTS --setup --python /opt/python" in row.fix
     assert row_of_python(CHOSEN, versions=None).fix.startswith(
-        "make it on all nodes: muster run --hosts HOSTS --setup, or"
+        "create it on all nodes: muster run --hosts HOSTS --setup, or"
     )
 
 
@@ -210,7 +210,7 @@ def test_packages_that_a_nodes_agent_lacks_are_named_with_setup():
     assert row.verdict == "FAIL"
     assert line == "node1: /home/me/muster/.venv/bin/python has no msgspec, psutil"
     assert row.fix.startswith(
-        "make it on all nodes: muster run --hosts HOSTS --setup --python /opt/python"
+        "create it on all nodes: muster run --hosts HOSTS --setup --python /opt/python"
     )
 
 

@@ -148,7 +148,7 @@ def test_a_stranger_in_the_place_of_the_leader_is_not_believed(hello):
             caught.sendall(hello)
             caught.recv(1000)
         agent.join()
-    assert "another program listens there" in agent.refusal
+    assert "another program is listening there" in agent.refusal
 
 
 def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
@@ -159,7 +159,7 @@ def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
             while agent.is_alive():
                 caught.sendall(b"\n")
                 agent.join(0.2)
-    assert "another program listens there" in agent.refusal
+    assert "another program is listening there" in agent.refusal
 
 
 def test_agents_proof_is_useless_to_a_stranger(leader):

@@ -128,7 +128,7 @@ def test_program_that_catches_sigterm_saves_before_the_time_of_its_job_is_up(
     spec = spec_of(tmp_path, "sh", "-c", script, stop_grace_s=300.0)
     assert lead(made, spec) == 128 + signal.SIGTERM
     message = run_record.read_end(spec.run_dir)["message"]
-    assert message.endswith("the time of its job is nearly up")
+    assert message.endswith("its job has nearly reached its time limit")
     assert all((tmp_path / f"saved-{rank}").exists() for rank in (0, 1))
 
 

@@ -148,5 +148,5 @@ def test_an_agent_without_the_secret_of_its_leader_takes_no_part(job, tmp_path, 
     changes += "file.write_text(json.dumps(json.loads(file.read_text()) | {'token': 'guessed'}))"
     monkeypatch.setenv("LANE_BEFORE", changes)
     code, out, err = finish(job(0, "--join-timeout-s", "60"))
-    assert code == 1 and "another program listens there" in err, out + err
+    assert code == 1 and "another program is listening there" in err, out + err
     assert not [*tmp_path.glob("ready-*")]

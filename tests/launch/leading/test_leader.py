@@ -98,7 +98,7 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
     assert lead(Pretended("is_odd"), replace(spec, max_restarts=0), FACTS) == 1
     recorded = run_record.read_end(spec.run_dir)
     assert (recorded["code"], recorded["cause"]) == (1, "node_lost")
-    assert recorded["message"].startswith("error: node0 sent an odd message: ")
+    assert recorded["message"].startswith("error: node0 sent an invalid message: ")
     assert "\x1b" not in capsys.readouterr().err
 
 

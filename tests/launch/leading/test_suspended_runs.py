@@ -68,4 +68,4 @@ def test_suspended_agent_is_reported_lost_and_run_ends(tmp_path):
         stopped.suspend()
         out, err = leader.communicate(timeout=300)
     assert leader.returncode == 1, out + err
-    assert "heard nothing from node1" in out + err
+    assert "no message from node1" in out + err

@@ -326,7 +326,7 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     + ["model.partial/x", "model/x\0", ""],
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
-    with pytest.raises(MusterError, match="a file that is not its own to write"):
+    with pytest.raises(MusterError, match="a file that it may not write"):
         take(tmp_path, whole(name))
 
 
@@ -336,7 +336,7 @@ def test_a_node_writes_its_own_files_only(name, tmp_path):
     + ["agents/node_00000.json", "environment/other.json", "model/x", "metrics/rank_00002.jsonl"],
 )
 def test_a_node_writes_no_file_of_another(name, tmp_path):
-    with pytest.raises(MusterError, match="a file that is not its own to write"):
+    with pytest.raises(MusterError, match="a file that it may not write"):
         take(tmp_path, whole(name), node=1, host="mine")
     for own in ("exits/rank_00001.json", "agents/node_00001.json", "environment/mine.json"):
         take(tmp_path, whole(own), node=1, host="mine")
@@ -368,8 +368,8 @@ def test_fifo_in_run_folder_is_named_and_not_sent(tmp_path, capsys):
     assert sent == ["workers/rank_00000.err"]
     printed = capsys.readouterr().err.splitlines()
     assert sorted(printed) == [
-        f"note: {there}/exits/rank_00000.json is not sent: it is not a plain file",
-        f"note: {there}/workers/rank_00000.out is not sent: it is not a plain file",
+        f"note: {there}/exits/rank_00000.json is not sent: not a regular file",
+        f"note: {there}/workers/rank_00000.out is not sent: not a regular file",
     ]
 
 

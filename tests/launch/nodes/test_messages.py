@@ -407,7 +407,7 @@ def test_an_odd_message_is_that_agent_s_failure(message):
     with attempt_of_two_nodes() as (attempt, others):
         hear(attempt, others[1], odd_messages.line(message))
         cause = attempt._judge()
-        assert cause.text.startswith("node1 sent an odd message: ") and cause.node == "node1"
+        assert cause.text.startswith("node1 sent an invalid message: ") and cause.node == "node1"
         assert cause.text.isprintable() and len(cause.text) < 500
         assert attempt._agents[1].channel.ended and not attempt._agents[0].channel.ended
         failure = explain(attempt._run_dir, 4, 1, cause)

@@ -59,13 +59,13 @@ def test_nodes_on_separate_networks_use_the_given_addresses():
     assert choose(probes, NAMES, apart, None) == Choice(None, apart)
     assert choose(probes, apart, NONE, None) == Choice(None, apart)
     assert choose(probes, NAMES, NONE, "10.1.0.0/16") == Choice("10.1.0.0/16", apart)
-    message = r"no network in common: a has .*10.1.0.1.*; b has .*; where .* address= in a hosts"
+    message = r"no network in common: a has .*10.1.0.1.*; b has .*; .* address= of each node"
     with pytest.raises(MusterError, match=message):
         choose(probes, NAMES, ["10.1.0.1", None], None)
 
 
 def test_an_address_that_the_node_does_not_have_is_refused():
-    message = r"^b does not have the address 10\.10\.1\.9 that was given for it: b has 127\.0"
+    message = r"^b does not have .* address 10\.10\.1\.9: b has 127\.0"
     with pytest.raises(MusterError, match=message):
         choose(PROBES, NAMES, ["10.10.1.1", "10.10.1.9"], None)
 

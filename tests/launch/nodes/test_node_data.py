@@ -166,7 +166,7 @@ def test_file_added_while_the_place_is_replaced_is_not_lost(sent, tmp_path, monk
         rename(source, target)
 
     monkeypatch.setattr(node_data.os, "rename", adds)
-    assert "added or changed there: added; " in copy(tmp_path, monkeypatch)["failed"]
+    assert "added or changed: added; " in copy(tmp_path, monkeypatch)["failed"]
     assert (sent / "added").read_text() == "mine" and (sent / "a").read_text() == "first"
 
 
@@ -185,7 +185,7 @@ def test_crash_while_the_place_is_replaced_loses_nothing(sent, tmp_path, monkeyp
     os.close(node_data.sending.lock)
     assert not sent.exists()
     write(Path(node_data._old_folder(str(sent))), {"added": "mine"})
-    assert "added or changed there: added; " in copy(tmp_path, monkeypatch)["failed"]
+    assert "added or changed: added; " in copy(tmp_path, monkeypatch)["failed"]
     os.close(node_data.sending.lock)
     (sent / "added").unlink()
     assert copy(tmp_path, monkeypatch) == {}

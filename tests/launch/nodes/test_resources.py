@@ -170,7 +170,7 @@ def test_workers_are_bound_by_their_places_on_the_machine(shared):
     words, env = shared(bind="cores")
     assert words == "1 for each worker, bound to them" and env[CPUS] == "2;3"
     words, env = shared(bind="cores", found=on(2))
-    assert words == "2 for 4 workers, which take turns; --bind cores has no effect"
+    assert words == "4 workers share 2 cores; --bind cores has no effect"
     assert CPUS not in env
     assert shared(bind="none") == ("1 for each worker", {THREADS: "1"})
 
@@ -184,7 +184,7 @@ def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
     assert CPUS not in shared(found=own, bind="none")[1]
     assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may have four of these
     words, _ = shared(found=on(2, limit=2.0))
-    assert words == f"2 for 4 workers, which take turns; {resources.ASK_FOR_MORE}"
+    assert words == f"4 workers share 2 cores; {resources.ASK_FOR_MORE}"
     assert CPUS not in shared(found=own, gpus=True)[1]
 
 

@@ -46,9 +46,9 @@ def test_failed_question_is_named_and_the_next_is_answered(monkeypatch):
         answers = survey.ask(node_facts.listen, addresses=addresses)
         assert answers.keys() == {0}
         ((node, line),) = survey.silent(answers).items()
-        assert node == 1 and re.match(r"node1: its Python could not report .*assign", line)
+        assert node == 1 and re.match(r"node1: its Python could not .*assign", line)
         assert survey.ask(node_facts.listen) == {}
-        assert survey.silent({})[0] == "node0: its Python could not report on the node: 'addresses'"
+        assert survey.silent({})[0] == "node0: its Python could not examine the node: 'addresses'"
         assert survey.ask(node_facts.tell_time).keys() == {0, 1}
         processes = [process for process, _, _ in survey._starts]
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey

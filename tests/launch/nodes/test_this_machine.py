@@ -51,7 +51,7 @@ def test_a_free_port_of_a_range():
 
 def test_port_range_of_another_form_is_refused():
     for text in ("20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
-        with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
+        with pytest.raises(UsageError, match=r"--port-range .*FIRST:LAST"):
             made(LaunchConfig, port_range=text)
 
 

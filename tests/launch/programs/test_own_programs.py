@@ -52,7 +52,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     run_id = only_run(project / "logs").name
     assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
 
-    assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}; the others stopped", err)
+    assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}\b", err)
     end = json.loads((only_run(project / "logs") / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
     assert f'File "{project}/train.py", line ' in end["message"]
@@ -195,7 +195,7 @@ elif sys.argv[1] == "fails":
     sys.exit(3)
 print(torch.ones(2).sum())
 """
-EACH_ALONE = "2 workers, and none made a process group: each ran alone\n"
+EACH_ALONE = "none of the 2 workers created a process group: each ran alone\n"
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,6 @@ def test_misspelt_placeholder_is_noted_before_the_start(tmp_path, capsys):
 def test_own_port_of_program_is_noted_only_with_torchrun(tmp_path, capsys):
     words = ["--", "main.py", *CS744]
     (note,) = notes_of(tmp_path, capsys, *words)
-    assert "a port that the program chooses itself needs --workers manual" in note
+    assert "--workers manual" in note
     assert notes_of(tmp_path, capsys, "--workers", "manual", *words) == []
     assert notes_of(tmp_path, capsys, *words, "--port={master_port}") == []

@@ -204,7 +204,7 @@ def test_a_project_of_which_git_says_nothing_is_not_copied(repository, monkeypat
         project_snapshot.files_of(repository)
     index.write_bytes(whole)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"no git here.*--no-snapshot"):
+    with pytest.raises(UsageError, match=r"git is not installed(.|\n)*--no-snapshot"):
         snapshot(repository)
 
 
@@ -229,7 +229,7 @@ def test_a_diff_that_git_cannot_make_is_said(repository):
     git(repository, "config", "filter.lfs.required", "true")
     write(repository, {".gitattributes": "*.py filter=lfs\n"})
     description = project_snapshot.copy_project(repository, repository / "logs" / "run")
-    assert "; no snapshot.diff: git does not answer about" in description and "lfs" in description
+    assert "; no snapshot.diff: git " in description and "lfs" in description
     empty = write(repository.parent / "new", {"a.py": ""})
     git(empty, "init", "-q")
     assert (

@@ -111,7 +111,7 @@ def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
         (
             {},
             {},
-            [f"{python} has no torch, which --workers torchrun needs\ntip: name another with "],
+            [f"{python} has no torch, which --workers torchrun needs\ntip: choose another with "],
         ),
     ]
     for env, given, lines in cases:
@@ -140,8 +140,8 @@ def test_pythonpath_of_this_shell_does_not_reach_nodes_over_ssh(tmp_path, site, 
     asked = workers_environment(tmp_path, {}, os.environ, is_over_ssh=True)
     (line,) = problems(python, "torchrun", asked)
     assert line == (
-        f"{python} finds torch through PYTHONPATH, which does not reach nodes over ssh; pass it "
-        "on: --env PYTHONPATH"
+        f"{python} finds torch through PYTHONPATH, which is not passed to nodes over ssh\n"
+        "tip: pass it on: --env PYTHONPATH"
     )
     passed_on = {"PYTHONPATH": str(site)}
     asked = workers_environment(tmp_path, passed_on, os.environ, is_over_ssh=True)
@@ -149,11 +149,11 @@ def test_pythonpath_of_this_shell_does_not_reach_nodes_over_ssh(tmp_path, site, 
 
 
 SAID = [
-    (["train.py"], False, "python: /own/python, Muster's own; --python names another\n"),
+    (["train.py"], False, "python: /own/python, Muster's own; change it with --python\n"),
     (
         ["train.py"],
         True,
-        "python: /own/python, Muster's own on each node; --python names another\n",
+        "python: /own/python, Muster's own on each node; change it with --python\n",
     ),
     (["./run.sh"], False, ""),  # for which it does nothing
     (["--python", "/my/python", "train.py"], True, ""),

@@ -121,16 +121,16 @@ def test_another_python_on_path_is_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
     noted(tmp_path, "--", "python", "train.py")
-    of_active = f"python: {active}, of VIRTUAL_ENV, while python on PATH is {other}; --python names"
+    of_active = f"python: {active}, from VIRTUAL_ENV, although python on PATH is {other}; change it"
     assert capsys.readouterr().err == (
-        f"{of_active} another\n"
-        f"note: python on PATH is {other}, but the program runs with {active}; to run it with the "
+        f"{of_active} with --python\n"
+        f"note: python on PATH is {other}, but the program runs with {active}; to use the "
         f"former: --python {other}\n"
     )
     beside = ["--python", str(active), "--", "python", "train.py"]
     for words in (["--", "train.py"], ["--", "python", "-c", "1"]):
         noted(tmp_path, *words)
-        assert capsys.readouterr().err == f"{of_active} another\n"
+        assert capsys.readouterr().err == f"{of_active} with --python\n"
     noted(tmp_path, *beside)
     monkeypatch.setenv("PATH", f"{active.parent}{os.pathsep}{os.environ['PATH']}")
     noted(tmp_path, "--", "python", "train.py")

@@ -109,10 +109,10 @@ DOWN = "lost another worker"
 CLOSED = f"{DOWN} (Connection closed by peer)"
 LATE = f"{DOWN} (Timed out waiting 3000ms for recv operation to complete)"
 GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
-FROM_JOB = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
+FROM_JOB = End(Kind.JOB, "", 9.0, message="Slurm reports NODE_FAIL for job 7")
 DUMP = "\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
 EXITED = worker(1, "exit", "exit code 7", code=7)
-DISK = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
+DISK = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota is used up"
 EXIT = End(Kind.FAILED, "node0", 0.5, message="torchrun", ranks=(0,))
 BY_CODE = End(Kind.PROGRAM, "node0", 2.0, 0, 7)
 TERMINATED = {"pid": 7, "state": "", "signal": "SIGKILL", "survives": False}
@@ -366,7 +366,7 @@ RUNS = {
         agent(1, "command", "torchrun on node1 ended with exit code 1"),
         agent(
             2, "peer", "torchrun on node1 ended with exit code 1",
-            terminated={2: TERMINATED | {"state": "had been stopped, as by SIGSTOP"}},
+            terminated={2: TERMINATED | {"state": "had been stopped by a signal (SIGSTOP)"}},
         ),
         ranks=3,
     ),
@@ -500,7 +500,7 @@ def test_a_record_that_is_not_whole_counts_as_none(tmp_path, text):
     assert failure.code == 1 and failure.text == "Traceback: boom"
 
 
-DMESG = "the kernel may have ended it for lack of memory: see dmesg on node1"
+DMESG = "the kernel may have killed it because memory ran out: see dmesg on node1"
 
 
 def test_cause_that_a_leader_recorded_stays(tmp_path):
@@ -584,7 +584,7 @@ def test_a_path_that_leaves_the_copied_project_is_explained(tmp_path, path, leav
     assert len(explain(tmp_path, 1).context) == 1  # it was no copy
     write(tmp_path, {"snapshot.json": {"project": "/home/me/p", "commit": "", "files": []}})
     first, *more = explain(tmp_path, 1).context
-    assert bool(more) == leaves == ("; give it in full, or --no-snapshot" in first)
+    assert bool(more) == leaves == ("--no-snapshot" in first)
 
 
 # -- what is printed of an output, and what was printed before ------------------------------------

@@ -86,8 +86,8 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     # that it was too late for is a run that was done; else it went on from what was there, or later
-    if "attempt 2 of 4" in out:
-        went_on = int(out.partition("going on from step ")[2].partition(" ")[0])
+    if "attempt 2 of at most 4" in out:
+        went_on = int(out.partition("resuming from step ")[2].partition(" ")[0])
         assert went_on >= int(before[-1].removeprefix("step_"))
     attempts = run_files.attempt_folders(run_dir).values()
     assert losses_by_step(*attempts, run_dir) == whole

@@ -50,20 +50,22 @@ def test_leftovers_are_shown_and_removed_only_when_asked_for(tmp_path):
         make_old(link, days=31)
     code, out, err = clean()
     assert (code, err) == (0, "")
-    assert f"link to {gone}, which is missing" in out
+    assert f"symbolic link to {gone}, which no longer exists" in out
     assert re.search(r"^\d+ in all, \S+ \w+; remove them: muster jobs clean --remove$", out, re.M)
     assert len(run_record.links()) == 2
     code, out, _ = clean("--remove", "--json")
     document = json.loads(out)
     assert code == 0 and document["kind"] == "leftovers" and document["removed"]
-    assert f"link to {gone}, which is missing" in [one["what"] for one in document["leftovers"]]
+    assert f"symbolic link to {gone}, which no longer exists" in [
+        one["what"] for one in document["leftovers"]
+    ]
     assert [run_dir for _, run_dir in run_record.links()] == [stays]
 
 
 def test_record_of_login_run_is_leftover_after_a_month(tmp_path):
     write(logins(), {"new": {"session": ""}, "old": {"session": ""}})
     make_old(logins() / "old", days=31)
-    assert here(tmp_path) == ["where a run is, of more than a month ago"]
+    assert here(tmp_path) == ["record of where a run is, more than a month old"]
 
 
 def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch):
@@ -119,13 +121,13 @@ def test_muster_version_in_use_by_run_or_command_stays(base, tmp_path):
     run_dir = remembered(tmp_path / "logs" / "running")
     write(run_dir, {"job.json": leader()})
     (other,) = (one for one in leftovers.here() if one.what == "another version of Muster")
-    assert other.stays == "running may need it, and is not over"
+    assert other.stays == "running is not over and may need it"
     write(run_dir, {"exit.json": {"code": 0, "message": ""}})
     folder = session(base, "run-1", days=2)
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (other,) = (one for one in leftovers.here() if one.path.startswith(str(tmp_path)))
-        assert other.stays == "a command may need it, and is not over"
+        assert other.stays == "a command is not over and may need it"
 
 
 def test_leftover_that_cannot_be_removed_is_an_error(tmp_path):

@@ -23,7 +23,7 @@ NODES = [
     NodeFacts(NodeSpec(host, ONE_WORKER), name, "python", "/muster", ONE_WORKER)
     for host, name in (("10.0.0.1", "gpu-n1"), ("n1", "n1"), ("n2", "n2"))
 ]
-GONE = "error: {} (10.0.0.9) is gone: its agent was killed, or the node went down"
+GONE = "error: {} (10.0.0.9) is gone: its agent was killed, the node went down"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def ended(tmp_path, monkeypatch):
 
 def test_only_faults_of_a_node_count_against_it(ended):
     assert ended(GONE.format("n1")) == ["n1"]
-    silent = "error: heard nothing from gpu-n1 (10.0.0.1) for 15 s: is its link down?"
+    silent = "error: no message from gpu-n1 (10.0.0.1) for 15 s: is its network link down?"
     assert ended(silent, lost="gpu-n1")[1:] == ["10.0.0.1"]
     assert ended("CUDA error: uncorrectable ECC error", "program", 2)[2:] == ["n2"]
     for cause in ("program", "killed", "out_of_memory", "hang", "stopped"):
@@ -77,7 +77,7 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
     path.write_text(json.dumps({"failures": [*found, {"node": "n1"}]}))  # as of another version
     ended(GONE.format("n1"))
     (line,) = node_history.warnings("ssh", NODES)
-    assert line.startswith("n1 was the cause of 2 failures in seven days, the last in run: n1 (10.")
+    assert line.startswith("n1 ") and " 2 failures " in line and " in run: n1 (10." in line
     assert node_history.excluded("n7,auto", lambda: "ssh") == "n7,n1"
     assert node_history.excluded("auto", lambda: "none") is None
     assert node_history.excluded("n[1,3]", pytest.fail) == "n[1,3]"
@@ -101,7 +101,7 @@ def test_excluded_hosts_are_left_out(ended):
     assert hosts_of("auto", 3) == ["n1", "n2", "n3"]  # without it there are too few
     assert hosts_of("auto,n2", 1) == ["n3"]
     assert hosts_of("n[2-3]", None) == ["n1"]
-    with pytest.raises(UsageError, match="--exclude n1 leaves none of n1"):
+    with pytest.raises(UsageError, match=r"--exclude n1 .* n1$"):
         hosts_of("n1", None, "n1")
     with pytest.raises(UsageError, match="--nodes 3, but n1,n2,n3 has 1"):
         hosts_of("n[1-2]", 3)

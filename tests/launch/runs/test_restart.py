@@ -28,8 +28,8 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert out.count(f"{restart.WITHOUT_TORCHRUN}\n") == 1
-    assert "attempt 2 of 3 at most: 2 nodes go on from the last checkpoint\n" in out
-    assert "going on from step " in out, out
+    assert "attempt 2 of at most 3: continuing from the last checkpoint on 2 nodes\n" in out
+    assert "resuming from step " in out, out
     assert "error: rank 1 on node1 was killed by SIGKILL\n" in err, err
     pointer = "its output: muster jobs logs hurt --attempt 1 --rank 1\n"
     first = tmp_path / "hurt" / "attempts" / "0"
@@ -56,7 +56,7 @@ def test_a_crash_loop_ends_by_itself(tmp_path):
     code, _, err = submit(*FLAGS, *flags, "--max-restarts", "9", "--run-id", "loop")
     assert code == NO_RETRY, err
     assert err.endswith(
-        "error: 3 attempts in a row got no further than step 1: it is not started again\n"
+        "error: 3 attempts in a row did not get past step 1, so the run is not restarted again\n"
     )
     assert len(list((tmp_path / "loop" / "attempts").iterdir())) == 3
 

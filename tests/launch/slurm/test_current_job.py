@@ -16,9 +16,9 @@ from tests.launch.pretended import assignment
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
-TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4{TIP}take fewer, or {INSTEAD}"
-NEW = "for a new job, but this is inside job 12, which has its own"
-OF_SBATCH = f"--partition, --time, --slurm are {NEW}{TIP}{INSTEAD}"
+TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4{TIP}use fewer nodes; {INSTEAD}"
+NEW = "no effect: this is inside job 12, which has its own"
+OF_SBATCH = f"--partition, --time, --slurm have {NEW}{TIP}{INSTEAD}"
 
 
 def found() -> CurrentJob | None:
@@ -77,7 +77,7 @@ def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
 
 
 UNUSED_TASK = (
-    "note: job 12 has 2 tasks per node, but each node gets 1 worker; for a worker per task, add "
+    "note: job 12 has 2 tasks per node, but each node gets 1 worker; for one worker per task, add "
     "--nproc-per-node 2"
 )
 TASKS = [

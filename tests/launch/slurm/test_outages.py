@@ -35,7 +35,7 @@ def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
     code, _, err = finish(start(tmp_path, "--wait"))
-    assert code == 1 and "Slurm forgot job 12" in err
+    assert code == 1 and "Slurm no longer has job 12" in err
 
 
 @pytest.mark.parametrize(("state", "code"), [("CANCELLED", 143), ("OUT_OF_MEMORY", 1)])
@@ -139,14 +139,14 @@ def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
     run_state.cancel(run, lines.append)
     slurm.forget()
     run_state.cancel(run, lines.append)
-    assert lines == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
+    assert lines == ["run has already ended: stopped"] * 2 and slurm.calls("scancel") == []
 
 
 def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     run = run_folder(tmp_path, "run", JOB)
     slurm.is_cluster("elsewhere")
     assert run_state.state_of(run).word == "elsewhere"
-    with pytest.raises(MusterError, match="job 12 is one of cluster here"):
+    with pytest.raises(MusterError, match=r"job 12 .*cluster here"):
         run_state.cancel(run, lambda text: None)
     assert slurm.calls("scancel") == []
 
@@ -207,7 +207,7 @@ def test_job_number_means_its_latest_run_on_one_cluster(slurm, tmp_path):
     assert out.startswith("run-b: running (job 12)"), err
     (tmp_path / "run-c" / "config.yaml").touch()
     code, _, err = jobs(tmp_path, "status", "12")
-    assert code == 2 and "'12' fits several runs: run-c, run-b" in err
+    assert code == 2 and "'12'" in err and ": run-c, run-b" in err
 
 
 def test_cancel_during_submission_waits_for_number_of_job(slurm, tmp_path):
@@ -246,7 +246,7 @@ def test_flag_overrides_sbatch_variable_and_account_is_passed_on(slurm, tmp_path
     slurm.forget()  # job 7 is over, and only its variables are left
     code, out, err = finish(start(tmp_path, *flags, **env))
     assert code == 0, out + err
-    assert "note: job 7, which this shell was of, is over" in err
+    assert "note: job 7, " in err and " is over" in err
     found = {name: slurm.submitted.get(name) for name in env}
     assert found == {**dict.fromkeys(env), "SBATCH_ACCOUNT": "me", "SLURM_JWT": "token"}
     assert json.loads((tmp_path / "run" / "job.json").read_text())["cluster"] == "here"

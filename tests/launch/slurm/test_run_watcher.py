@@ -38,7 +38,7 @@ KILLED = of_agents(
 )
 KILLED_TEXT = "error: torchrun on node1 was killed by SIGKILL (rank 1)"
 NEVER = "error: ranks 0, 1 never started: Slurm says FAILED of job 12"
-FORGOTTEN = "error: Slurm forgot job 12, and no record says how it ended"
+FORGOTTEN = "error: Slurm no longer has job 12, and no record shows how it ended"
 
 
 def says(state: str) -> str:

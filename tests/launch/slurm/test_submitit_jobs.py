@@ -40,7 +40,7 @@ def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
     for before in ("\n", ""):  # or without a last newline
         printed = f"{banner}{before}Submitted batch job 12 on cluster c\nBye\n"
         assert submitit_jobs.job_number(printed) == "12"
-    with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
+    with pytest.raises(MusterError, match=r"no job number, but: Welcome\ntip: .*squeue"):
         submitit_jobs.job_number("Welcome\n")
 
 
@@ -49,7 +49,7 @@ def test_an_sbatch_that_does_not_return_is_ended(slurm, tmp_path, monkeypatch):
     executable(tmp_path / "slurm" / "bin" / "sbatch", waits)
     monkeypatch.setattr(submitit_jobs, "SLURM_IS_SILENT_S", 3.0)
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(MusterError, match="Slurm does not answer: sbatch waited 3 s"):
+    with pytest.raises(MusterError, match=r"sbatch .* 3 s"):
         submitit_jobs.submit(tmp_path / "submitit", "#!/bin/sh\n", os.environ)
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

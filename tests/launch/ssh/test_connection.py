@@ -24,7 +24,7 @@ def refusal() -> str:
     return str(caught.value)
 
 
-REMEDY = "set XDG_RUNTIME_DIR to a folder that is yours alone"
+REMEDY = "set XDG_RUNTIME_DIR to a folder that only you can use"
 
 
 def test_socket_folder_is_made_for_this_user_alone(folder):
@@ -44,7 +44,7 @@ def test_a_file_or_link_in_its_place_is_no_traceback(folder, tmp_path):
     assert refusal() == f"{folder}: File exists, for ssh's socket; {REMEDY}"
     folder.unlink()
     folder.symlink_to(tmp_path)
-    assert refusal() == f"{folder} is a link, where ssh's socket is to be; {REMEDY}"
+    assert refusal() == f"{folder} is a symbolic link; ssh's socket needs a folder\ntip: {REMEDY}"
 
 
 def test_socket_folder_open_to_others_is_refused(folder):

@@ -42,7 +42,7 @@ def test_a_login_node_does_not_name_the_folder_here(fetch, remote_run):
     evil = remote_run / ".."
     (remote_run.parent / "hooks").mkdir()
     for answer in (evil, remote_run.parent / "other", remote_run.with_name("other") / "run" / ".."):
-        with pytest.raises(UsageError, match=r"'run' is not the whole name .*'(\.\.|other)'; give"):
+        with pytest.raises(UsageError, match=r"'run' is not the full name .*'(\.\.|other)'"):
             fetch("run", answer)
     assert sorted(map(str, Path().rglob("*"))) == [".git", ".git/hooks", ".git/hooks/README"]
 
@@ -64,7 +64,7 @@ def test_only_plain_files_come_and_those_left_there_are_named(fetch, remote_run,
     mode = stat.S_IMODE((here / "hooks" / "pre-commit").stat().st_mode)
     assert not mode & 0o7133
     printed = capfd.readouterr().err
-    assert printed == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
+    assert printed == 'note: not copied, since they are not regular files: "in", "out", "pipe"\n'
 
 
 def test_last_whole_checkpoint_is_fetched(fetch, remote_run):
@@ -91,14 +91,14 @@ def test_results_stay_private(fetch, remote_run):
 def test_login_greeting_is_no_part_of_a_runs_end(tmp_path, monkeypatch):
     """One that has no record of its end, which would have come with the results."""
     state = {"word": "failed", "over": True, "detail": "", "notes": []}
-    end = {"exit_code": 1, "rank": None, "message": "Slurm says NODE_FAIL of job 12"}
+    end = {"exit_code": 1, "rank": None, "message": "Slurm reports NODE_FAIL for job 12"}
     answer = {"code": 1, "word": "failed", "is_over": True, "detail": "", "notes": []}
     monkeypatch.setattr(login_job, "run_command", lambda *_: json.dumps(answer))
     printed = f"Welcome to the cluster!\n{json.dumps({**state, 'end': end})}\n"
     monkeypatch.setattr(remote_job, "run_command", lambda *_: printed)
     monkeypatch.chdir(tmp_path)
     job = LoginJob("run", "/there/logs/run", {**dict.fromkeys(LOGIN), "login": "me@node0"})
-    with pytest.raises(RunFailed, match="run: Slurm says NODE_FAIL of job 12"):
+    with pytest.raises(RunFailed, match="run: Slurm reports NODE_FAIL for job 12"):
         job.results()
 
 
@@ -115,5 +115,5 @@ def test_run_known_from_login_node_is_never_taken_as_local(tmp_path, monkeypatch
         assert isinstance(job, LoginJob) and job.run_dir == tmp_path / "logs" / "run"
     for odd in ("--login-config=logs/run/x", "run", None):
         replies.append(odd)
-        with pytest.raises(MusterError, match=r"me@node0: run is said to be in .* no folder"):
+        with pytest.raises(MusterError, match=r"me@node0: .* run, which is not an absolute path"):
             job_lookup.job("run")

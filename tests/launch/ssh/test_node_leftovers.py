@@ -14,7 +14,7 @@ from tests.written import write
 
 pytestmark = pytest.mark.needs("ip")
 
-CHANGED = "a file of its run has changed in the last seven days"
+CHANGED = "a file of its run has changed within the last seven days"
 LATER = f"import time; now = time.time; time.time = lambda: now() + {node_facts.ACTIVE_S}; "
 
 

@@ -150,4 +150,4 @@ def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, mon
     assert end["message"].endswith("broke: Connection to a closed by remote host")
     write(home, {"breaks": ""})
     assert submit._ask(launcher, 1).nodes[0].spec == node.spec
-    assert "asking the nodes again" in capsys.readouterr().err
+    assert "trying the nodes again" in capsys.readouterr().err

@@ -24,9 +24,10 @@ from tests.launch.submit import alive, wait_until
 from tests.written import executable, write
 
 MESSAGE = (
-    "a: {folder} holds configs, data, train, which Muster did not send there, and to send the"
-    " code would overwrite and delete files; name an empty or a new folder with --remote-dir, or,"
-    " if all of it may go (a copy that an earlier version sent): ssh a touch {folder}/.muster-sent"
+    "a: {folder} contains configs, data, train, which Muster did not put there; sending the code"
+    " would overwrite and delete files\ntip: choose an empty or a new folder with --remote-dir, or,"
+    " if all of it may be deleted (a copy from an earlier version): "
+    "ssh a touch {folder}/.muster-sent"
 )
 
 
@@ -242,7 +243,7 @@ def test_interrupted_rsync_leaves_no_place_and_sends_the_rest_next_time(
 
     user = threading.Thread(target=interrupt)
     user.start()
-    with pytest.raises(MusterError, match="the same command continues"):
+    with pytest.raises(MusterError, match="run the same command"):
         send(data, [node])
     user.join()
     assert not (tmp_path / "homes/a/my set").exists()

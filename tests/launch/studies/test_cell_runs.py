@@ -33,7 +33,7 @@ def test_sweep_run_without_traceback_shows_last_output_line(tmp_path):
 
 def test_advice_of_a_stopped_run_is_left_out_of_its_study(tmp_path):
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
-    text = "stopped cleanly after step 4 (SIGINT); go on with the same command and --resume /x"
+    text = "stopped cleanly after step 4 (SIGINT); continue with the same command and --resume /x"
     run_record.end(tmp_path, 75, text, None, "stopped")
     record_result(sweep, cell := SimpleNamespace(), 75)
     assert (cell.state, cell.message) == ("stopped", "cleanly after step 4 (SIGINT)")

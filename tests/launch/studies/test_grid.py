@@ -55,8 +55,8 @@ def test_last_grid_value_varies_fastest_and_may_contain_commas():
 
 
 REFUSED = [
-    (["lr"], "--over lr: write NAME=VALUE,VALUE"),
-    (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
+    (["lr"], "--over lr: expected NAME=VALUE,VALUE"),
+    (["--lr=1"], "--over --lr=1: expected NAME=VALUE,VALUE"),
     (["lr="], "--over lr=: the list is empty"),
     (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
     (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),

@@ -169,5 +169,5 @@ def test_an_assignment_has_names_of_parameters_and_an_archive(tmp_path):
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
     write(tmp_path, {"out/collectives/network": ""})  # where its folder would be
     done = study(tmp_path, ASSIGNMENT)
-    assert done.returncode == 0 and "collectives: not measured: " in done.stderr
+    assert done.returncode == 0 and "collectives: could not be measured: " in done.stderr
     assert [one["state"] for one in cells(tmp_path / "out").values()] == ["done"]

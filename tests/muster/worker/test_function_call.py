@@ -27,11 +27,11 @@ def test_file_that_others_may_write_is_not_unpickled(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
     (tmp_path / "call" / "call.pkl").chmod(0o620)
     code, record = call(tmp_path)
-    assert code == 1 and "others may have written it" in record["message"]
+    assert code == 1 and "other users may have written it" in record["message"]
     (tmp_path / "call" / "call.pkl").chmod(0o600)
     (tmp_path / "call" / "call.json").chmod(0o620)  # which says where modules are imported from
     code, record = call(tmp_path)
-    assert code == 1 and "others may have written it" in record["message"]
+    assert code == 1 and "other users may have written it" in record["message"]
     write_private(tmp_path / "mine", b"x")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
@@ -50,7 +50,7 @@ def test_function_pickled_by_another_python_is_refused(tmp_path):
     (tmp_path / "call" / "call.json").write_text(json.dumps({**about, "python": "3.8"}))
     code, record = call(tmp_path)
     assert code == 1
-    assert "work was pickled by Python 3.8, and this is Python" in record["message"]
+    assert "work was pickled by Python 3.8, but this is Python" in record["message"]
 
 
 def raise_mute() -> None:

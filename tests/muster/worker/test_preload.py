@@ -132,7 +132,7 @@ def test_package_known_to_read_rank_is_not_preloaded(project_with_packages):
         project_with_packages, "lightning_utilities", "import os\nrank = os.environ.get('RANK')"
     )
     done = run_preloaded(project_with_packages, "train.py", modules="lightning_utilities")
-    assert "lightning_utilities reads RANK as it is imported" in done.stderr
+    assert "lightning_utilities reads RANK" in done.stderr
     (project_with_packages / "train.py").write_text(
         "import decimal, lightning_utilities, os\nfrom says import say\n"
         "say(lightning_utilities.rank == os.environ['RANK'])"
@@ -162,7 +162,7 @@ def test_module_hidden_by_the_project_is_not_preloaded(project_with_packages):
     done = run_preloaded(project_with_packages, "train.py", modules="xml.dom")
     assert done.stdout == "True\nTrue\n", done.stderr
     done = run_preloaded(project_with_packages, "train.py", modules="decimal")
-    assert "imports decimal, which the program's folder has, too" in done.stderr
+    assert "imports decimal, but the program's folder has" in done.stderr
 
 
 SPAWNS = """
@@ -220,7 +220,7 @@ def test_module_hidden_by_an_archive_is_not_preloaded(project_with_packages, pro
     (project_with_packages / "app" / "__main__.py").touch()
     zipapp.create_archive(project_with_packages / "app", project_with_packages / "app.pyz")
     done = run_preloaded(project_with_packages, program, nproc=1, modules="says")
-    assert done.returncode == 2 and "which the program's folder has, too" in done.stderr
+    assert done.returncode == 2 and "the program's folder has" in done.stderr
 
 
 def test_random_numbers_differ_as_they_do_between_processes(project_with_packages):

@@ -73,9 +73,11 @@ def test_slow_write_skips_checkpoints_with_one_warning_and_delays_the_end(
     found = steps(tmp_path / "checkpoints")
     assert found == (retained or found)
     assert found[0] == 16 and (skipped not in found or skipped == 16)
-    warning = f"warning: step {skipped}: no checkpoint, since the disk is slow: step "
+    warning = f"warning: step {skipped}: no checkpoint, "
     lines = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
-    assert [line.startswith(warning) for line in lines] == [True] * warned
+    assert [line.startswith(warning) and "disk is slow: step " in line for line in lines] == (
+        [True] * warned
+    )
 
 
 def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
@@ -86,13 +88,13 @@ def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
     folder = f"{tmp_path} on {socket.gethostname()}"
-    assert line.startswith(f"warning: step 3: no checkpoint in {folder}: ")
+    assert line.startswith(f"warning: step 3: the checkpoint could not be written to {folder}: ")
     assert f"warning: {noted[0].error}" == line
 
 
 def test_runs_that_resume_continue_the_chain_of_a_folder(tmp_path):
     config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=2, checkpoint_every="99")
-    begins = (f"no checkpoint in {tmp_path / 'here'} yet: starting", "going on from step 15 (")
+    begins = (f"no checkpoint in {tmp_path / 'here'} ", "resuming from step 15 (")
     for last, begin in zip((15, 16), begins, strict=True):
         going_on = replace(config, resume="auto", max_steps=last, run_id=f"job-{last}")
         _, lines = run(going_on, tmp_path / f"to_{last}")
@@ -144,7 +146,7 @@ def test_checkpoints_later_than_the_one_resumed_from_are_set_aside(tmp_path):
     run(replace(config, resume=older, checkpoint_every="9", max_steps=9), tmp_path / "b")
     assert steps(here) == [9, 4] and steps(here / storage.SET_ASIDE) == [12, 8]
     _, lines = run(replace(config, resume="auto", max_steps=10), tmp_path / "c")
-    assert lines[0] == f"going on from step 9 ({here})"
+    assert lines[0] == f"resuming from step 9 ({here})"
     aside, lines = run(
         replace(CONFIG, resume=str(here / storage.SET_ASIDE), max_steps=13), tmp_path / "d"
     )
@@ -193,9 +195,9 @@ def test_nan_metric_is_never_the_best(tmp_path, capsys):
     assert steps_kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
     printed = capsys.readouterr().err
     assert "--keep-best mine: it is nan after step 8" in printed
-    assert "nothing is kept" not in printed
+    assert "no checkpoint was kept" not in printed
     assert steps_kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
-    assert "--keep-best mine: nothing is kept" in capsys.readouterr().err
+    assert "--keep-best mine: no checkpoint was kept" in capsys.readouterr().err
 
 
 def test_patience_ends_a_run_without_improvement(tmp_path):
@@ -257,7 +259,7 @@ def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
 def test_resume_with_another_keep_best_metric_is_refused(tmp_path):
     run(replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy"), tmp_path / "cut")
     again = replace(CONFIG, schedule_steps=16, resume=str(tmp_path / "cut"))
-    with pytest.raises(UsageError, match=r"is eval_loss:min, .* of step 8, is by accuracy:max"):
+    with pytest.raises(UsageError, match=r"is eval_loss:min, .* of step 8, .* accuracy:max"):
         run(replace(again, keep_best="eval_loss"), tmp_path / "again")
     run(again, tmp_path / "none")
     run(replace(again, keep_best="accuracy"), tmp_path / "same")
@@ -301,7 +303,9 @@ def test_failed_write_at_a_stop_is_an_error(tmp_path):
     with pytest.raises(NotWritten) as error:
         run(replace(CONFIG, checkpoint_dir=blocked), tmp_path / "run", at_step)
     where = f"{blocked} on {socket.gethostname()}"
-    assert str(error.value).startswith(f"step 2: no checkpoint in {where}: Not a directory")
+    assert str(error.value).startswith(
+        f"step 2: the checkpoint could not be written to {where}: Not a directory"
+    )
 
 
 def full_at(monkeypatch, *steps):
@@ -325,8 +329,8 @@ def test_run_without_a_written_checkpoint_ends_with_an_error(tmp_path, monkeypat
     folder = tmp_path / "checkpoints"
     assert error.value.exit_code == NO_RETRY
     assert str(error.value) == (
-        f"the training is over, but step 16: no checkpoint in {folder} on {socket.gethostname()}: "
-        "the disk is full; there is none yet"
+        "the training is complete, but step 16: the checkpoint could not be written to "
+        f"{folder} on {socket.gethostname()}: the disk is full; there is no earlier checkpoint"
     )
 
 
@@ -335,7 +339,7 @@ def test_later_checkpoint_replaces_a_failed_one(tmp_path, monkeypatch, capsys):
     trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
     trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [16]
-    assert "step 8: no checkpoint" in capsys.readouterr().err
+    assert "step 8: the checkpoint could not be written" in capsys.readouterr().err
 
 
 def test_failed_best_checkpoint_is_an_error_and_the_previous_best_stays(tmp_path, monkeypatch):
@@ -344,7 +348,7 @@ def test_failed_best_checkpoint_is_an_error_and_the_previous_best_stays(tmp_path
     trainer, _ = run(replace(config, checkpoint_every="8"), tmp_path)
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
     assert min(losses, key=losses.__getitem__) == 32  # it is the last one, too
-    with pytest.raises(TrainedButNotSaved, match="step 32: no checkpoint in"):
+    with pytest.raises(TrainedButNotSaved, match="step 32: the checkpoint could not be written to"):
         trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [24]
 
@@ -374,7 +378,10 @@ def test_full_disks_end_every_rank_with_the_error(tmp_path):
         lines = all_are_full.splitlines()
         assert len(lines) == 2
         for rank, line in enumerate(lines):
-            assert f"step 3: no checkpoint in {tmp_path / f'2-rank{rank}'} on " in line
+            assert (
+                f"step 3: the checkpoint could not be written to {tmp_path / f'2-rank{rank}'} on "
+                in line
+            )
 
 
 @pytest.mark.needs("root", "namespaces")  # to make a small disk
@@ -388,7 +395,8 @@ def test_full_checkpoint_disk_fails_the_run_after_its_last_step(tmp_path):
     done = call("unshare", "--mount", "sh", "-c", script, "sh", str(small), *worker, cwd=CHECKOUT)
     assert done.returncode == NO_RETRY, done.stderr
     where = f"{small} on {socket.gethostname()}: the disk is full"
-    assert f"error: the training is over, but step 32: no checkpoint in {where}" in done.stderr
+    assert "error: the training is complete, but step 32: " in done.stderr
+    assert f" the checkpoint could not be written to {where}" in done.stderr
     end = json.loads((tmp_path / "run" / "exits" / "rank_00000.json").read_text())
     assert (end["code"], end["cause"]) == (NO_RETRY, "refused") and where in end["message"]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 32

@@ -51,7 +51,7 @@ def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, 
     assert muster.checkpoints(folder / "saved" / "by rank", by_rank={"own": own}).resume() == 1
     assert own.state == {"rank": 0}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: muster.checkpoints: own differed by rank on 3 ranks; on 1 ")
+    assert line.startswith("warning: muster.checkpoints: own ") and "3 ranks" in line
 
 
 DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
@@ -59,11 +59,11 @@ DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
 
 def test_undeclared_object_that_differs_is_saved_with_a_warning(of_program):
     lines = [
-        [line for line in err.splitlines() if "own differs by rank" in line]
+        [line for line in err.splitlines() if "own differs between ranks" in line]
         for *_, err in of_program
     ]
     (line,) = lines[0]
-    assert "own differs by rank: rank; " in line and line.endswith(DECLARATION)
+    assert "own differs between ranks: rank; " in line and line.endswith(DECLARATION)
     assert lines[1:] == [[], []]
 
 
@@ -73,8 +73,8 @@ def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
     place = folder / "saved" / "undeclared"
     with pytest.raises(muster.UsageError) as error:
         muster.checkpoints(place, own=Own()).resume()
-    assert str(error.value).startswith("muster.checkpoints: own differed by rank ")
-    assert str(error.value).endswith(f"give {DECLARATION}")
+    assert str(error.value).startswith("muster.checkpoints: own ")
+    assert str(error.value).endswith(DECLARATION)
     for env in ({"MUSTER_RUN_DIR": str(folder / "run")}, {"TORCHELASTIC_RESTART_COUNT": "1"}):
         with monkeypatch.context() as patching:
             for name, value in env.items():
@@ -88,7 +88,7 @@ def test_new_run_resumes_from_an_undeclared_object_only_if_it_is_declared(
     ("what", "problem"),
     [
         ("object", "the state of own[a] holds a object"),
-        ("sharded", "the state of model[weight] holds a DTensor, of which each rank holds a part"),
+        ("sharded", "the state of model[weight] holds a DTensor, which is split "),
         ("its optimizer", "the state of optimizer[state][0][exp_avg] holds a DTensor"),
     ],
 )
@@ -105,7 +105,7 @@ def test_unsavable_state_of_one_rank_ends_others_with_message(ended):
 
 
 def test_lazy_parameter_is_refused(tmp_path):
-    with pytest.raises(muster.UsageError, match=r"model\[weight\] holds a parameter without a sh"):
+    with pytest.raises(muster.UsageError, match=r"model\[weight\] holds a parameter .*shape"):
         muster.checkpoints(tmp_path, model=nn.LazyLinear(2)).save(1)
 
 

@@ -97,7 +97,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, optimizer, kind):
         folder = tmp_path / f"cut_{cut}"
         trained(folder, max_steps=cut, checkpoint_every="1")
         again, lines = trained(f"again_{cut}", resume=str(folder))
-        assert lines[0] == f"going on from step {cut} ({folder})"
+        assert lines[0] == f"resuming from step {cut} ({folder})"
         assert results(again) == {step: one for step, one in results(whole).items() if step > cut}
         assert bits(again) == bits(whole)
         both = (again.history, whole.history)
@@ -141,18 +141,18 @@ LINEAR = torch.nn.Linear(2, 1)
 REFUSED = [
     (Path.mkdir, {}, "--resume {folder}: no checkpoint in"),
     (cut_after_two, {"batch_size": 128},
-     "--batch-size is 128, but was 256 in the checkpoint; give 256, or"),
+     "--batch-size is 128, but was 256 in the checkpoint\ntip: use 256, or"),
     (cut_after_two, {"seed": 1}, "--seed is 1, but was 42"),
     (cut_after_two, {"lr": 0.5},
-     "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
+     "--lr is 0.5, but was 0.01 in the checkpoint\ntip: use 0.01, or add --reset-lr-sch"),
     (cut_after_two, {"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
     (cut_after_two, {"decay": "all"},
-     "--decay is all, but was matrices in the checkpoint; give matrices, or"),
+     "--decay is all, but was matrices in the checkpoint\ntip: use matrices, or"),
     (cut_after_two, {"precision": "fp64"}, "in torch.float64; "),
-    (of_a_program(model=LINEAR), {}, "it holds model; here are hist"),
+    (of_a_program(model=LINEAR), {}, "it contains model, but this program has hist"),
     # with objects of its own that have the names of ours
-    (of_a_program(model=Counter()), {}, "it holds model; here are hist"),
-    (of_a_program(settings=Counter()), {}, "it holds settings; here are hist"),
+    (of_a_program(model=Counter()), {}, "it contains model, but this program has hist"),
+    (of_a_program(settings=Counter()), {}, "it contains settings, but this program has hist"),
 ]  # fmt: skip
 
 
@@ -195,7 +195,8 @@ def test_resume_names_all_problems_at_once(tmp_path):
     for fault in (
         "--lr is 0.5, but was 0.01",
         "--seed is 1, but was 42",
-        "was training on 2048 samples, here are 512; see --reset-data",
+        "512 samples, but had 2048",
+        "--reset-data",
         "its 0.weight is ",
         "decays until step 16",
         "--keep-best is eval_loss:min",

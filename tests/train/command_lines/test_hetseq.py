@@ -71,7 +71,7 @@ def test_hetseqs_mnist_command_takes_our_flags():
         ("--hetseq_state_dict a.pt", "--hetseq-state-dict: a pickle can run code"),
         ("--task BertForELClassification", "invalid choice: 'BertForELClassification' ("),
         ("--max-epoch 0", "--max-epoch or --max-update"),
-        ("--adam-betas 0.9", "give two numbers"),
+        ("--adam-betas 0.9", "two numbers"),
         ("--clip-norm=-1", "--clip-norm "),
         ("--distributed-rank 1", "--distributed-rank 1 "),
         ("--distributed-world-size 8", "of 8 workers 4 "),
@@ -98,9 +98,7 @@ def test_hetseqs_ner_command_is_refused_with_ours():
     )
     lines = refusal(*given.split()).splitlines()
     assert len(lines) == 6 and all(line.startswith("--") for line in lines)
-    assert (
-        sum("train.txt, valid.txt and test.txt, in CoNLL's columns" in line for line in lines) == 4
-    )
+    assert sum("train.txt, valid.txt and test.txt" in line for line in lines) == 4
     ours = "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5"
     config = translate(*ours.split(), *"--data conll --model bert --tokenizer vocab.txt".split())
     assert (config.task, config.model, config.data_dir) == ("ner", "bert", Path("conll"))

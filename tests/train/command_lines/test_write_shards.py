@@ -52,8 +52,8 @@ def test_shards_hold_the_samples_of_each_epoch_and_set(folder, capsys):
 
 def test_existing_shards_are_not_overwritten_or_read_as_text(folder):
     write(folder)
-    with pytest.raises(UsageError, match=r"train_0\.hdf5.*already there; give another folder"):
+    with pytest.raises(UsageError, match=r"train_0\.hdf5.*exists"):
         write(folder)
-    with pytest.raises(UsageError, match="has HDF5 shards already"):
+    with pytest.raises(UsageError, match="has HDF5 shards"):
         write(folder, "shards", "more")
     assert not (folder / "more").exists()

@@ -57,8 +57,8 @@ def lost(rank):
     return end_of(rank, LOST)
 
 
-TIMED_OUT = "the other ranks timed out: they did not wait longer than 3 s"
-HANGS = "rank 2 on b did not come within 3 s (after step 7), and others timed out: it hangs"
+TIMED_OUT = "the other ranks waited 3 s for rank 0 on a and timed out"
+HANGS = "the other ranks waited 3 s for rank 2 on b and timed out (after step 7): it hangs"
 
 
 GONE = "lost rank 2 on b ([x.cc:553] Connection closed"
@@ -69,14 +69,19 @@ NO_ANSWER, LIVES = {"answered": False}, {"rank_0_lives": True}
     ("ends", "known", "message", "missing"),
     [
         ([late(0, "after step 7"), lost(1), lost(3)], {}, HANGS, (2,)),
-        ([lost(0), late(1)], {}, "rank 2 on b, rank 3 on b did not come within 3 s, and", (2, 3)),
+        (
+            [lost(0), late(1)],
+            {},
+            "the other ranks waited 3 s for rank 2 on b, rank 3 on b and",
+            (2, 3),
+        ),
         ([lost(0), lost(1), lost(3)], {}, GONE, (2,)),
         ([lost(0), end_of(1, ValueError("no"))], {}, "rank 1 on a failed: ValueError: no", ()),
         ([lost(0), late(1), late(2), late(3)], {}, TIMED_OUT, ()),
         ([lost(0), end_of(1, Stopped(15)), lost(2), lost(3)], {}, "rank 1 on a was told to s", ()),
         ([lost(0), lost(1), lost(2), lost(3)], {}, "lost another worker ([x.cc:553]", ()),
-        ([lost(0), lost(1), End(3, "left", "")], {}, "rank 3 on b has left muster.init() ", (3,)),
-        ([late(1)], NO_ANSWER, "rank 0 on a did not come within 3 s", (0,)),
+        ([lost(0), lost(1), End(3, "left", "")], {}, "rank 3 on b left muster.init()", (3,)),
+        ([late(1)], NO_ANSWER, "the other ranks waited 3 s for rank 0 on a ", (0,)),
         # it may wait for a rank that has failed, and notice when that one's process is gone
         ([lost(1)], LIVES, "lost rank 2 on b, rank 3 on b ", (2, 3)),
     ],

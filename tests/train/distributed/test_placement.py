@@ -74,7 +74,7 @@ def test_too_few_gpus_are_named_and_the_cpu_is_used(capsys):
     workers = [worker(gpus="a")] * 4
     world = World(rank=0, world_size=4, host="h")
     assert placement.choose_device("auto", world, workers).type == "cpu"
-    assert capsys.readouterr().err == "4 workers on h have 1 GPUs: all train on the CPU\n"
+    assert "4 workers on h have 1 GPUs" in capsys.readouterr().err
     with pytest.raises(MusterError, match="--device cuda, but 4 workers on h have 1 GPUs"):
         placement.choose_device("cuda", world, workers)
     assert placement.choose_device("cpu", world, workers).type == "cpu"
@@ -130,14 +130,14 @@ def test_gpu_is_shared_only_with_device_cuda_and_backend_gloo(monkeypatch):
     choose = placement.choose_device
     assert choose("cuda", world, workers, "gloo") == torch.device("cuda", 0)
     assert choose("auto", world, workers, "gloo").type == "cpu"
-    with pytest.raises(MusterError, match="or let workers share a GPU by --backend gloo"):
+    with pytest.raises(MusterError, match="--backend gloo"):
         choose("cuda", world, workers, "nccl")
 
 
 def test_backend_follows_the_device():
     assert placement.choose_backend("auto", torch.device("cpu")) == "gloo"
     assert placement.choose_backend("auto", torch.device("cuda", 0)) == "nccl"
-    with pytest.raises(MusterError, match="nccl needs a GPU for every worker; use --backend gloo"):
+    with pytest.raises(MusterError, match="--backend nccl needs a GPU"):
         placement.choose_backend("nccl", torch.device("cpu"))
 
 

@@ -99,14 +99,14 @@ def test_duplicate_rank_and_other_world_size_name_both_processes(process):
     with pytest.raises(MusterError) as refusal:
         rendezvous._register(process(5, 2, 3), store)
     assert str(refusal.value) == (
-        "rank 2 was started twice: pid 1 on node1, and pid 5 on node5; give each worker a rank of "
-        "its own, from 0 to 2, as --rank or RANK"
+        "rank 2 was started twice: pid 1 on node1, and pid 5 on node5\n"
+        "tip: give each worker its own --rank or RANK, from 0 to 2"
     )
     with pytest.raises(MusterError) as refusal:
         rendezvous._register(process(6, 0, 4), store)
     assert str(refusal.value) == (
-        "rank 0 on node6 (pid 6) has world size 4, but rank 2 on node1 (pid 1) has 3; give the "
-        "same on every node, as --world-size or WORLD_SIZE"
+        "rank 0 on node6 (pid 6) has world size 4, but rank 2 on node1 (pid 1) has 3\n"
+        "tip: set the same --world-size or WORLD_SIZE on every node"
     )
 
 
@@ -176,7 +176,7 @@ def agree(ranks, folder):
 def test_ranks_agree_on_choices_refusals_and_who_prepares_data(tmp_path):
     every = results_of(agree, 2, tmp_path, str(tmp_path))
     refusal = "train.tsv:7: unknown label 'maybe'"
-    refused = f"PeerFailed: a worker on {socket.gethostname()} could not go on: {refusal}"
+    refused = f"PeerFailed: a worker on {socket.gethostname()} failed: {refusal}"
     for rank, found in enumerate(every):
         assert found["chosen"] == "by rank 0"
         assert found[f"refused by {rank}"] == f"UsageError: {refusal}"

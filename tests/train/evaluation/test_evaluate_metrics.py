@@ -84,7 +84,7 @@ def test_metric_on_uneven_ranks_equals_one_process(ranks, answers):
 
 def test_cache_that_cannot_be_written_is_named_with_the_variable(monkeypatch):
     monkeypatch.setattr(library.config, "HF_MODULES_CACHE", NOWHERE)
-    with pytest.raises(UsageError, match=rf"class_scores.py: .*{NOWHERE}.*; HF_HOME names another"):
+    with pytest.raises(UsageError, match=rf"class_scores.py: .*{NOWHERE}.* HF_HOME "):
         evaluate(SCORES, predictions=[1], references=[1])
 
 
@@ -97,7 +97,7 @@ def test_loaded_metric_module_is_used_and_then_restored(tmp_path):
     combined = library.combine([alone], force_prefix=True)
     assert "class_scores_f1" in evaluate(combined, predictions=[1], references=[1])
     alone.add(prediction=1, reference=1)
-    with pytest.raises(UsageError, match="it holds 1 samples of add"):
+    with pytest.raises(UsageError, match=r" 1 samples .*add\(\)"):
         evaluate(alone, predictions=[1], references=[1])
     with pytest.raises(UsageError, match="not a int"):
         evaluate(3, predictions=[1], references=[1])
@@ -138,7 +138,7 @@ def test_metric_that_returns_no_dict_is_refused(tmp_path):
     text = Path(DISTANCES).read_text(encoding="utf-8")
     path = tmp_path / "own_metric.py"
     path.write_text(re.sub(r"return \{\"mean\".*", "return 0.5", text))
-    problem = "metric distances: it returned a float, not a dict of its results"
+    problem = "metric distances: .* dict .* float"
     with pytest.raises(MusterError, match=problem):
         evaluate(str(path), predictions=[1.0], references=[1.0])
 
@@ -146,11 +146,8 @@ def test_metric_that_returns_no_dict_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("positions", "problem"),
     [
-        *(
-            (positions, "are one whole number")
-            for positions in ([0.5, 1.0], ["a", "b"], [[0], [1]])
-        ),
-        ([0, -1], "has -1, but places begin at 0"),
+        *((positions, ".* one whole number") for positions in ([0.5, 1.0], ["a", "b"], [[0], [1]])),
+        ([0, -1], ".* -1, .* 0"),
     ],
 )
 def test_positions_that_are_no_whole_numbers_from_0_are_refused(positions, problem):

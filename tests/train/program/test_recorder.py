@@ -77,11 +77,9 @@ def test_equal_losses_on_all_ranks_are_named_once(tmp_path, loss, is_named):
     )
     ended = run_program(tmp_path, text, 2, MUSTER_RUN_DIR=str(tmp_path / "run"))
     assert [code for code, *_ in ended] == [0, 0], ended
-    found = [
-        re.findall(r"program.py:5: UserWarning: muster.record: (.*?):", line) for *_, line in ended
-    ]
-    message = "in 3 steps all 2 ranks had the same loss, last 0.3333333333333333"
-    assert found == [[message] if is_named else [], []]
+    warning = r"program.py:5: UserWarning: muster.record: .* 3 steps all (2) ranks .* (0.33\d+):"
+    found = [re.findall(warning, line) for *_, line in ended]
+    assert found == [[("2", "0.3333333333333333")] if is_named else [], []]
 
 
 def test_seconds_of_an_evaluation_end_when_the_device_has_its_metrics(monkeypatch):

@@ -53,7 +53,7 @@ def test_bytes_between_hosts_of_four_workers(operation, hosts, first, last):
 
 
 def test_unknown_operation_is_noted():
-    with pytest.raises(ValueError, match="what 'gossip' makes a host send is not known"):
+    with pytest.raises(ValueError, match="gossip"):
         crossing("gossip", 1, FOUR, "a")
 
 
@@ -66,10 +66,10 @@ def test_header_bytes_follow_mtu_of_ethernet_or_virtual_link():
 def test_other_traffic_is_noted_only_beside_large_transfers():
     assert difference_note((100e6, 100e6), (103_000_000, 101_000_000)) == ""
     assert difference_note((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
-        "1.50 times as many bytes r"
+        "1.50 times the expected bytes r"
     )
     assert difference_note((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
-    assert difference_note((100e6, 0), (60_000_000, 0)).endswith("took another interface")
+    assert difference_note((100e6, 0), (60_000_000, 0)).endswith("another interface")
     assert difference_note((1e6, 1e6), (9_000_000, 9_000_000)) == ""
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from muster.orderly_stop import ADVICE
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import make_run, step, subject_of
@@ -73,7 +74,7 @@ def test_ends_are_told_in_their_own_words_causes_first(tmp_path):
 
 
 def test_ends_with_one_message_are_one_row_without_advice(tmp_path):
-    text = "stopped cleanly after step 4 (SIGINT); go on with the same command"
+    text = f"stopped cleanly after step 4 (SIGINT){ADVICE}"
     path = make_run(tmp_path / "run", end={"code": 75, "message": text, "time_unix_s": 1.0})
     for rank in (0, 1):
         ended = {"rank": rank, "host": f"node{rank}", "cause": "stopped", "message": text}

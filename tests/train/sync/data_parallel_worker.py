@@ -166,7 +166,7 @@ def refusals_of_frameworks() -> None:
         (Accelerator(cpu=True), {"compress": "zip"}, "compress is 'zip'; known"),
         (hooked, {}, "communication hook"),
         (late, {}, "prepare"),
-        (nn.Linear(1, 1), {}, "a Linear is no Accelerator"),
+        (nn.Linear(1, 1), {}, "got Linear"),
     ):
         with pytest.raises(muster.UsageError, match=re.escape(text)):
             muster.sync_ddp(framework, **given)

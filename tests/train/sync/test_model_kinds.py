@@ -76,10 +76,8 @@ def test_a_step_sends_its_gradients_and_no_flags_of_used_parameters(each, mode):
 
 def test_fsdp_names_parameters_of_several_types(each):
     (refusal,) = {rank["halves|fsdp"] for rank in each(3)}
-    assert refusal == (
-        "sync mode fsdp trains parameters of one type, but low.bias is bfloat16, "
-        "head.bias is float32; use zero1"
-    )
+    assert refusal.startswith("sync mode fsdp ")
+    assert "low.bias is bfloat16, head.bias is float32" in refusal
 
 
 def test_nan_gradient_on_one_rank_ends_every_rank(each):

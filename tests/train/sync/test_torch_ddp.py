@@ -25,7 +25,7 @@ BY_DESIGN = {
 }
 # DDP's mixed_precision= is a hook of its own, and refused.
 NATIVE = "test_ddp_native_mixed_precision_"
-REFUSED = "mixed_precision= needs a hook of DDP's own"
+REFUSED = "mixed_precision= needs "
 
 
 @pytest.mark.timeout(3100)

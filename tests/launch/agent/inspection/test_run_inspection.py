@@ -76,7 +76,7 @@ def test_node_that_does_not_answer_is_named_with_its_link(tmp_path):
     inspection.begin(Request("7", "stacks"))
     inspection.take(1, InspectedAll("7"))
     found = inspection._findings(inspection._gatherings["7"])
-    assert found["lost"] == {"node0": "nothing from its agent for 3.5 s; is its link down?"}
+    assert found["lost"] == {"node0": "no message from its agent for 3.5 s; is its link down?"}
 
 
 def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
     assert asked == []
     inspection.begin(Request("7", "stacks"))
     found = inspection._findings(inspection._gatherings["7"])
-    assert found["lost"] == {"node0": "its agent waits for /disk/record.json"}
+    assert found["lost"] == {"node0": "its agent is waiting for /disk/record.json"}
     inspection.note_wait(0, "")
     now_s[0] += 16.0
     inspection.tick()
@@ -114,7 +114,7 @@ def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     run_record.end(tmp_path, 1, "")
     questions.stacks(tmp_path, full=False)
     meaning, rank = capsys.readouterr().out.splitlines()[1:]
-    assert meaning == "no rank waits long for another in a collective"
+    assert meaning == "no rank has been waiting long in a collective"
     assert rank.startswith("rank 0 on node0: ")
 
 
@@ -129,5 +129,5 @@ def test_sentences_recorded_by_another_version_are_printed(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[1:] == ["rank 0 sleeps"]
     STACKS.path(tmp_path, name="hang").unlink()
     write_json(STACKS.path(tmp_path, name="end"), seen)
-    with pytest.raises(MusterError, match="is unreadable"):
+    with pytest.raises(MusterError, match="cannot be read"):
         questions.stacks(tmp_path, full=False)

@@ -41,10 +41,12 @@ def activity(run: Path, state: RunStatus = RUNNING) -> list[str]:
 
 def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
-    assert "its nodes start, " in activity(run)[0]
+    assert "its nodes are starting" in activity(run)[0]
     meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
     write(run, {"agents/meeting.json": meeting})
-    assert activity(run) == ["nodes connect: node 0 is waiting for node 2, node 3, 10 min ago"]
+    assert activity(run) == [
+        "nodes are connecting: node 0 has been waiting for node 2, node 3 for 10 min"
+    ]
 
 
 def test_workers_without_a_step_import(tmp_path):
@@ -52,7 +54,7 @@ def test_workers_without_a_step_import(tmp_path):
     agents(run, 2)
     (line,) = activity(run)
     assert line.startswith("4 workers on 2 nodes started ")
-    assert " s ago, and no step yet: " in line
+    assert "no step yet: " in line
 
 
 def test_another_program_is_not_expected_to_leave_records(tmp_path):
@@ -94,11 +96,11 @@ def test_fast_run_that_stops_recording_is_reported_silent(tmp_path):
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
     assert activity(run)[-1] == (
-        "no step is on record for 5 min: it evaluates, writes, or hangs; "
-        "muster jobs stacks says where each rank is"
+        "no step recorded for 5 min: it is evaluating, writing, or hanging; "
+        "muster jobs stacks shows where each rank is"
     )
     suspended = RunStatus("suspended", False, "job 12")
-    assert "no step is on record" not in run_activity.one_line(run, suspended)
+    assert "no step recorded" not in run_activity.one_line(run, suspended)
 
 
 def test_waiting_run_shows_its_reason_and_ended_one_none(tmp_path):

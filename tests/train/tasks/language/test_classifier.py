@@ -73,9 +73,9 @@ def test_weights_that_differ_from_their_configuration_are_named(made):
     folder = saved(made, "tuned", ["yes", "no", "perhaps"])
     settings = json.loads(Path(folder, "config.json").read_text())
     for changed, message in (
-        ({"architectures": None}, "classifier.bias is of shape (3,) in its weights, but (2,) in"),
-        ({"architectures": None}, "give --new-head for a new head"),
-        ({"intermediate_size": 24}, "dense.bias is of shape (32,) in its weights, but (24,) in"),
+        ({"architectures": None}, "classifier.bias has shape (3,) in its weights, but (2,) in"),
+        ({"architectures": None}, "--new-head"),
+        ({"intermediate_size": 24}, "dense.bias has shape (32,) in its weights, but (24,) in"),
     ):
         Path(folder, "config.json").write_text(json.dumps({**settings, **changed}))
         assert message in refusal(made, model=folder, new_head="intermediate_size" in changed)
@@ -110,7 +110,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13
     ("file", "harm", "message"),
     [
         ("model.safetensors", lambda _: POINTER, "is a Git LFS pointer, not the file itself; run"),
-        ("model.safetensors", lambda _: b"", "is empty; download or copy it again"),
+        ("model.safetensors", lambda _: b"", "is empty"),
         ("model.safetensors", lambda _: b"<!DOCTYPE html><p>404", "is a web page, not the file"),
         ("model.safetensors", lambda data: data[:-9], "is damaged or cut off (Error while"),
         ("config.json", lambda _: POINTER, "is a Git LFS pointer"),
@@ -178,7 +178,7 @@ def test_weights_of_another_architecture_are_refused(made):
     (folder / "config.json").write_text(json.dumps(MODEL))
     assert "other" in refusal(made, model=str(folder))  # no weights at all
     save_file({"layer.weight": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
-    message = "its weights are not those of a BertForSequenceClassification"
+    message = "its weights do not belong to BertForSequenceClassification"
     assert message in refusal(made, model=str(folder))
 
 

@@ -68,9 +68,9 @@ def test_text_files_are_sorted_into_sets_by_name(tmp_path):
 
 def test_folder_without_training_text_is_refused(tmp_path):
     for name, message in (
-        ("readme.txt", "has nothing to train on, no .txt, .tokens, .raw, .hdf5, .h5$"),
-        ("valid.txt", r"but those to evaluate on: valid\.txt"),
-        ("a.h5", "give a folder of one kind"),
+        ("readme.txt", r"no training files \(.txt, .tokens, .raw, .hdf5, .h5\)$"),
+        ("valid.txt", r"evaluation files: valid\.txt"),
+        ("a.h5", "both text and HDF5"),
     ):
         (tmp_path / name).write_text("x")
         with pytest.raises(UsageError, match=message):

@@ -66,7 +66,7 @@ def test_shard_column_of_floats_or_bytes_is_refused_by_name(tmp_path, name, kind
         values = file[name][:].astype(kind)
         del file[name]
         file[name] = values
-    with pytest.raises(UsageError, match=rf"0\.h5: {name} holds .*, but its values are whole num"):
+    with pytest.raises(UsageError, match=rf"0\.h5: {name} .* whole numbers"):
         Shards([path], 100)
 
 
@@ -97,14 +97,14 @@ def test_shard_without_rows_is_refused_as_empty(tmp_path):
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("input_ids", [-1] + [3] * 11, "input_ids has -1, below 0"),
-        ("masked_lm_ids", [7, -100, 0], "masked_lm_ids has -100, below 0"),
-        ("masked_lm_positions", [1, -4, 0], "masked_lm_positions has -4, below 0"),
-        ("segment_ids", [0, 2] + [0] * 10, "segment_ids has 2, but it is 0 or 1"),
-        ("next_sentence_labels", 2, "next_sentence_labels has 2, but it is 0 or 1"),
-        ("next_sentence_labels", -1, "next_sentence_labels has -1, but it is 0 or 1"),
-        ("input_mask", [1, 1, 0, 1] + [0] * 8, "input_mask is not ones, then zeros"),
-        ("input_mask", [2, 1] + [0] * 10, "input_mask is not ones, then zeros"),
+        ("input_ids", [-1] + [3] * 11, "input_ids must not be negative, got -1"),
+        ("masked_lm_ids", [7, -100, 0], "masked_lm_ids must not be negative, got -100"),
+        ("masked_lm_positions", [1, -4, 0], "masked_lm_positions must not be negative, got -4"),
+        ("segment_ids", [0, 2] + [0] * 10, "segment_ids must be 0 or 1, got 2"),
+        ("next_sentence_labels", 2, "next_sentence_labels must be 0 or 1, got 2"),
+        ("next_sentence_labels", -1, "next_sentence_labels must be 0 or 1, got -1"),
+        ("input_mask", [1, 1, 0, 1] + [0] * 8, "input_mask must be ones followed by zeros"),
+        ("input_mask", [2, 1] + [0] * 10, "input_mask must be ones followed by zeros"),
     ],
 )
 def test_impossible_shard_value_is_refused_by_row(tmp_path, name, row, message):
@@ -124,7 +124,7 @@ def test_shard_mask_of_huge_values_is_refused_without_memory(tmp_path):
         huge = file["input_mask"][:].astype("i8") * 2**60
         del file["input_mask"]
         file["input_mask"] = huge
-    with pytest.raises(UsageError, match="row 1: input_mask is not ones, then zeros"):
+    with pytest.raises(UsageError, match="row 1: input_mask must be ones followed by zeros"):
         Shards([path], 100)[1]
 
 
@@ -140,8 +140,8 @@ def test_damaged_shard_row_is_named(tmp_path):
 
 
 def test_shard_row_that_does_not_fit_the_model_is_named(tmp_path, two):
-    with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, but the model knows 17"):
+    with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, .* 17 tokens"):
         Shards(two, 17)[7]
     path = write_shard(tmp_path / "2.h5", 3, masked_lm_positions=numpy.array([[1, 9, 0]] * 3))
-    with pytest.raises(UsageError, match=r"2\.h5: row 0 has a masked position behind its last"):
+    with pytest.raises(UsageError, match=r"2\.h5: row 0 has a masked position after its last"):
         Shards([path], 100)[0]
