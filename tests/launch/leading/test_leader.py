@@ -133,7 +133,7 @@ def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monke
     job = SimpleNamespace(lives=lambda node: False)
     assert leader.nodes_for_restart(Pretended("fails", asked), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
-    assert [one.partition(" at most: ")[2] for one in printed] == [
+    assert [one.partition("): ")[2] for one in printed] == [
         "node1: no route; node2: no route",
         "node2: no route",
     ]
