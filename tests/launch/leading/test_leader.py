@@ -216,7 +216,7 @@ def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):
     assert follow(spec) == 7
     assert capsys.readouterr().err.splitlines()[1:] == [
         "error: rank 1 on node1: exit code 7",
-        "the end of its output:",
+        "its output ends with:",
         "  no data",
         f"its output: muster jobs logs {spec.run_dir.name} --rank 1",
     ]
