@@ -82,6 +82,6 @@ def cause_in(text: str) -> str:
     at = pointers[-1]
     while lines[at - 1].startswith("  "):
         at -= 1
-    cause = lines[at - 1 - (lines[at - 1] == "the end of its output:")]
+    cause = lines[at - 1 - (lines[at - 1] == "its output ends with:")]
     # what the terminal has shown already is not repeated
     return before.rstrip().splitlines()[-1] if cause.startswith("run folder: ") else cause
