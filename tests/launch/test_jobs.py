@@ -171,7 +171,7 @@ def led_by(process):
 
 
 OVER = {"exit.json": {"code": 0, "message": ""}}
-NAME_IT = "\ntip: choose the run to end: muster jobs cancel RUN"
+NAME_IT = "; choose the run to end: muster jobs cancel RUN"
 
 
 class Project:

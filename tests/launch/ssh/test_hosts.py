@@ -167,7 +167,7 @@ def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
     """`node0:4`: here a port stands after the colon, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
     assert refused(text, read=of_text) == [
-        f"hosts:{line}: '{host}:{count}': ssh has no port {count}\ntip: for workers: slots={count}"
+        f"hosts:{line}: '{host}:{count}': ssh has no port {count}; for workers: slots={count}"
         for line, host in enumerate(hosts, 1)
     ]
     (node,) = of_text(f"{hosts[0]} slots={count}")
