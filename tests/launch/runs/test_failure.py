@@ -511,7 +511,7 @@ def test_cause_that_a_leader_recorded_stays(tmp_path):
     failure = failure_of(tmp_path, 2, {**record, "end": end.to_json()})
     assert (failure.code, failure.rank, failure.cause) == (137, 1, "killed")
     assert failure.text == "error: rank 1 on node1 was killed by SIGKILL"
-    assert failure.context == ("rank 0 stopped because of it", DMESG)
+    assert failure.context == ("this stopped rank 0", DMESG)
 
 
 @pytest.mark.parametrize("end", [None, "killed", {"kind": "KILLED"}])

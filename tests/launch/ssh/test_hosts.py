@@ -247,7 +247,7 @@ def test_huge_host_range_is_refused_without_memory(text):
 
 def test_the_most_nodes_there_may_be():
     assert len(names("n[1-4095],m")) == len(names("n[0-8190/2]")) == 4096
-    assert refused("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' makes more")
+    assert refused("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' stands for more")
     assert refused("n[1-4095],m,o") == ["--hosts: more than 4096 nodes; give fewer"]
 
 
