@@ -63,11 +63,11 @@ def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
     """As after `conda activate` in a venv, or in a shell that has inherited VIRTUAL_ENV."""
     venv, conda = having(tmp_path / "venv"), having(tmp_path / "conda")
     both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
-    why = f"of VIRTUAL_ENV, while python on PATH is {conda}"
+    why = f"from VIRTUAL_ENV, although python on PATH is {conda}"
     assert found(tmp_path, **both, PATH=Path(conda).parent) == PythonChoice(venv, why)
     assert found(tmp_path, **both, PATH=Path(venv).parent) == PythonChoice(venv)
     other = having(tmp_path / "usr", "python3")
-    why = f"of CONDA_PREFIX, while python3 on PATH is {other}"
+    why = f"from CONDA_PREFIX, although python3 on PATH is {other}"
     alone = {"CONDA_PREFIX": tmp_path / "conda", "PATH": Path(other).parent}
     assert found(tmp_path, **alone) == PythonChoice(conda, why)
 

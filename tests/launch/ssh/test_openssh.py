@@ -116,7 +116,7 @@ def test_a_node_without_rsync_is_known_whatever_its_shell_says(text):
 @pytest.mark.parametrize(("code", "text", "why"), [
     (255, "Connection to 10.0.0.1 closed by remote host.", ".*broke: Connec"),
     (255, "client_loop: send disconnect: Broken pipe", ".*broke: client_loop"),
-    (255, "ssh: connect to host a: Connection refused", "nothing listens"),
+    (255, "ssh: connect to host a: Connection refused", "connection refused"),
     (137, "", ".*SIGKILL"),
     (-15, "", ".*SIGTERM"),
     (1, "This account is currently not available.", "permission denied"),
