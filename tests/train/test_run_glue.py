@@ -96,7 +96,7 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
         ),
         (
             "--per_gpu_train_batch_size=16 --per_device_train_batch_size 64",
-            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64, and both set",
+            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64",
         ),
     ],
 )
