@@ -141,13 +141,13 @@ LINEAR = torch.nn.Linear(2, 1)
 REFUSED = [
     (Path.mkdir, {}, "--resume {folder}: no checkpoint in"),
     (cut_after_two, {"batch_size": 128},
-     "--batch-size is 128, but was 256 in the checkpoint\ntip: use 256, or"),
+     "--batch-size is 128, but was 256 in the checkpoint; use 256, or"),
     (cut_after_two, {"seed": 1}, "--seed is 1, but was 42"),
     (cut_after_two, {"lr": 0.5},
-     "--lr is 0.5, but was 0.01 in the checkpoint\ntip: use 0.01, or add --reset-lr-sch"),
+     "--lr is 0.5, but was 0.01 in the checkpoint; use 0.01, or add --reset-lr-sch"),
     (cut_after_two, {"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
     (cut_after_two, {"decay": "all"},
-     "--decay is all, but was matrices in the checkpoint\ntip: use matrices, or"),
+     "--decay is all, but was matrices in the checkpoint; use matrices, or"),
     (cut_after_two, {"precision": "fp64"}, "in torch.float64; "),
     (of_a_program(model=LINEAR), {}, "it contains model, but this program has hist"),
     # with objects of its own that have the names of ours

@@ -293,7 +293,7 @@ def test_program_that_does_not_resume_is_refused_in_the_folder_of_another_run(
             getattr(checkpoints, method)(1)
         assert str(error.value) == (
             f"muster.checkpoints: {tmp_path / 'saved'} has checkpoints of another run, for "
-            "example of step 2\ntip: to continue from them, call resume() before the first step; "
+            "example of step 2; to continue from them, call resume() before the first step; "
             "otherwise choose another folder"
         )
     assert checkpoints.resume() == 2
