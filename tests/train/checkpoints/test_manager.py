@@ -251,7 +251,7 @@ def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
 
 def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
     stepped = []
-    with pytest.raises(UsageError, match="--keep-best f1: .*accuracy, eval_loss"):
+    with pytest.raises(UsageError, match=r"--keep-best f1: .*accuracy, eval_loss"):
         run(replace(CONFIG, keep_best="f1"), tmp_path, stepped.append)
     assert not stepped
 
