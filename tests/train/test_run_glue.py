@@ -289,5 +289,5 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
 def test_a_model_of_another_family_is_refused(course_folder):
     args, _ = run_glue.parse([*LEAST, "--model_type", "xlnet"])
     args.model_name_or_path = str(course_folder / "config.json")
-    with pytest.raises(UsageError, match=r"--model_type xlnet, but .* is of type bert"):
+    with pytest.raises(UsageError, match=r"--model_type .*xlnet.* bert$"):
         run_glue._check_family(args)

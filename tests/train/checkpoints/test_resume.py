@@ -114,7 +114,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
         assert "is damaged" in lines[0]
         assert min(results(again)) == 4
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step_00000003")
-    with pytest.raises(UsageError, match="no whole checkpoint"):
+    with pytest.raises(UsageError, match="no intact checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
@@ -221,7 +221,7 @@ def test_checkpoint_of_version_0_2_0_is_refused_by_name(tmp_path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
     _, (note,) = storage.newest_intact(tmp_path / "cut")
     assert note.startswith(f"{path} was written by Muster 0.2.0")
-    with pytest.raises(UsageError, match="no whole checkpoint"):
+    with pytest.raises(UsageError, match="no intact checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
