@@ -174,8 +174,8 @@ def test_qqp_rows_without_all_fields_are_left_out_and_counted(tmp_path, caplog):
          ":2: expected 2 fields between ';' (text, label_name), got 1"),
         # a header is one in the first line only
         ("emotion", "a;joy\ntext;label_name\n",
-         ":2: unknown label 'label_name'; "
-         "expected one of sadness, joy, love, anger, fear, surprise"),
+         (":2: unknown label 'label_name'; "
+          "expected one of sadness, joy, love, anger, fear, surprise")),
     ],
 )  # fmt: skip
 def test_wrong_tsv_row_is_named_by_file_and_line(tmp_path, task, text, message):
