@@ -69,7 +69,7 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
 @pytest.mark.parametrize(
     ("workers", "message"),
     [
-        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice: pid 1 on h, and pid 1 on h; give"),
+        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice: pid 1 on h, and pid 1 on h"),
         ([(0, 3), (1, 4)], "has world size"),
     ],
     ids=["same rank", "other world size"],
