@@ -75,9 +75,9 @@ def test_slow_write_skips_checkpoints_with_one_warning_and_delays_the_end(
     assert found[0] == 16 and (skipped not in found or skipped == 16)
     warning = f"warning: step {skipped}: no checkpoint, "
     lines = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
-    assert [line.startswith(warning) and "disk is slow: step " in line for line in lines] == (
-        [True] * warned
-    )
+    assert [
+        line.startswith(warning) and "disk is slow: writing step " in line for line in lines
+    ] == ([True] * warned)
 
 
 def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
