@@ -76,7 +76,7 @@ def cause_in(text: str) -> str:
     before, _, _ = text.rpartition("\nrun folder: ")
     last = text[len(before) :]  # of the last attempt
     lines = [line for line in last.splitlines() if line and not line.startswith("tip: ")]
-    pointers = [at for at, line in enumerate(lines) if " output: muster jobs logs " in line]
+    pointers = [at for at, line in enumerate(lines) if line.startswith("all of its output: ")]
     if not pointers:
         return lines[-1]
     at = pointers[-1]

@@ -218,7 +218,7 @@ def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):
         "error: rank 1 on node1: exit code 7",
         "its output ends with:",
         "  no data",
-        f"its output: muster jobs logs {spec.run_dir.name} --rank 1",
+        f"all of its output: muster jobs logs {spec.run_dir.name} --rank 1",
     ]
 
 
