@@ -25,7 +25,7 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
     assert split_program(["--nodes", "2"]) == (["--nodes", "2"], [])
     assert split_program(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
     for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
-        with pytest.raises(UsageError, match="(after|follows) --"):
+        with pytest.raises(UsageError, match=r"(after|follows) --"):
             split_program(argv)
 
 
