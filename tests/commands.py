@@ -76,12 +76,12 @@ def cause_in(text: str) -> str:
     before, _, _ = text.rpartition("\nrun folder: ")
     last = text[len(before) :]  # of the last attempt
     lines = [line for line in last.splitlines() if line and not line.startswith("tip: ")]
-    pointers = [at for at, line in enumerate(lines) if line.startswith("its output: muster jobs ")]
+    pointers = [at for at, line in enumerate(lines) if line.startswith("all of its output: ")]
     if not pointers:
         return lines[-1]
     at = pointers[-1]
     while lines[at - 1].startswith("  "):
         at -= 1
-    cause = lines[at - 1 - (lines[at - 1] == "the end of its output:")]
+    cause = lines[at - 1 - (lines[at - 1] == "its output ends with:")]
     # what the terminal has shown already is not repeated
     return before.rstrip().splitlines()[-1] if cause.startswith("run folder: ") else cause

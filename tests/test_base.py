@@ -234,4 +234,4 @@ def test_the_library_needs_torch_alone(tmp_path):
 def test_a_login_node_is_asked_with_the_base_alone(muster, tmp_path):
     done = call(muster, "jobs", "list", "--login", "me@login", env={"PATH": str(tmp_path)})
     assert (done.returncode, done.stderr.count("\nerror: ")) == (2, 0)
-    assert "this machine has no ssh" in done.stderr
+    assert " needs ssh, " in done.stderr

@@ -27,7 +27,7 @@ def test_readme_shows_the_rank_that_hangs_with_its_node_and_line():
     words = " ".join("".join(lines).replace("\xa0", " ").split())
     source = recording.PROGRAM.read_text().splitlines()
     number = 1 + next(line for line, code in enumerate(source) if "time.sleep" in code)
-    assert re.search(rf"rank 2 on node2 .* all_reduce.* load_data, train\.py:{number},", words)
+    assert re.search(rf"rank 2 on node2 .* all_reduce.* load_data, train\.py:{number}\b", words)
 
 
 def test_the_pages_of_results_show_what_is_taken_of_their_studies():

@@ -117,7 +117,7 @@ def by_itself(how: str, says: str, code: int) -> Fault:
     return Fault(hit, says, code)
 
 
-GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed"
+GONE = r"lost contact with node[23] \(10\.10\.1\.\d\): "
 FAULTS = {
     "torchrun killed": Fault(
         lambda run: run.torchrun(1).kill(),
@@ -140,11 +140,9 @@ FAULTS = {
         lambda run: run.worker(2).suspend(),
         r"rank 2 on node[23] .* all_reduce .*\(SIGSTOP\)",
     ),
-    "connection cut": Fault(cut_connection, "node2 .* connection was lost"),
+    "connection cut": Fault(cut_connection, "lost contact with node2 "),
     "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
-    "agent of node 0 killed": Fault(
-        lambda run: run.agent(0).kill(), "is gone: its agent was killed"
-    ),
+    "agent of node 0 killed": Fault(lambda run: run.agent(0).kill(), "lost contact with"),
     "link down": Fault(link("down"), "link down", after=link("up")),
     "node lost": Fault(kill_node, GONE),
     "agent told to end": Fault(

@@ -143,7 +143,7 @@ def test_a_sweep_tells_of_each_run_as_a_study_does(tmp_path):
 def test_a_node_that_fails_a_check_is_in_the_document(tmp_path):
     words = ["--launcher", "ssh", "--hosts", "none.invalid", "--quick", "--json"]
     code, (found,), err = muster("doctor", *words)
-    assert code == found["exit_code"] == 1 and "1 check fails" in err and found["network"] is None
+    assert code == found["exit_code"] == 1 and "1 check failed" in err and found["network"] is None
     (bad,) = (one for one in found["checks"] if one["verdict"] != "ok")
     assert bad["found"] == ["none.invalid: host name not found"] and bad["fix"]
 

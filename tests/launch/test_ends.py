@@ -107,7 +107,8 @@ def test_a_rank_that_runs_has_no_end():
 
 
 NODE_LOST = (
-    "node1 (10.0.0.2) is gone: its agent was killed, the node went down, or the connection was lost"
+    "lost contact with node1 (10.0.0.2): "
+    "its agent was killed, the node went down, or the connection was lost"
 )
 # Of each kind's example: the sentence, the word in exit.json, whether others may have caused it.
 TOLD = {

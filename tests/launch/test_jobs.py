@@ -157,7 +157,7 @@ def test_user_without_runs_sees_no_folder_of_muster(tmp_path, monkeypatch, verb)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["launch/jobs.py", verb])
-    with pytest.raises(UsageError, match="no runs of yours"):
+    with pytest.raises(UsageError, match="no runs found; "):
         commands.main()
 
 
@@ -171,7 +171,7 @@ def led_by(process):
 
 
 OVER = {"exit.json": {"code": 0, "message": ""}}
-NAME_IT = "\ntip: choose the run to end: muster jobs cancel RUN"
+NAME_IT = "; choose the run to end: muster jobs cancel RUN"
 
 
 class Project:

@@ -40,7 +40,10 @@ def test_the_named_python_is_taken_and_a_wrong_name_is_refused(tmp_path):
     shutil.rmtree(root / "tools")
     code, out, err = python_of(root, MUSTER_PYTHON="/nowhere/$(touch pwned)")
     assert (code, out) == (2, "")
-    assert "no Python at /nowhere/$(touch pwned)" in err and not (root / "pwned").exists()
+    assert (
+        "MUSTER_PYTHON=/nowhere/$(touch pwned): no such program" in err
+        and not (root / "pwned").exists()
+    )
 
 
 def test_the_environment_of_a_checkout_is_taken_before_others(tmp_path):
@@ -82,7 +85,7 @@ def test_python_without_packages_is_refused_with_make_command(tmp_path):
     code, out, err = python_of(tmp_path)
     assert (code, out) == (2, "")
     own = f"{tmp_path}/.venv/bin/python"
-    assert f"no Python with Muster's packages at {own}; install them: make -C {tmp_path}" in err
+    assert f"no Python with Muster's packages at {own}\ntip: run: make -C {tmp_path}" in err
 
 
 @pytest.mark.parametrize("lib", ["lib", "lib64"])

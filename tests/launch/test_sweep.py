@@ -209,7 +209,7 @@ def test_sweep_has_one_leader_and_can_run_detached(sweep_project):
     leader = int(out.partition("as process ")[2].partition(";")[0])
     try:
         code, _, err = sweep(sweep_project, *words)
-        assert code == 2 and "running already: " in err
+        assert code == 2 and "already running: " in err
         wait_until(lambda: begun(sweep_project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)

@@ -78,7 +78,6 @@ def test_packages_are_named_for_another_python():
     lacks = ["torch", "transformers", "datasets", "evaluate", "seqeval"]
     text = extras.lacking(extras.TRAINER, lacks, "/opt/env/bin/python")
     assert text.startswith(
-        "the trainer that comes with Muster needs the extra [trainer], but /opt/env/bin/python has "
-        "no torch, transformers, datasets, evaluate and 1 more\ntip: install: "
-        "/opt/env/bin/python -m pip"
+        "Muster's own trainer needs the extra [trainer], but /opt/env/bin/python has no torch, "
+        "transformers, datasets, evaluate and 1 more\ntip: install: /opt/env/bin/python -m pip"
     )

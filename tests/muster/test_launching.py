@@ -272,4 +272,4 @@ def test_last_lines_are_the_failure_of_a_rank_without_exception(tmp_path, how):
     failure, _ = muster.Job(tmp_path)._failure(code)
     assert failure.host == "node1"
     text = f"rank 1 on node1: {own}" if own else message.removeprefix("error: ")
-    assert str(failure) == text + (f"\n\nThe end of its output:\n{output}" if output else "")
+    assert str(failure) == text + (f"\n\nIts output ends with:\n{output}" if output else "")

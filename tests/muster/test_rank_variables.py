@@ -70,7 +70,7 @@ def test_a_process_alone(env):
         ({"RANK": "0", "WORLD_SIZE": "4"}, "the address of rank 0 is not set"),
         ({**SRUN, "SLURM_NODEID": ""}, "do not show which of them this is"),
         ({**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpirun -x MASTER_ADDR"),
-        (STEP_OF_NINE, "give MASTER_ADDR"),  # there is no scontrol
+        (STEP_OF_NINE, "set MASTER_ADDR"),  # there is no scontrol
         *(({name: "0"}, f"{name}=0 makes this process one of several") for name in RANK_VARIABLES),
     ],
 )

@@ -96,7 +96,7 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
         ),
         (
             "--per_gpu_train_batch_size=16 --per_device_train_batch_size 64",
-            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64, and both set",
+            "--per_gpu_train_batch_size is 16, but --per_device_train_batch_size is 64",
         ),
     ],
 )
@@ -289,5 +289,5 @@ def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
 def test_a_model_of_another_family_is_refused(course_folder):
     args, _ = run_glue.parse([*LEAST, "--model_type", "xlnet"])
     args.model_name_or_path = str(course_folder / "config.json")
-    with pytest.raises(UsageError, match=r"--model_type xlnet, but .* is of type bert"):
+    with pytest.raises(UsageError, match=r"--model_type .*xlnet.* bert$"):
         run_glue._check_family(args)

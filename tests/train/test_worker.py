@@ -131,7 +131,7 @@ def test_a_new_head_is_refused_by_a_task_without_one(logs):
 def test_rank_0_names_a_missing_tracker_before_it_meets_others(monkeypatch):
     monkeypatch.setattr(worker, "find_spec", lambda _: None)
     config = TrainConfig(task="synthetic", log_with=("wandb",))
-    with pytest.raises(UsageError, match=r"^--log-with wandb: \S+ has no wandb; install: \S+ .*"):
+    with pytest.raises(UsageError, match=r"^--log-with wandb: \S+ has no wandb; "):
         worker._train(config, World(), None)
 
 

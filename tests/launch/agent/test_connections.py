@@ -250,7 +250,7 @@ def test_connections_have_keepalive_and_fifteen_second_timeout_at_both_ends(node
 def test_taken_port_or_foreign_address_of_node_0_is_refused(address):
     with socket.create_server((HERE, 0)) as other:
         ports = [other.getsockname()[1]]
-        with pytest.raises(MusterError, match=f"node0 cannot listen at {address}.*is that its add"):
+        with pytest.raises(MusterError, match=f"node0 cannot listen on {address}.*is that its add"):
             Listener("node0", address, ports)
 
 

@@ -195,7 +195,7 @@ def test_node_lost_before_its_assignment_is_started_again(nodes, tmp_path, capsy
     if killed == "srun":
         assert "note: srun was killed by SIGKILL\n" in printed
     else:
-        assert end["message"].startswith(f"error: {killed} is gone: ")
+        assert end["message"].startswith(f"error: lost contact with {killed}")
 
 
 @pytest.mark.parametrize("cores", [[], ["4"]])

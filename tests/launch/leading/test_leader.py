@@ -133,7 +133,7 @@ def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monke
     job = SimpleNamespace(lives=lambda node: False)
     assert leader.nodes_for_restart(Pretended("fails", asked), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
-    assert [one.partition(" at most: ")[2] for one in printed] == [
+    assert [one.partition("): ")[2] for one in printed] == [
         "node1: no route; node2: no route",
         "node2: no route",
     ]
@@ -216,9 +216,9 @@ def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):
     assert follow(spec) == 7
     assert capsys.readouterr().err.splitlines()[1:] == [
         "error: rank 1 on node1: exit code 7",
-        "the end of its output:",
+        "its output ends with:",
         "  no data",
-        f"its output: muster jobs logs {spec.run_dir.name} --rank 1",
+        f"all of its output: muster jobs logs {spec.run_dir.name} --rank 1",
     ]
 
 

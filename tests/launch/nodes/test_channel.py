@@ -368,8 +368,8 @@ def test_fifo_in_run_folder_is_named_and_not_sent(tmp_path, capsys):
     assert sent == ["workers/rank_00000.err"]
     printed = capsys.readouterr().err.splitlines()
     assert sorted(printed) == [
-        f"note: {there}/exits/rank_00000.json is not sent: not a regular file",
-        f"note: {there}/workers/rank_00000.out is not sent: not a regular file",
+        f"note: {there}/exits/rank_00000.json was not sent: not a regular file",
+        f"note: {there}/workers/rank_00000.out was not sent: not a regular file",
     ]
 
 

@@ -520,7 +520,7 @@ def test_text_of_an_agent_reaches_terminal_without_control_characters(capsys):
     stalled = {"kind": "beat", "sent_unix_s": 5.0, "stands_s": 60.0, "waits_for": "/disk\x1b[2J"}
     with attempt_of_two_nodes() as (attempt, others):
         hear(attempt, others[1], odd_messages.line(stalled))
-    assert "it waits for /disk\\x1b[2J" in capsys.readouterr().out
+    assert "node1 has been waiting for /disk\\x1b[2J " in capsys.readouterr().out
 
 
 def test_a_text_of_a_node_moves_no_cursor():

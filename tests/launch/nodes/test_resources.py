@@ -97,8 +97,8 @@ def on(cpus, limit=None, threads=1):
     (on(8, limit=0.5), 1, "1 for each worker"),
     (on(8, threads=2), 2, "2 for each worker"),
     (on(8, threads=2), 8, "1 for each worker"),  # each has a thread of a core
-    (on(2), 4, "2 for 4 workers, "),
-    (on(8, limit=3.0), 4, "3 for 4 workers, "),
+    (on(2), 4, "4 workers share 2 cores"),
+    (on(8, limit=3.0), 4, "4 workers share 3 cores"),
 ])  # fmt: skip
 def test_cores_are_divided_among_workers(found, workers, words):
     assert found.words(workers).startswith(words)

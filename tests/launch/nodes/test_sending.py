@@ -227,7 +227,7 @@ def test_missing_file_is_sent_again_unless_others_were_added_or_changed(source, 
     (place / "a.txt").unlink()
     change(place / "z", "mine")
     error = refusal(one, f"{source}:~/set")
-    assert f"node0: {place} lacks a.txt, and sending it again would delete" in error
+    assert f"node0: {place} has no a.txt, and sending it again would delete" in error
     assert "changed: z; " in error and not (place / "a.txt").exists()
 
 

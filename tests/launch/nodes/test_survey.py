@@ -258,7 +258,7 @@ def test_an_odd_answer_is_its_node_s_silence(line, monkeypatch):
         ((node, why),) = survey.silent(answers).items()
         assert survey.ask(node_facts.tell_time).keys() == {0}  # and is waited for no more
     assert answers.keys() == {0} and node == 1
-    assert why.startswith("node1: what it says is ")
+    assert why.startswith("node1: its answer is not valid: ")
     assert in_one_line(why).isprintable() and len(why) < 1000
 
 
@@ -266,7 +266,7 @@ def test_an_answer_without_end_is_left(monkeypatch):
     monkeypatch.setattr(survey, "ANSWER_CHARACTERS", 10_000)
     with Survey(with_one_that_says(part("x" * 400, more=True), times=1000)) as asked:
         answers = asked.ask(node_facts.tell_time)
-        assert "it has no end: 'xxx" in asked.silent(answers)[1]
+        assert "it does not end: 'xxx" in asked.silent(answers)[1]
         assert not asked._parts
 
 

@@ -73,7 +73,7 @@ def test_other_launcher_is_refused_as_program_and_as_wrap(tmp_path):
     (tmp_path / "train.py").write_text("")
     line = (
         "torchrun starts workers, as Muster does: each of Muster's workers would start a run of "
-        "its own\ntip: leave it out and use --nodes and --nproc-per-node"
+        "its own; leave it out and use --nodes and --nproc-per-node"
     )
     words = ["torchrun", "--nproc-per-node", "2"]
     assert refusal(tmp_path, "--nodes", "2", "--", *words, "train.py") == line

@@ -50,7 +50,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     assert cause_in(err) == "ValueError: sample 17 is empty"
     assert err.count("Traceback") == 1  # not those of its neighbours
     run_id = only_run(project / "logs").name
-    assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
+    assert err.splitlines()[-1] == f"all of its output: muster jobs logs {run_id} --rank 2"
 
     assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}\b", err)
     end = json.loads((only_run(project / "logs") / "exit.json").read_text())

@@ -65,7 +65,7 @@ def test_non_utf8_env_file_or_prologue_is_refused_by_line(project, flag):
     (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
     with chdir(project):
         error = refused(main, *LOCAL, flag, "latin", "--", "train.py")
-    assert error == f"error: {flag} latin:2: not valid UTF-8\ntip: save the file as UTF-8\n"
+    assert error == f"error: {flag} latin:2: not valid UTF-8; save the file as UTF-8\n"
     assert not (project / "logs").exists()
 
 

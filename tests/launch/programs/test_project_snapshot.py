@@ -190,7 +190,9 @@ def test_file_of_any_name_is_copied(tmp_path_factory, names):
     assert {path.name: path.read_bytes() for path in root.iterdir()} == files
     assert project_snapshot.new_files(root.parent) == []
     write(root, {"made \udce9/model.pt": ""})
-    assert project_snapshot.new_files(root.parent) == [f"made in {root}: made \ufffd/model.pt"]
+    assert project_snapshot.new_files(root.parent) == [
+        f"files that the program created in {root}: made \ufffd/model.pt"
+    ]
 
 
 def test_a_project_of_which_git_says_nothing_is_not_copied(repository, monkeypatch, tmp_path):

@@ -63,11 +63,11 @@ def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
     """As after `conda activate` in a venv, or in a shell that has inherited VIRTUAL_ENV."""
     venv, conda = having(tmp_path / "venv"), having(tmp_path / "conda")
     both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
-    why = f"of VIRTUAL_ENV, while python on PATH is {conda}"
+    why = f"from VIRTUAL_ENV, although python on PATH is {conda}"
     assert found(tmp_path, **both, PATH=Path(conda).parent) == PythonChoice(venv, why)
     assert found(tmp_path, **both, PATH=Path(venv).parent) == PythonChoice(venv)
     other = having(tmp_path / "usr", "python3")
-    why = f"of CONDA_PREFIX, while python3 on PATH is {other}"
+    why = f"from CONDA_PREFIX, although python3 on PATH is {other}"
     alone = {"CONDA_PREFIX": tmp_path / "conda", "PATH": Path(other).parent}
     assert found(tmp_path, **alone) == PythonChoice(conda, why)
 
@@ -76,13 +76,13 @@ def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
 def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
     """As in /tmp, where anybody may make a .venv."""
     python = having(tmp_path / ".venv")
-    assert found(tmp_path) == PythonChoice(python, "of the project")
+    assert found(tmp_path) == PythonChoice(python, "from the project")
     os.chown(tmp_path / ".venv", 65_534, -1)
     assert found(tmp_path) == PythonChoice(None, "Muster's own")
     assert "/.venv/bin/python belongs to another user" in capsys.readouterr().err
     assert found(tmp_path, VIRTUAL_ENV=tmp_path / ".venv") == PythonChoice(python)
     os.chown(tmp_path, 65_534, -1)  # a colleague's project, with its own environment
-    assert found(tmp_path) == PythonChoice(python, "of the project")
+    assert found(tmp_path) == PythonChoice(python, "from the project")
 
 
 def test_python_of_module_load_comes_before_musters_own(tmp_path):
@@ -91,7 +91,7 @@ def test_python_of_module_load_comes_before_musters_own(tmp_path):
     for workers in ("torchrun", "manual"):
         assert found(tmp_path, workers, PATH=path) == PythonChoice(python, "found on PATH")
     project = having(tmp_path / ".venv")
-    assert found(tmp_path, PATH=path) == PythonChoice(project, "of the project")
+    assert found(tmp_path, PATH=path) == PythonChoice(project, "from the project")
 
 
 def test_python_on_path_without_torch_is_not_chosen(tmp_path, capsys):
@@ -111,7 +111,7 @@ def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
         (
             {},
             {},
-            [f"{python} has no torch, which --workers torchrun needs\ntip: choose another with "],
+            [f"{python} has no torch, which --workers torchrun needs\ntip: choose another "],
         ),
     ]
     for env, given, lines in cases:

@@ -170,8 +170,8 @@ exec sleep 9999
 def test_failed_shell_program_shows_last_output_of_its_rank(tmp_path):
     write(tmp_path, {"run.sh": SHELL})
     code, _, err = submit(*LOCAL, "--run-id", "r", "--", "bash", "run.sh", cwd=tmp_path)
-    last = ["the end of its output:", r"  \x1b[2Jno data in /x"]
-    last.append("its output: muster jobs logs r --rank 1")
+    last = ["its output ends with:", r"  \x1b[2Jno data in /x"]
+    last.append("all of its output: muster jobs logs r --rank 1")
     assert code == 7 and err.splitlines()[-3:] == last
     assert cause_in(err).endswith(": bash: exit code 7")
     status = call(sys.executable, JOBS, "status", "r", cwd=tmp_path)

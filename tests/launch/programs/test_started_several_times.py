@@ -27,7 +27,7 @@ ALONE = {
 }
 REFUSED = (
     "srun has started this command 4 times (SLURM_STEP_NUM_TASKS), and each would start the whole "
-    "run\ntip: leave out srun: Muster starts the workers on all nodes; to start one run in each "
+    "run; leave out srun: Muster starts the workers on all nodes; to start one run in each "
     "task: env -u "
     "SLURM_STEP_NUM_TASKS ..."
 )

@@ -25,7 +25,7 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
     assert split_program(["--nodes", "2"]) == (["--nodes", "2"], [])
     assert split_program(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
     for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
-        with pytest.raises(UsageError, match="after --"):
+        with pytest.raises(UsageError, match=r"(after|follows) --"):
             split_program(argv)
 
 
@@ -88,7 +88,7 @@ def test_imports_that_bypass_the_snapshot_are_noted(
     CommandLine.of([*flags, "--", absolute]).program(project).announce(
         is_sent=False, is_copied=True
     )
-    assert f"note: {absolute} itself runs" in capsys.readouterr().err
+    assert f"{absolute} itself" in capsys.readouterr().err
 
 
 def refusal(folder: Path, *argv: str) -> str:
@@ -168,7 +168,9 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
     (tmp_path / "later.py").write_text("x = 1\nsyntax of another version\n")
     flags, words = ["--launcher", "local", "--workers", "manual"], ["--", "later.py"]
     for python in ([], ["--python", sys.executable]):
-        assert refusal(tmp_path, *flags, *python, *words).startswith("later.py:2: invalid syntax")
+        assert refusal(tmp_path, *flags, *python, *words).startswith(
+            "later.py:2: does not compile: invalid syntax"
+        )
     takes_all = executable(tmp_path / "python", "#!/bin/sh\ncat >/dev/null\n")  # a later version
     for python in (str(takes_all), "/of/the/nodes/python"):
         check(tmp_path, *flags, "--python", python, *words)

@@ -511,7 +511,7 @@ def test_cause_that_a_leader_recorded_stays(tmp_path):
     failure = failure_of(tmp_path, 2, {**record, "end": end.to_json()})
     assert (failure.code, failure.rank, failure.cause) == (137, 1, "killed")
     assert failure.text == "error: rank 1 on node1 was killed by SIGKILL"
-    assert failure.context == ("rank 0 stopped because of it", DMESG)
+    assert failure.context == ("this stopped rank 0", DMESG)
 
 
 @pytest.mark.parametrize("end", [None, "killed", {"kind": "KILLED"}])
@@ -622,7 +622,7 @@ def test_end_of_output_in_a_record_is_short(tmp_path):
 
 def test_output_that_was_shown_is_not_printed_again(tmp_path):
     ended(tmp_path, EXITED, began(1, err="\x1b[31mno data\n"))
-    last = f"its output: muster jobs logs {tmp_path.name} --rank 1"
+    last = f"all of its output: muster jobs logs {tmp_path.name} --rank 1"
     assert last_lines(tmp_path, b"step 1\n\x1b[31mno data\nstep 2\n")[1:] == [last]
     assert "  \\x1b[31mno data" in last_lines(tmp_path, b"no data\n")
 

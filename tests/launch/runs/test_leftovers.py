@@ -51,7 +51,9 @@ def test_leftovers_are_shown_and_removed_only_when_asked_for(tmp_path):
     code, out, err = clean()
     assert (code, err) == (0, "")
     assert f"symbolic link to {gone}, which no longer exists" in out
-    assert re.search(r"^\d+ in all, \S+ \w+; remove them: muster jobs clean --remove$", out, re.M)
+    assert re.search(
+        r"^\d+ in total, \S+ \w+; to remove them: muster jobs clean --remove$", out, re.M
+    )
     assert len(run_record.links()) == 2
     code, out, _ = clean("--remove", "--json")
     document = json.loads(out)
@@ -74,7 +76,10 @@ def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch)
     write(logs, {"runs/job.json": leader(), "over/exit.json": {"code": 0, "message": ""}})
     for name in ("runs", "over", "removed"):
         (logs / f".snapshot-{name}").symlink_to(logs / name / "snapshot")
-    assert here(tmp_path) == ["link of over, which is over", "link of removed, which is over"]
+    assert here(tmp_path) == [
+        "symbolic link for over, which is over",
+        "symbolic link for removed, which is over",
+    ]
 
 
 def test_link_to_missing_disk_in_checkout_is_no_leftover(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ NODES = [
     NodeFacts(NodeSpec(host, ONE_WORKER), name, "python", "/muster", ONE_WORKER)
     for host, name in (("10.0.0.1", "gpu-n1"), ("n1", "n1"), ("n2", "n2"))
 ]
-GONE = "error: {} (10.0.0.9) is gone: its agent was killed, the node went down"
+GONE = "error: lost contact with {} (10.0.0.9): its agent was killed, the node went down"
 
 
 @pytest.fixture
@@ -77,7 +77,11 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
     path.write_text(json.dumps({"failures": [*found, {"node": "n1"}]}))  # as of another version
     ended(GONE.format("n1"))
     (line,) = node_history.warnings("ssh", NODES)
-    assert line.startswith("n1 ") and " 2 failures " in line and " in run: n1 (10." in line
+    assert (
+        line.startswith("n1 ")
+        and " 2 failures " in line
+        and " in run: lost contact with n1 (10." in line
+    )
     assert node_history.excluded("n7,auto", lambda: "ssh") == "n7,n1"
     assert node_history.excluded("auto", lambda: "none") is None
     assert node_history.excluded("n[1,3]", pytest.fail) == "n[1,3]"
@@ -103,7 +107,7 @@ def test_excluded_hosts_are_left_out(ended):
     assert hosts_of("n[2-3]", None) == ["n1"]
     with pytest.raises(UsageError, match=r"--exclude n1 .* n1$"):
         hosts_of("n1", None, "n1")
-    with pytest.raises(UsageError, match="--nodes 3, but n1,n2,n3 has 1"):
+    with pytest.raises(UsageError, match="--nodes 3, but n1,n2,n3 has only 1"):
         hosts_of("n[1-2]", 3)
 
 
@@ -116,7 +120,7 @@ def test_bad_nodes_are_listed_and_forgotten(ended):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "n1 (ssh), run: n1 (10.0.0.9) is gone" in jobs()
+    assert "n1 (ssh), run: lost contact with n1 (10.0.0.9)" in jobs()
     assert jobs("--clear", "n1").count("\n") == 1
     (found,) = map(json.loads, jobs("--json").splitlines())
     assert found["kind"] == "nodes" and [one["node"] for one in found["failures"]] == ["n2"]

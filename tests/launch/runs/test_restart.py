@@ -31,7 +31,7 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path):
     assert "attempt 2 of at most 3: continuing from the last checkpoint on 2 nodes\n" in out
     assert "resuming from step " in out, out
     assert "error: rank 1 on node1 was killed by SIGKILL\n" in err, err
-    pointer = "its output: muster jobs logs hurt --attempt 1 --rank 1\n"
+    pointer = "all of its output: muster jobs logs hurt --attempt 1 --rank 1\n"
     first = tmp_path / "hurt" / "attempts" / "0"
     logs = [first / "workers" / f"rank_00001.{end}" for end in ("out", "err")]
     assert (pointer in err) == any(log.stat().st_size for log in logs), err

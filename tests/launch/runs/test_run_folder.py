@@ -99,7 +99,7 @@ def test_overwrite_with_resume_leaves_checkpoints_in_run_folder(tmp_path):
 def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
     fill(tmp_path, ["model/config.json"])
     config = TrainConfig(overwrite=True, model=str(tmp_path / "model"))
-    with pytest.raises(UsageError, match=r"would remove .*/model, which --model names; use ano"):
+    with pytest.raises(UsageError, match=r"would delete .*/model, which --model needs; use ano"):
         claim(tmp_path, config)
     assert left(tmp_path) == ["model/config.json"]
 

@@ -37,12 +37,12 @@ KILLED = of_agents(
     End(Kind.KILLED, "node1", 1.0, signal=9, message="torchrun", ranks=(1,)),
 )
 KILLED_TEXT = "error: torchrun on node1 was killed by SIGKILL (rank 1)"
-NEVER = "error: ranks 0, 1 never started: Slurm says FAILED of job 12"
+NEVER = "error: ranks 0, 1 never started: Slurm reports FAILED for job 12"
 FORGOTTEN = "error: Slurm no longer has job 12, and no record shows how it ended"
 
 
 def says(state: str) -> str:
-    return f"error: Slurm says {state} of job 12"
+    return f"error: Slurm reports {state} for job 12"
 
 
 # What Slurm says, what the folder has, and then: the word, the exit code, the cause, the message.

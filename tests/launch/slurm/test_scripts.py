@@ -68,7 +68,7 @@ def test_paths_for_an_installation_are_those_of_the_sbatch_call(job, tmp_path):
 
 def test_a_script_that_was_copied_elsewhere_says_where_to_submit_it(job, tmp_path, capfd):
     assert job("multinode.sh", MUSTER_DIR=str(tmp_path)).wait(timeout=300) == 2
-    assert f"no Muster in {tmp_path}; submit from the checkout" in capfd.readouterr().err
+    assert f"no Muster in {tmp_path}\ntip: submit from the checkout" in capfd.readouterr().err
     assert job("multinode.sh", MUSTER_DIR="/nowhere").wait(timeout=300) == 2
 
 

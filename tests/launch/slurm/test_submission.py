@@ -324,7 +324,7 @@ def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
     ("runs", "pattern"), [(["50%test/run"], "%t"), (["100%a/run", "100%a/other"], "%a")]
 )
 def test_run_folder_with_submitit_pattern_is_refused(slurm, tmp_path, runs, pattern):
-    with pytest.raises(UsageError, match=f"submitit reads {pattern}"):
+    with pytest.raises(UsageError, match=f"submitit replaces {pattern}"):
         submitted(*(tmp_path / name for name in runs))
 
 

@@ -40,7 +40,7 @@ def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
     for before in ("\n", ""):  # or without a last newline
         printed = f"{banner}{before}Submitted batch job 12 on cluster c\nBye\n"
         assert submitit_jobs.job_number(printed) == "12"
-    with pytest.raises(MusterError, match=r"no job number, but: Welcome\ntip: .*squeue"):
+    with pytest.raises(MusterError, match=r"no job number, but: Welcome; .*squeue"):
         submitit_jobs.job_number("Welcome\n")
 
 

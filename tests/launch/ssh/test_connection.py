@@ -41,10 +41,10 @@ def test_the_owner_of_one_that_another_user_has_made_is_named(folder):
 
 def test_a_file_or_link_in_its_place_is_no_traceback(folder, tmp_path):
     folder.touch()
-    assert refusal() == f"{folder}: File exists, for ssh's socket; {REMEDY}"
+    assert refusal() == f"{folder}: File exists (for ssh's socket); {REMEDY}"
     folder.unlink()
     folder.symlink_to(tmp_path)
-    assert refusal() == f"{folder} is a symbolic link; ssh's socket needs a folder\ntip: {REMEDY}"
+    assert refusal() == f"{folder} is a symbolic link; ssh's socket needs a folder; {REMEDY}"
 
 
 def test_socket_folder_open_to_others_is_refused(folder):

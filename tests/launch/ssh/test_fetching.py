@@ -49,7 +49,7 @@ def test_a_login_node_does_not_name_the_folder_here(fetch, remote_run):
 
 @pytest.mark.parametrize("answer", [[], {}, {"run_dir": 1}, {"run_dir": "run"}, "run", None])
 def test_an_odd_answer_is_one_line(fetch, answer):
-    with pytest.raises(MusterError, match=r"node0: its answer about run is not understood: "):
+    with pytest.raises(MusterError, match=r"node0: its answer about run is not valid: "):
         fetch("run", answer)
 
 

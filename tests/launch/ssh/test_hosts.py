@@ -167,7 +167,7 @@ def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
     """`node0:4`: here a port stands after the colon, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
     assert refused(text, read=of_text) == [
-        f"hosts:{line}: '{host}:{count}': ssh has no port {count}\ntip: for workers: slots={count}"
+        f"hosts:{line}: '{host}:{count}': ssh has no port {count}; for workers: slots={count}"
         for line, host in enumerate(hosts, 1)
     ]
     (node,) = of_text(f"{hosts[0]} slots={count}")
@@ -247,7 +247,7 @@ def test_huge_host_range_is_refused_without_memory(text):
 
 def test_the_most_nodes_there_may_be():
     assert len(names("n[1-4095],m")) == len(names("n[0-8190/2]")) == 4096
-    assert refused("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' makes more")
+    assert refused("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' stands for more")
     assert refused("n[1-4095],m,o") == ["--hosts: more than 4096 nodes; give fewer"]
 
 

@@ -89,7 +89,7 @@ def test_a_runtime_folder_that_was_removed_is_named(installation, tmp_path, monk
         Connection("node0")
 
 
-@pytest.mark.parametrize(("start_up", "does"), [(READS, "reads"), ("echo bye; exit\n", "ends")])
+@pytest.mark.parametrize(("start_up", "does"), [(READS, "reads"), ("echo bye; exit\n", "exits")])
 def test_a_start_up_file_that_disturbs_the_shell_is_named(
     start_up, does, installation, tmp_path, checkout, monkeypatch
 ):

@@ -114,9 +114,9 @@ def test_a_node_without_rsync_is_known_whatever_its_shell_says(text):
 
 
 @pytest.mark.parametrize(("code", "text", "why"), [
-    (255, "Connection to 10.0.0.1 closed by remote host.", ".*broke: Connec"),
-    (255, "client_loop: send disconnect: Broken pipe", ".*broke: client_loop"),
-    (255, "ssh: connect to host a: Connection refused", "nothing listens"),
+    (255, "Connection to 10.0.0.1 closed by remote host.", ".*lost: Connec"),
+    (255, "client_loop: send disconnect: Broken pipe", ".*lost: client_loop"),
+    (255, "ssh: connect to host a: Connection refused", "connection refused"),
     (137, "", ".*SIGKILL"),
     (-15, "", ".*SIGTERM"),
     (1, "This account is currently not available.", "permission denied"),
@@ -147,7 +147,7 @@ def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, mon
     done = call(sys.executable, SUBMIT, *flags, "--", "true", cwd=home)
     end = json.loads((home / "logs/run/exit.json").read_text())
     assert done.returncode == end["code"] == 1
-    assert end["message"].endswith("broke: Connection to a closed by remote host")
+    assert end["message"].endswith("lost: Connection to a closed by remote host")
     write(home, {"breaks": ""})
     assert submit._ask(launcher, 1).nodes[0].spec == node.spec
     assert "trying the nodes again" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from tests.written import executable, write
 
 MESSAGE = (
     "a: {folder} contains configs, data, train, which Muster did not put there; sending the code"
-    " would overwrite and delete files\ntip: choose an empty or a new folder with --remote-dir, or,"
+    " would overwrite and delete files; choose an empty or a new folder with --remote-dir, or,"
     " if all of it may be deleted (a copy from an earlier version): "
     "ssh a touch {folder}/.muster-sent"
 )

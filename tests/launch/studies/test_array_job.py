@@ -70,7 +70,7 @@ def test_a_run_that_slurm_has_ended_has_slurms_reason(slurm, sweep, monkeypatch)
         if look == 1:
             slurm.job_is("OUT_OF_MEMORY")
 
-    assert ends(monkeypatch, sweep, act) == ("failed", "Slurm says OUT_OF_MEMORY of job 12")
+    assert ends(monkeypatch, sweep, act) == ("failed", "Slurm reports OUT_OF_MEMORY for job 12")
 
 
 def test_sweep_beyond_the_limit_of_job_arrays_is_refused(slurm, tmp_path):
@@ -80,8 +80,8 @@ def test_sweep_beyond_the_limit_of_job_arrays_is_refused(slurm, tmp_path):
     with pytest.raises(UsageError) as caught:
         array_job.run(Sweep("s", tuple(cells), folder=tmp_path), 1, wait=False)
     assert str(caught.value) == (
-        "4 runs, but this cluster allows only 3 in a job array (MaxArraySize)\n"
-        "tip: divide the values among several sweeps"
+        "4 runs, but this cluster allows only 3 in a job array (MaxArraySize); "
+        "divide the values among several sweeps"
     )
     assert list(tmp_path.glob("runs/*")) == []
     assert all("--test-only" in call for call in slurm.calls("sbatch"))

@@ -46,7 +46,7 @@ def test_split_that_gains_less_than_a_twentieth_is_not_taken(better):
     assert call(EVEN, (1.0, 100.0), (1.08, 100.0)) is EVEN
     assert lines[0].endswith("speeds of the ranks: 1.00, 0.93; even parts are best")
     changed = call(EVEN, (1.0, 100.0), (1.5, 100.0))
-    assert changed is not EVEN and "parts 38,26: 1.23 times" in lines[1]
+    assert changed is not EVEN and "parts 38,26 are 1.23 times" in lines[1]
     assert call(changed, (1.0, 100.0), (1.45, 100.0)) is changed
 
 

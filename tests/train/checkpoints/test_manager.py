@@ -75,9 +75,9 @@ def test_slow_write_skips_checkpoints_with_one_warning_and_delays_the_end(
     assert found[0] == 16 and (skipped not in found or skipped == 16)
     warning = f"warning: step {skipped}: no checkpoint, "
     lines = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
-    assert [line.startswith(warning) and "disk is slow: step " in line for line in lines] == (
-        [True] * warned
-    )
+    assert [
+        line.startswith(warning) and "disk is slow: writing step " in line for line in lines
+    ] == ([True] * warned)
 
 
 def test_failed_write_is_reported_in_one_line(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_restarted_run_sets_its_own_checkpoints_aside(tmp_path, monkeypatch, cap
     run(replace(config, run_id="run"), tmp_path / "b")
     line = f"the checkpoints of step 4 in {here}"
     warned = capsys.readouterr().err
-    assert line in warned and f"{here / storage.SET_ASIDE} now" in warned
+    assert line in warned and f" {here / storage.SET_ASIDE}" in warned
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     run(replace(config, run_id="other"), tmp_path / "c")
     assert steps(here) == [4]
@@ -194,7 +194,7 @@ def test_keep_best_by_minimum_keeps_the_lowest(tmp_path):
 def test_nan_metric_is_never_the_best(tmp_path, capsys):
     assert steps_kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
     printed = capsys.readouterr().err
-    assert "--keep-best mine: it is nan after step 8" in printed
+    assert "--keep-best mine: its value after step 8 is nan" in printed
     assert "no checkpoint was kept" not in printed
     assert steps_kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
     assert "--keep-best mine: no checkpoint was kept" in capsys.readouterr().err
@@ -251,7 +251,7 @@ def test_patience_counts_the_epoch_at_whose_end_a_run_was_stopped(tmp_path):
 
 def test_keep_best_of_unknown_metric_is_refused_before_the_first_step(tmp_path):
     stepped = []
-    with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):
+    with pytest.raises(UsageError, match=r"--keep-best f1: .*accuracy, eval_loss"):
         run(replace(CONFIG, keep_best="f1"), tmp_path, stepped.append)
     assert not stepped
 

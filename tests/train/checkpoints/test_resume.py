@@ -114,7 +114,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
         assert "is damaged" in lines[0]
         assert min(results(again)) == 4
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step_00000003")
-    with pytest.raises(UsageError, match="no whole checkpoint"):
+    with pytest.raises(UsageError, match="no intact checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 
@@ -141,13 +141,13 @@ LINEAR = torch.nn.Linear(2, 1)
 REFUSED = [
     (Path.mkdir, {}, "--resume {folder}: no checkpoint in"),
     (cut_after_two, {"batch_size": 128},
-     "--batch-size is 128, but was 256 in the checkpoint\ntip: use 256, or"),
+     "--batch-size is 128, but was 256 in the checkpoint; use 256, or"),
     (cut_after_two, {"seed": 1}, "--seed is 1, but was 42"),
     (cut_after_two, {"lr": 0.5},
-     "--lr is 0.5, but was 0.01 in the checkpoint\ntip: use 0.01, or add --reset-lr-sch"),
+     "--lr is 0.5, but was 0.01 in the checkpoint; use 0.01, or add --reset-lr-sch"),
     (cut_after_two, {"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
     (cut_after_two, {"decay": "all"},
-     "--decay is all, but was matrices in the checkpoint\ntip: use matrices, or"),
+     "--decay is all, but was matrices in the checkpoint; use matrices, or"),
     (cut_after_two, {"precision": "fp64"}, "in torch.float64; "),
     (of_a_program(model=LINEAR), {}, "it contains model, but this program has hist"),
     # with objects of its own that have the names of ours
@@ -170,10 +170,10 @@ def test_resume_names_changed_settings(tmp_path):
     run(before, tmp_path / "cut")
     again = replace(CONFIG, resume=str(tmp_path / "cut"), max_steps=3)
     _, lines = run(replace(again, weight_decay=0.1, length_balance=False), tmp_path / "same")
-    assert not any("other settings" in line for line in lines)
+    assert not any("settings changed" in line for line in lines)
     others = replace(again, dropout=0.5, adam_beta1=0.8, reset_data=True, batch_size=64)
     _, lines = run(others, tmp_path / "other")
-    (line,) = (line for line in lines if "other settings" in line)
+    (line,) = (line for line in lines if "settings changed" in line)
     assert line.endswith(
         ": --dropout unset → 0.5, --weight-decay 0.1 → 0.0, --adam-beta1 0.9 → 0.8, "
         "--batch-size 256 → 64"
@@ -221,7 +221,7 @@ def test_checkpoint_of_version_0_2_0_is_refused_by_name(tmp_path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
     _, (note,) = storage.newest_intact(tmp_path / "cut")
     assert note.startswith(f"{path} was written by Muster 0.2.0")
-    with pytest.raises(UsageError, match="no whole checkpoint"):
+    with pytest.raises(UsageError, match="no intact checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
 
 

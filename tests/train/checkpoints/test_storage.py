@@ -163,7 +163,7 @@ def fallback(folder: Path) -> tuple[int, list[str]]:
         ("objects.pt", pickle.dumps({"weight": [1.0]}), "torch"),
         ("state.json", b"", "Expecting value"),
         ("state.json", b"[1]", "JSON object"),
-        ("state.json", b"{}", "other parts"),
+        ("state.json", b"{}", "fields"),
         ("state.json", b"[" * 100_000, "recursion"),
     ],
 )

@@ -68,13 +68,13 @@ def test_hetseqs_mnist_command_takes_our_flags():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--hetseq_state_dict a.pt", "--hetseq-state-dict: a pickle can run code"),
+        ("--hetseq_state_dict a.pt", "--hetseq-state-dict: not read, because a pickle"),
         ("--task BertForELClassification", "invalid choice: 'BertForELClassification' ("),
         ("--max-epoch 0", "--max-epoch or --max-update"),
         ("--adam-betas 0.9", "two numbers"),
         ("--clip-norm=-1", "--clip-norm "),
         ("--distributed-rank 1", "--distributed-rank 1 "),
-        ("--distributed-world-size 8", "of 8 workers 4 "),
+        ("--distributed-world-size 8", "4 of 8 workers"),
         ("--distributed-init-method 10.0.0.1", "tcp://IP:PORT or file:///PATH"),
         ("--max-sentence 3", "unknown flag --max-sentence"),
     ],

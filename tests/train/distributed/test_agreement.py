@@ -108,7 +108,7 @@ def test_value_has_the_same_form_on_any_number_of_ranks(value, plain):
 
 
 def test_value_without_a_plain_form_is_refused_before_sending():
-    with pytest.raises(TypeError, match="a ZeroDivisionError cannot be sent to other ranks"):
+    with pytest.raises(TypeError, match="ZeroDivisionError cannot be sent"):
         encoded({"why": [ZeroDivisionError()]})
 
 

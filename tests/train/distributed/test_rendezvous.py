@@ -69,7 +69,7 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
 @pytest.mark.parametrize(
     ("workers", "message"),
     [
-        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice: pid 1 on h, and pid 1 on h; give"),
+        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice: pid 1 on h, and pid 1 on h"),
         ([(0, 3), (1, 4)], "has world size"),
     ],
     ids=["same rank", "other world size"],
@@ -99,14 +99,14 @@ def test_duplicate_rank_and_other_world_size_name_both_processes(process):
     with pytest.raises(MusterError) as refusal:
         rendezvous._register(process(5, 2, 3), store)
     assert str(refusal.value) == (
-        "rank 2 was started twice: pid 1 on node1, and pid 5 on node5\n"
-        "tip: give each worker its own --rank or RANK, from 0 to 2"
+        "rank 2 was started twice: pid 1 on node1, and pid 5 on node5; "
+        "give each worker its own --rank or RANK, from 0 to 2"
     )
     with pytest.raises(MusterError) as refusal:
         rendezvous._register(process(6, 0, 4), store)
     assert str(refusal.value) == (
-        "rank 0 on node6 (pid 6) has world size 4, but rank 2 on node1 (pid 1) has 3\n"
-        "tip: set the same --world-size or WORLD_SIZE on every node"
+        "rank 0 on node6 (pid 6) has world size 4, but rank 2 on node1 (pid 1) has 3; "
+        "set the same --world-size or WORLD_SIZE on every node"
     )
 
 

@@ -85,7 +85,7 @@ def refuse_partial_columns(scores, last, ranks):
     for name in ("positions", "references") if ranks > 1 else ():
         given = {"predictions": [1, 0], "references": [1, 0], "positions": [2, 0]}
         given = given if last else {key: value for key, value in given.items() if key != name}
-        words = f"rank {ranks - 1} gave {name}, but rank {others} did not; give {name} on every"
+        words = f"rank {ranks - 1} passed {name}, but rank {others} did not"
         with pytest.raises(MusterError, match=words):
             evaluate(scores, **given)
     only_last = {"predictions": [1, 0], "references": [1, 1], "positions": [7, 3]} if last else {}

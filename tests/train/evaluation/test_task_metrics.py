@@ -42,7 +42,7 @@ def test_metrics_flag_is_parsed_and_wrong_forms_are_refused():
 
 @pytest.mark.parametrize("wrong", ["f1,,accuracy", "f1:", "glue:mrpc:cola", ":mrpc"])
 def test_metrics_flag_of_another_form_is_refused(wrong):
-    with pytest.raises(UsageError, match="is not NAME"):
+    with pytest.raises(UsageError, match="NAME"):
         parse_metrics(wrong)
 
 
@@ -61,7 +61,7 @@ def test_taken_metric_name_gets_its_modules_name_in_front():
 
 
 def test_metric_that_needs_further_columns_is_refused():
-    with pytest.raises(UsageError, match=r"texts.py: it takes sources"):
+    with pytest.raises(UsageError, match=r"texts.py: it needs sources"):
         TaskMetrics(str(MODULES / "texts.py"), Ranks())
 
 

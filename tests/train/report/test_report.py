@@ -174,7 +174,7 @@ def test_no_record_ends_a_report(tmp_path_factory, without_figures, record):
 def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     _, problem = page.write(read_subject([make_run(tmp_path / "run")]), tmp_path / "report")
-    assert "WeasyPrint is missing; install it with " in problem
+    assert "WeasyPrint is missing" in problem and "install" in problem
     assert not (tmp_path / "report" / "report.pdf").exists()
     assert (tmp_path / "report" / "index.html").exists()
 
@@ -226,8 +226,8 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("logs/no-such-run", "logs/no-such-run is no folder"),
-        ("--live logs/run", "--live was removed; use muster jobs list"),
+        ("logs/no-such-run", "logs/no-such-run is not a folder"),
+        ("--live logs/run", "--live was removed"),
     ],
 )
 def test_missing_folder_and_removed_flag_are_refused(argv, message):

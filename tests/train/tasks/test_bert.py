@@ -114,7 +114,7 @@ def test_bert_learns_from_shards_without_a_tokenizer(made, shards, data_workers)
 def test_impossible_settings_of_pretraining_are_refused(made, shards):
     assert "needs --data-dir" in refusal(made, "bert", data_dir=None)
     assert "leaves nothing to learn" in refusal(made, "bert", mask_probability=0.0)
-    assert "--max-seq-length 48 is more than the 32" in refusal(made, "bert", max_seq_length=48)
+    assert "--max-seq-length 48 is longer than the 32" in refusal(made, "bert", max_seq_length=48)
     assert "use --max-seq-length 16" in refusal(made, "bert", data_dir=shards, max_seq_length=8)
     (made / "bert" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
     message = "has 1 document, "

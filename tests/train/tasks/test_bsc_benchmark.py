@@ -68,7 +68,7 @@ def test_tokenizer_that_only_pads_is_not_saved_with_the_model(folder):
 
 def test_model_with_too_few_positions_or_tokens_is_refused(folder):
     found = made.refusal(folder, "bsc_benchmark", **{**SETTINGS, "max_seq_length": 256})
-    assert "--max-seq-length 256 is more than the 128 positions" in found
+    assert "--max-seq-length 256 is longer than the 128 positions" in found
     (folder / "config.json").write_text(json.dumps({**MODEL, "vocab_size": 256}))
     found = made.refusal(folder, "bsc_benchmark", **SETTINGS)
-    assert "knows 256 tokens, but the benchmark's words begin at" in found
+    assert " 256 tokens, but the benchmark's words begin at" in found

@@ -45,7 +45,7 @@ def test_vgg_depth_is_chosen_by_model_and_unknown_depth_is_refused():
         model = cs744.build(recipe(f"--model={name}")).build_model()
         weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
         assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers
-    with pytest.raises(UsageError, match="unknown 'resnet'; known: vgg11, vgg13, vgg16, vgg19"):
+    with pytest.raises(UsageError, match=r"unknown 'resnet'; .* vgg11, vgg13, vgg16, vgg19"):
         cs744.build(recipe("--model=resnet"))
 
 

@@ -183,7 +183,7 @@ def test_weights_of_another_architecture_are_refused(made):
 
 
 def test_too_long_samples_and_too_large_vocabulary_are_refused(made):
-    message = "--max-seq-length 33 is more than the 32 positions of "
+    message = "--max-seq-length 33 is longer than the 32 positions of "
     assert refusal(made, max_seq_length=33).startswith(message)
     small(made, [*WORDS, *(f"w{i}" for i in range(40))])
     assert "the tokenizer has 57 tokens, but --model" in refusal(made)

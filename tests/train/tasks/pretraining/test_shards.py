@@ -51,7 +51,7 @@ def test_file_that_is_no_shard_is_refused(tmp_path):
     for path, message in (
         (tmp_path / "text.h5", r"text\.h5: not an HDF5 file"),
         (lacks, r"0\.h5 has no segment_ids; it has input_ids, input_mask"),
-        (short, r"1\.h5: its datasets do not fit each other"),
+        (short, r"1\.h5: the shapes of its datasets"),
     ):
         with pytest.raises(UsageError, match=message):
             Shards([path], 100)
@@ -80,7 +80,7 @@ def test_shard_with_group_or_empty_dataset_is_refused(tmp_path):
         file.create_dataset("input_ids", data=h5py.Empty("i4"))
     with pytest.raises(UsageError, match=r"0\.h5: segment_ids is a group, not a dataset"):
         Shards([path], 100)
-    with pytest.raises(UsageError, match=r"1\.h5: its datasets do not fit each other"):
+    with pytest.raises(UsageError, match=r"1\.h5: the shapes of its datasets"):
         Shards([empty], 100)
 
 

@@ -163,7 +163,7 @@ def test_qqp_rows_without_all_fields_are_left_out_and_counted(tmp_path, caplog):
         ("rte", RTE + GOOD + "1\ta\tentailment\n",
          ":3: expected 4 fields between '\\t' (index, sentence1, sentence2, label), got 3"),
         ("rte", RTE + GOOD + "1\ta\tb\tmaybe\n",
-         ":3: unknown label 'maybe'; known: entailment, not_entailment"),
+         ":3: unknown label 'maybe'; expected one of entailment, not_entailment"),
         ("rte", RTE + GOOD + "1\t\udce9\tb\tentailment\n", ":3: not valid UTF-8"),
         ("rte", RTE, ": no examples in it"),
         ("rte", "index,sentence1\n",
@@ -174,7 +174,8 @@ def test_qqp_rows_without_all_fields_are_left_out_and_counted(tmp_path, caplog):
          ":2: expected 2 fields between ';' (text, label_name), got 1"),
         # a header is one in the first line only
         ("emotion", "a;joy\ntext;label_name\n",
-         ":2: unknown label 'label_name'; known: sadness, joy, love, anger, fear, surprise"),
+         (":2: unknown label 'label_name'; "
+          "expected one of sadness, joy, love, anger, fear, surprise")),
     ],
 )  # fmt: skip
 def test_wrong_tsv_row_is_named_by_file_and_line(tmp_path, task, text, message):
