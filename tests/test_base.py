@@ -163,8 +163,8 @@ def test_missing_packages_of_the_trainer_are_refused_before_it_starts(muster, tm
     done = call(muster, *words, "--logs-dir", tmp_path)
     python = muster.with_name("python")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the trainer ")
-    assert f" needs the extra [trainer], but {python} has no torch, " in done.stderr
+    assert done.stderr.startswith("error: ") and "trainer needs" in done.stderr
+    assert f" the extra [trainer], but {python} has no torch, " in done.stderr
     assert done.stderr.endswith(f"\ntip: {remedy(python, 'trainer')}\n")
     assert done.stderr.count("\n") == 2
     assert [*tmp_path.iterdir()] == []
@@ -203,7 +203,7 @@ def test_the_doctor_looks_and_says_what_a_measurement_needs(muster, tmp_path):
     (tmp_path / "train.py").write_text("")
     own = call(*command, "--", "train.py", cwd=tmp_path)
     assert own.returncode == 1
-    assert "not measured: the trainer" in own.stderr and "--python" in own.stderr
+    assert "trainer" in own.stderr and "--python" in own.stderr
     document = json.loads(own.stdout.splitlines()[-1])
     assert {row["verdict"] for row in document["checks"]} <= {"ok", "warn"}
     trainer = call(*command)

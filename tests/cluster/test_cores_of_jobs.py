@@ -55,4 +55,4 @@ def test_workers_beyond_cores_are_noted_and_slurm_flag_is_named(cluster, tmp_pat
         found, printed = cores_of_ranks(cluster, way, tmp_path / name, *count)
         assert len(found) == cores + 1
         assert f"cores: {cores + 1} workers share {cores} core" in printed
-        assert ("ask for more with --cpus-per-task" in printed) == (name == "slurm")
+        assert ("more with --cpus-per-task" in printed) == (name == "slurm")

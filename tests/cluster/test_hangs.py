@@ -24,7 +24,7 @@ SENTENCES = {
     "loader": r"it has been sleeping for \d+ s in loader, train\.py:\d+",
     "lock": r"it has been sleeping for \d+ s in lock, train\.py:\d+",
     "spinning": r"it has been computing for \d+ s in spinning, train\.py:\d+",
-    "held": r"GIL, called in held, train\.py:\d+",
+    "held": r"it is \w+ while .* GIL, called in held, train\.py:\d+",
     "stopped": r"it is .*\(SIGSTOP\)",
     "vfork": r"it is in uninterruptible sleep.*, in vfork, train\.py:\d+",
 }

@@ -21,7 +21,7 @@ while not Path(sys.argv[1]).exists():
 print("over", flush=True)
 print("a warning", file=sys.stderr, flush=True)
 """
-GOES_ON = "it goes on there"
+GOES_ON = "the command continues there"
 
 
 def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:

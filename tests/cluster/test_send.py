@@ -79,7 +79,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
     assert code == 0 and f"data: {place} (already complete" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
     shown = ways.jobs(apart, "clean", *flags)
-    assert shown.count("data of --send") == 2 and f"node1: {place}" in shown, shown
+    assert shown.count("data from --send") == 2 and f"node1: {place}" in shown, shown
     ways.jobs(apart, "clean", *flags, "--remove")
     assert on_node(apart, "node0", f"ls -d {place} || true") == ""
 

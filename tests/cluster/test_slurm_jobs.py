@@ -30,7 +30,7 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
     refused = "Slurm would refuse this job: "
     for settings, message in [
         ("--partition nope", f"{refused}invalid partition specified: nope"),
-        ("--nodes 9 --sync ddp", "--nodes 9, but partition main has 4 nodes"),
+        ("--nodes 9 --sync ddp", "--nodes 9, but partition main has only 4 nodes"),
         ("--partition short --time 3", "--time 3, but partition short allows at most 2:00"),
         ("--gres unicorn:1", f"{refused}Invalid generic resource"),
         ("--slurm constraint=purple", refused),

@@ -146,6 +146,6 @@ def test_down_leaves_nothing(tmp_path):
 def test_a_box_that_cannot_is_told_what_it_lacks(_fit_box):
     bare = testbed("up", env={"PATH": ""})
     assert bare.returncode == 1
-    (line,) = bare.stderr.splitlines()
+    _, tip = bare.stderr.splitlines()
     wanted = "slurmd slurmctld slurm-client munge openssh-server iproute2"
-    assert line.endswith(f": sudo apt-get install {wanted}")
+    assert tip.startswith("tip: ") and tip.endswith(f"sudo apt-get install {wanted}")

@@ -205,7 +205,7 @@ def test_interrupted_wait_leaves_the_run(endless_run_dir):
     where = ["--logs-dir", endless_run_dir.parent]
     run = endless_run_dir.name
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
-    assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
+    assert code == 124 and found[-1]["kind"] == "time_over" and ": running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
     waiter = begin(sys.executable, JOBS, *where, "wait", run, "--json")
     assert waiter.stdout is not None and documents(waiter.stdout.readline())

@@ -127,7 +127,7 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
         assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
     for words, message in [
         (["status", "2026"], "'2026' matches several runs: 20260102-two, 20260101-one"),
-        (["status", "nope"], "'nope'; the latest: 20260102-two, 20260101-one"),
+        (["status", "nope"], "'nope'; the latest runs: 20260102-two, 20260101-one"),
         (
             ["status", f"{tmp_path}/x"],
             f"{tmp_path}/x/config.yaml",
@@ -137,7 +137,7 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
             ["dance"],
             "unknown 'dance'; known: list, nodes, status, wait, logs, stacks, cancel, clean, fetch",
         ),
-        (["--logs-dir", str(tmp_path / "none"), "status"], "no runs in"),
+        (["--logs-dir", str(tmp_path / "none"), "status"], "no runs found in"),
     ]:
         assert message in refused(commands.main, "--logs-dir", tmp_path, *words)
     assert jobs(tmp_path / "none", "list")[0] == 0
@@ -312,7 +312,7 @@ def test_process_named_by_another_users_file_is_not_ended(tmp_path):
         run_state.cancel(run, print)
         assert victim.wait() == -signal.SIGTERM
     assert code == 2 and still_runs
-    assert f"{run}/job.json is a file of user 12345" in err
+    assert f"{run}/job.json belongs to user 12345" in err
 
 
 @st.composite

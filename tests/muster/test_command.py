@@ -52,7 +52,7 @@ def test_the_last_of_one_name_counts():
         (
             ["cut"],
             2,
-            "logins/cut ",
+            "logins/cut",
         ),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_thread_starts_one_and_another_cancels_it(project_with_helper, monkeyp
     with ThreadPoolExecutor(1) as pool:
         flags = {"launcher": "local", "workers": "manual"}
         job = pool.submit(muster.launch, waits.wait, **flags).result()
-    with pytest.raises(TimeoutError, match="goes on after 1 s: running"):
+    with pytest.raises(TimeoutError, match="after 1 s: running"):
         job.wait(timeout_s=1)
 
     def is_seen() -> bool:

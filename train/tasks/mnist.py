@@ -65,7 +65,8 @@ def _part(images_path: Path, labels_path: Path) -> TensorDataset:
     if len(images) != len(labels) or not len(labels) or labels.max() >= CLASSES:
         raise UsageError(
             f"{labels_path}: expected a label from 0 to {CLASSES - 1} for each of the "
-            f"{len(images)} images in {images_path.name}, got {len(labels)} labels"
+            f"{len(images)} images in {images_path.name}, got {len(labels)} labels, the largest "
+            f"{labels.max(initial=0)}"
         )
     return TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
 

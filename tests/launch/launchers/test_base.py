@@ -66,5 +66,5 @@ def test_slurm_launcher_without_sbatch_is_refused_with_login_flag(tmp_path, monk
     launcher = launcher_of(CommandLine.of(["--launcher", "slurm", "--", "true"]))
     facts = launcher.assume()  # a dry run needs none
     for ask in (launcher.probe, lambda: launcher.check_nodes(facts, {})):
-        with pytest.raises(UsageError, match=r"there is no sbatch here; .* --login me@cluster"):
+        with pytest.raises(UsageError, match=r"sbatch .* --login me@cluster"):
             ask()

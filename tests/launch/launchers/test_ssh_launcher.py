@@ -16,7 +16,7 @@ def test_node_without_gpu_is_refused_by_what_was_given(workers, given):
     launch = LaunchConfig(launcher="ssh", hosts="node0", nproc_per_node=workers)
     launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig()))
     nodes = [node("node0", 0, "10.10.1.1"), node("node1", 2, "10.10.1.2")]
-    with pytest.raises(MusterError, match=f"^node0: {given}, but it shows no GPU; "):
+    with pytest.raises(MusterError, match=f"^node0: {given}, .*GPU"):
         launcher._refuse_without_gpus(nodes)
 
 
@@ -34,5 +34,5 @@ def test_rsync_that_this_machine_lacks_is_named_with_other_problems(tmp_path, mo
     launch = LaunchConfig(launcher="ssh", send=Sending("data"))
     problems = [*Ssh(Settings(launch, SshConfig(), SlurmConfig())).problems()]
     assert len(problems) == 2 and problems[1] == (
-        "--send needs rsync, which this machine lacks\ntip: run: sudo apt-get install rsync"
+        "--send needs rsync, which is not installed here\ntip: run: sudo apt-get install rsync"
     )

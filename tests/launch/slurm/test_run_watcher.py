@@ -144,7 +144,7 @@ def test_output_of_a_job_without_a_leader_is_shown(slurm, tmp_path, capsys):
     write(run, {"submitit/12_0_log.out": "/opt/python: No such file or directory\n"})
     lead_or_submit(Submits("fails"), LaunchSpec("run", run, PROGRAM), FACTS, follows=True)
     assert capsys.readouterr().err.splitlines()[1:] == [
-        f"the end of {run}/submitit/12_0_log.out:",
+        f"{run}/submitit/12_0_log.out ends with:",
         "/opt/python: No such file or directory",
         f"{NEVER}: /opt/python: No such file or directory",
     ]

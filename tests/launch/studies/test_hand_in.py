@@ -80,7 +80,7 @@ def test_the_archive_says_first_what_is_not_the_student_s(own, done):
     assert about.read_text() == "mine"
     about.unlink()
     hand_in.pack(done(CHECKOUT / "configs" / "studies" / "cos598d.yaml"), Path("zip"))
-    assert "so are the report's texts of `configs/studies/cos598d.yaml`: a c" in about.read_text()
+    assert "so are the report's texts of `configs/studies/cos598d.yaml`" in about.read_text()
 
 
 def test_an_archive_has_the_form_of_its_ending(own, tmp_path):
@@ -91,7 +91,7 @@ def test_an_archive_has_the_form_of_its_ending(own, tmp_path):
     assert path == tmp_path / "new" / "group7.tar.gz"
     path = hand_in.pack(own, hand_in.archive(str(tmp_path / "me.zip")))
     assert path == tmp_path / "me.zip" and zipfile.is_zipfile(path)
-    with pytest.raises(argparse.ArgumentTypeError, match=r"group7\.rar: .*zip, tar\.gz"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"group7\.rar'?: .*zip, tar\.gz"):
         hand_in.archive("group7.rar")
 
 

@@ -17,7 +17,7 @@ REFUSED = [
     *((["--nodes", text], "--nodes: invalid int value") for text in ("x", "")),
     *(([f"--rate={text}"], f"--rate: '{text}': expected a speed from 64kbit to 100gbit")
       for text in ("0mbit", "fast", "1kbit", "9999gbit", "")),
-    (["--rails", "2"], "there is no --rails any more; add a second card with `ip link add"),
+    (["--rails", "2"], "--rails was removed; add a second card with `ip link add"),
 ]  # fmt: skip
 
 

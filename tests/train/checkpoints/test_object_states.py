@@ -111,7 +111,7 @@ def test_lazy_parameter_is_refused(tmp_path):
 
 def test_tensor_of_another_class_is_refused(tmp_path):
     masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
-    with pytest.raises(muster.UsageError, match=r"own\[a\] holds a MaskedTensor"):
+    with pytest.raises(muster.UsageError, match=r"own\[a\] contains a MaskedTensor"):
         muster.checkpoints(tmp_path, own=Own({"a": masked})).save(1)
 
 

@@ -244,7 +244,7 @@ def test_resume_with_another_schedule_end_is_refused(tmp_path):
 
 def test_resume_with_another_model_is_refused(tmp_path):
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
-    with pytest.raises(UsageError, match=r"its 1\.bias is missing, this model's is \("):
+    with pytest.raises(UsageError, match=r"its 1\.bias is missing, but this model's is \("):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "b", task=Wider(CONFIG))
 
 

@@ -28,19 +28,19 @@ QUICK = ["--task", "synthetic", "--sync", "ddp", "--join-timeout-s", "3"]
 
 def only_error(ended):
     code, _, err = ended
-    errors = errors_of(err)
+    errors = [line for line in errors_of(err) if not line.startswith("tip: ")]
     assert code == 1 and len(errors) == 1 and errors[0].startswith("error: "), err
-    return errors[0]
+    return errors[0].partition("; ")[0]  # a rank that hears of it has the remedy in the same line
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "flags", "message"),
     [
-        (1, "--master-port {free}", "127.0.0.1:{free} for 3 s (connection refused); check that"),
+        (1, "--master-port {free}", "127.0.0.1:{free} for 3 s (connection refused)"),
         (0, "--master-port {taken}", "127.0.0.1:{taken} is in use"),
         (0, "--master-ip 192.0.2.1", " --master-ip 192.0.2.1"),
-        (0, "--master-ip no.invalid", "does not resolve"),
+        (0, "--master-ip no.invalid", "no.invalid"),
     ],
 )
 def test_wrong_master_address_or_port_is_named(tmp_path, rank, flags, message):
@@ -115,9 +115,7 @@ def test_second_rank_0_names_the_process_that_listens(open_store, monkeypatch):
     monkeypatch.setattr(rendezvous, "_STORES", {})  # as in another process
     second = World(rank=0, world_size=2, master_addr="127.0.0.1", master_port=port, host="node0")
     own = os.getpid()
-    words = (
-        rf"{port} is in use on node0 by pid {own} \(.+\); this is rank 0, pid {own}: if the other"
-    )
+    words = rf"{port} is in use on node0 by pid {own} \(.+\), .*rank 0 \(pid {own}\).*--master-port"
     with pytest.raises(MusterError, match=words):
         rendezvous._open_store(second, 60.0)
 

@@ -74,10 +74,10 @@ def test_world_is_read_from_environment_and_flags(env, argv, wanted):
         (None, "--rank 1 --master-ip 10.0.0.1", "--world-size is missing"),
         (None, "--rank 4 --world-size 4", "--rank 4 "),
         (None, "--rank 0 --master-port 1023", "between 1024 and 65535 (got 1023)"),
-        (MPIRUN, "--num-nodes 4", "--world-size 4, "),
-        (MPIRUN, "--rank 0", "--rank 0, "),
+        (MPIRUN, "--num-nodes 4", "--world-size is 4"),
+        (MPIRUN, "--rank 0", "--rank is 0"),
         ({}, "--master-port 6585", "--rank is missing"),
-        (None, "--master-port 6585", "--master-port 6585: "),
+        (None, "--master-port 6585", "--master-port 6585 "),
     ],
 )
 def test_incomplete_or_contradicting_rank_settings_are_refused(env, argv, message):

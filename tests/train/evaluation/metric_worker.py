@@ -71,8 +71,8 @@ def refused(rank, ranks):
         (scores, [1, 2] if last else [1], [1], f"rank {ranks - 1} has 2 predictions, 1 references"),
         (scores, [0, 1], None, "metric class_scores: no rank passed references"),
         (scores, [1], ["x"], "metric class_scores: ValueError: "),
-        ("no_such_metric", [1], [1], "metric no_such_metric: there is no file /"),
-        ("./gone.py", [1], [1], "metric ./gone.py: there is no file /"),
+        ("no_such_metric", [1], [1], "metric no_such_metric: "),
+        ("./gone.py", [1], [1], "metric ./gone.py: .*/gone.py"),
     ):
         with pytest.raises(MusterError, match=words):
             evaluate(metric, predictions=predictions, references=references)

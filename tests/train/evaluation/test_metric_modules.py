@@ -49,14 +49,14 @@ def test_metric_name_is_loaded_from_hub_and_from_cache(monkeypatch):
 
 @pytest.mark.usefixtures("hub")
 def test_unknown_metric_name_is_refused_at_once(monkeypatch):
-    unknown = r"metric none_such: there is no file .*none_such.py, .*give a file such as"
+    unknown = r"metric none_such: .*there is no file .*none_such.py, .*give a file such as"
     with pytest.raises(UsageError, match=unknown):
         evaluate("none_such", **SAMPLES)
     monkeypatch.setattr(library.config, "HF_ENDPOINT", NOWHERE)
     monkeypatch.setattr(time, "sleep", pytest.fail)  # as before another try
     with pytest.raises(UsageError, match=unknown):
         evaluate("none_such", **SAMPLES)
-    with pytest.raises(UsageError, match=r"metric owner/none_such: there is no file"):
+    with pytest.raises(UsageError, match=r"metric owner/none_such: .*there is no file"):
         evaluate("owner/none_such", **SAMPLES)
 
 

@@ -92,7 +92,7 @@ def test_meter_counts_bytes_since_its_start(tmp_path, monkeypatch):
     ledger.gradient("gossip", torch.zeros(1))
     again = Meter(0, FOUR, "eth0", *counters, tmp_path / "again.csv")
     ledger.gradient("gossip", torch.zeros(1))
-    assert "not known" in again.end(step=4, epoch=1, steps=1).note
+    assert "'gossip' is unknown" in again.end(step=4, epoch=1, steps=1).note
     again.close()
 
 

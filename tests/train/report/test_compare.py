@@ -18,7 +18,7 @@ def test_equal_losses_pass_and_all_that_differs_is_said(tmp_path, capsys):
     for word in (
         "a and b: ",
         "1e-06",
-        "20 steps",
+        "20 common steps",
         "all_reduce",
         "| cores",
         "f" * 40,

@@ -47,7 +47,7 @@ def test_worker_table_has_accuracy_time_and_speedup_over_base(tmp_path):
     assert rows[0]["speedup"] is None  # it is the base
     assert [row["speedup"] for row in rows[1:3]] == pytest.approx([2 / 1.25, 8 / 1.6])
     assert [row["speedup"] for row in rows[3:]] == pytest.approx([1024 / 0.8 / 256, 2048 / 256])
-    assert {row["base"] for row in rows} == {"Emotion, batch 256 a worker, 1 worker"}
+    assert {row["base"] for row in rows} == {"Emotion, batch 256 per worker, 1 worker"}
 
 
 def test_one_device_has_no_speedup_over_itself(tmp_path):

@@ -30,12 +30,12 @@ NAMED = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
         # where the batch of each worker is set, each has its own
         ([{"workers": workers, "local_batch_size": part}
           for workers in (1, 2, 4) for part in (16, 32)],
-         {f"batch {part} a worker, 1 worker" for part in (16, 32)},
-         {f"batch {part} a worker" for part in (16, 32)}),
+         {f"batch {part} per worker, 1 worker" for part in (16, 32)},
+         {f"batch {part} per worker" for part in (16, 32)}),
         # one that was set of each worker, also where 8 on two workers makes the 16 of one
         ([{"workers": workers, "batch_size": part * workers, "local_batch_size": part}
           for workers, part in ((1, 8), (1, 16), (2, 8))],
-         {"batch 8 a worker, 1 worker"}, {"batch 8 a worker"}),
+         {"batch 8 per worker, 1 worker"}, {"batch 8 per worker"}),
         # of several on the fewest workers the fastest
         ([{"sync": sync, "workers": workers, "step_s": step_s / workers}
           for workers in (2, 4) for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))],

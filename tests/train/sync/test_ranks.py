@@ -22,7 +22,7 @@ def test_the_chosen_gpu_is_used(current, gpus, local_rank, monkeypatch):
 
 def test_rank_that_has_chosen_none_of_several_gpus_is_refused(monkeypatch):
     stand_in(monkeypatch, current=0, gpus=4, local_rank="2")
-    with pytest.raises(UsageError, match=r"LOCAL_RANK is 2, .* its 4 GPUs.*set_device"):
+    with pytest.raises(UsageError, match=r"LOCAL_RANK is 2, .* of 4; .*set_device"):
         chosen_gpu()
 
 
