@@ -244,7 +244,7 @@ READERS = {
     "clusters": Reader(
         "muster.toml",
         {"muster.toml": '[clusters.a]\naccount = "a name of several words"\n'},
-        lambda folder: CommandLine.of(["--on", "a", "--", "true"]).slurm.account,
+        lambda folder: CommandLine.parse(["--on", "a", "--", "true"]).slurm.account,
         UsageError,
         unlike={"theirs": REFUSED},  # they could run commands
     ),

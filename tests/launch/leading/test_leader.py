@@ -248,7 +248,7 @@ def new(tmp_path, monkeypatch):
 
     def make(*flags: str) -> LaunchSpec:
         words = ["--launcher=local", "--workers=manual", f"--logs-dir={tmp_path}", "--run-id=run"]
-        line = CommandLine.of([*words, *flags, "--", "true"])
+        line = CommandLine.parse([*words, *flags, "--", "true"])
         launcher = launcher_of(line)
         return new_run(line, launcher, launcher.assume(), make=True)[1]
 

@@ -35,7 +35,7 @@ def jobs_have_it(python, monkeypatch):
 
 
 def program(*words: str, launcher: str = "slurm") -> OwnProgram:
-    made = CommandLine.of(["--launcher", launcher, *words]).program(Path("/"))
+    made = CommandLine.parse(["--launcher", launcher, *words]).program(Path("/"))
     assert isinstance(made, OwnProgram)
     return made
 
@@ -86,9 +86,9 @@ def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     named = r"^--launcher mine: its class is in launch\.launchers\.local"
     with pytest.raises(UsageError, match=named):
-        launcher_of(CommandLine.of(["--launcher", "mine"]))
+        launcher_of(CommandLine.parse(["--launcher", "mine"]))
     assert "local" in own_names("launch.launchers")
-    assert launcher_of(CommandLine.of(["--launcher", "local"])).name == "local"
+    assert launcher_of(CommandLine.parse(["--launcher", "local"])).name == "local"
 
 
 def test_each_sweep_run_with_unknown_sync_mode_is_named(python):

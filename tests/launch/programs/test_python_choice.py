@@ -19,7 +19,7 @@ OWN = str(Path(sys.executable).parent)
 def _forgets():
     """What was said, and found out about a Python, is of one test."""
     python_choice.say_once.cache_clear()
-    python_choice._asked.cache_clear()
+    python_choice._run_code.cache_clear()
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_python_that_is_not_the_active_one_is_named(
     *flags, word = words
     argv = ["--run-id", "a", "--launcher", "local", *flags, "--", word]
     for _ in range(2):  # once, for all runs of a sweep
-        program = CommandLine.of(argv).program(tmp_path)
+        program = CommandLine.parse(argv).program(tmp_path)
         assert isinstance(program, UserProgram)
         program.check("/own/python")
         program.announce(is_sent=is_sent)

@@ -233,7 +233,7 @@ def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(sl
 @pytest.mark.parametrize("option", ["comment", "no-such=1", "contiguous=1"])
 def test_sbatch_itself_refuses_a_wrong_option_of_a_script(tmp_path, option):
     config = made(SlurmConfig, slurm=option)
-    script = batch_script.text(batch_script.given_options(config), "true")
+    script = batch_script.text(batch_script.user_options(config), "true")
     assert f"option '--{option.partition('=')[0]}" in asked(script, tmp_path)
 
 
@@ -341,7 +341,7 @@ def test_random_slurm_text_is_refused_or_one_sbatch_option(text):
         assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
         return
     with_flag = {item.name for item in fields(config)} - {"slurm"}
-    for name, value in batch_script.given_options(config).items():
+    for name, value in batch_script.user_options(config).items():
         assert name.replace("_", "-") not in sbatch_options.REFUSED and name not in with_flag
         (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
         words = shlex.split(line)
