@@ -93,13 +93,13 @@ def test_paths_are_relative_to_the_file(project):
     for name in ("nodes", "python3.12"):  # the former is a hosts file
         (project / name).touch()
 
-    def given(cluster: str) -> dict[str, str]:
+    def settings_of(cluster: str) -> dict[str, str]:
         return {given.name: given.text for given in cli.cluster(cluster)}
 
-    assert given("a") == {name: f"{project}/{text}" for name, text in paths.items()}
+    assert settings_of("a") == {name: f"{project}/{text}" for name, text in paths.items()}
     in_project = {"hosts": "nodes", "python": "python", "container": "a/b.sif"}
-    assert given("b") == {name: f"{project}/{text}" for name, text in in_project.items()}
-    assert given("c") == {
+    assert settings_of("b") == {name: f"{project}/{text}" for name, text in in_project.items()}
+    assert settings_of("c") == {
         "hosts": "node[0-3],me@other:2222", "python": "python3.12",
         "container": "docker://a/b", "ssh_config": "none", "send": "~/data",
     }  # fmt: skip

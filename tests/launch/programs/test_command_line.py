@@ -31,19 +31,21 @@ def test_setting_of_any_run_is_taken_beside_a_program(tmp_path):
 
 
 def test_requirements_of_nodes_are_those_of_their_workers(tmp_path, monkeypatch):
-    def asked(*words: str) -> WorkersPython:
+    def workers_python(*words: str) -> WorkersPython:
         return CommandLine.parse([*OWN, *words]).workers_python
 
     monkeypatch.chdir(tmp_path)
-    assert asked() == WorkersPython(("torch", "transformers"))
-    assert asked("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
-    assert asked("--python=~/env/bin/python").python == f"{Path.home()}/env/bin/python"
-    assert asked(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
-    assert asked("--python", "/env/python", *PROGRAM) == WorkersPython(("torch",), "/env/python")
-    assert asked("--workers", "manual", *PROGRAM).packages == ()
+    assert workers_python() == WorkersPython(("torch", "transformers"))
+    assert workers_python("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
+    assert workers_python("--python=~/env/bin/python").python == f"{Path.home()}/env/bin/python"
+    assert workers_python(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
+    assert workers_python("--python", "/env/python", *PROGRAM) == WorkersPython(
+        ("torch",), "/env/python"
+    )
+    assert workers_python("--workers", "manual", *PROGRAM).packages == ()
     brings = (["--wrap", "nice"], ["--prologue", __file__], ["--container", "x.sif"])
     for words in (*brings, ["--python", "env/bin/python"]):
-        assert asked(*words, *PROGRAM) == WorkersPython(())
+        assert workers_python(*words, *PROGRAM) == WorkersPython(())
 
 
 def test_settings_of_the_bench_are_for_the_bench():

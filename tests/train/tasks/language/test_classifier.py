@@ -20,8 +20,8 @@ def inputs_of(batch):
 
 
 @pytest.mark.parametrize("name", ["rte", "stsb"])
-def test_classifier_loss_equals_the_models_own(made, name):
-    task, batch, model = batch_and_model(made, name)
+def test_classifier_loss_equals_the_models_own(glue, name):
+    task, batch, model = batch_and_model(glue, name)
     loss = task.forward(model, batch).loss.item()
     assert loss == pytest.approx(model(**batch).loss.item(), abs=1e-6)
 

@@ -15,8 +15,8 @@ from train.tasks.language import tokens
 CAPITALS = [*WORDS, "The", "A"]
 
 
-def test_two_sentences_become_one_row_of_tokens(made):
-    task = prepared(made)
+def test_two_sentences_become_one_row_of_tokens(glue):
+    task = prepared(glue)
     batch = task.collate([task.build_datasets().train[1]])
     text = " ".join(WORDS[token] for token in batch["input_ids"][0])
     assert text == '[CLS] the " cat sat sat . [SEP] a dog ran . [SEP]'
@@ -66,7 +66,7 @@ def test_folder_or_file_without_a_tokenizer_is_refused(made):
     assert "no [PAD], [UNK]" in refusal(made)
 
 
-def of_distilbert(folder):
+def distilbert_tokenizer(folder):
     """The tokenizer of a model that takes no token types, with the same vocabulary."""
     tokenizer = tokens.load(str(folder / "vocab.txt"), "auto")
     tokenizer.save_pretrained(folder / "distilbert")
@@ -119,7 +119,7 @@ def test_tokenizer_file_that_is_an_lfs_pointer_is_named(made, name):
 
 
 def test_cache_of_distilbert_is_not_used_for_bert(made):
-    prepared(made, tokenizer=of_distilbert(made))
+    prepared(made, tokenizer=distilbert_tokenizer(made))
     (sample, *_) = prepared(made).build_datasets().train
     assert sample["token_type_ids"][-1] == 1
     assert len(list((made / "cache").glob("*.pt"))) == 2

@@ -6,11 +6,11 @@ from tests.train.tasks.text.made import FORMS, prepared, refusal
 from train.tasks.text.classification import HUB_SET
 
 
-def test_missing_model_or_tokenizer_file_is_named(made):
-    assert refusal(made, model=str(made / "no")).endswith("no: no such file or folder")
-    assert refusal(made, tokenizer=str(made / "no.txt")).endswith("no such file or folder")
-    (made / "broken.json").write_text("{")
-    assert "broken.json" in refusal(made, model=str(made / "broken.json"))
+def test_missing_model_or_tokenizer_file_is_named(glue):
+    assert refusal(glue, model=str(glue / "no")).endswith("no: no such file or folder")
+    assert refusal(glue, tokenizer=str(glue / "no.txt")).endswith("no such file or folder")
+    (glue / "broken.json").write_text("{")
+    assert "broken.json" in refusal(glue, model=str(glue / "broken.json"))
 
 
 def test_unreachable_hub_names_what_to_do(made):

@@ -42,9 +42,9 @@ LABELS |= {name: [1, 0, 1] for name in ("rte", "qnli", "wnli")}
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_text_task_trains_and_has_its_metrics(made, name):
-    assert not build(made, name).is_prepared()
-    task = prepared(made, name)
+def test_every_text_task_trains_and_has_its_metrics(glue, name):
+    assert not build(glue, name).is_prepared()
+    task = prepared(glue, name)
     train, evaluation = task.build_datasets()
     assert list(evaluation) == {"mnli": ["", "mm"], "emotion": ["val", "test"]}.get(name, [""])
     assert {len(samples) for samples in evaluation.values()} == {5}
@@ -232,7 +232,7 @@ def test_missing_data_files_and_folders_are_named(made):
     message = "has no train.tsv, dev_matched.tsv, dev_mismatched.tsv; "
     assert message in refusal(made, "mnli", data_dir=made / "none")
     (made / "rte").rename(made / "RTE")  # as in GLUE's own archive
-    assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")
+    assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {glue / 'RTE'}")
 
 
 def test_unlabelled_set_of_the_hub_is_read_by_its_columns(made, hub):
