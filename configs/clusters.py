@@ -52,10 +52,8 @@ def settings_of(name: str, known: KnownSettings) -> list[RawSetting]:
             f"--on {name}: no {FILE} found in this folder, in the project's folders above it, or "
             "in ~/.config/muster"
         )
-    raise UsageError(
-        f"--on {name}: no such cluster in {' and '.join(map(str, paths))}; "
-        f"known: {', '.join(sorted(merged)) or 'none'}"
-    )
+    hint = f"{TIP}choose from {', '.join(sorted(merged))}" if merged else ""
+    raise UsageError(f"--on {name}: no such cluster in {' and '.join(map(str, paths))}{hint}")
 
 
 def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
@@ -100,7 +98,9 @@ def read(path: Path, known: KnownSettings) -> Clusters:
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
+    problems = [
+        f"{path}: unknown key {key!r}{TIP}use [clusters.NAME]" for key in raw if key != "clusters"
+    ]
     clusters: Clusters = {}
     tables = raw.get("clusters", {})
     if not isinstance(tables, dict):

@@ -86,10 +86,9 @@ def hint_for(name: str, known_names: Collection[str], problems: Collection[str])
     """
     if meant := REMOVED.get(name) or alike(name, known_names):
         return f"{TIP}{meant}"
-    known = f"; known: {', '.join(sorted(known_names))}"
-    if len(known_names) > MOST_LISTED:
-        known = f"{TIP}{LISTS_SETTINGS}"
-    return "" if any(problem.endswith(known) for problem in problems) else known
+    names = f"{TIP}choose from {', '.join(sorted(known_names))}"
+    hint = f"{TIP}{LISTS_SETTINGS}" if len(known_names) > MOST_LISTED else names
+    return "" if any(problem.endswith(hint) for problem in problems) else hint
 
 
 def with_home(text: str) -> str:

@@ -103,7 +103,7 @@ class OwnProgram:
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
                 known = entry_points.unknown(plugins.GROUPS[package], value, all_names)
-                problems.append(f"{name}: unknown {value!r} in {where}; {known}")
+                problems.append(f"{name}: unknown {value!r} in {where}{known}")
         refuse(problems)
 
     def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:

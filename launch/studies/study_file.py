@@ -120,8 +120,8 @@ def _wrong_keys(raw: Mapping[Any, Any]) -> Iterator[str]:
     for key, value in raw.items():
         if key not in FORMS:
             similar = alike(str(key), FORMS)
-            hint = f"{TIP}{similar}" if similar else f"; known: {', '.join(FORMS)}"
-            yield f"unknown key {key!r}{hint}"
+            hint = similar or f"choose from {', '.join(FORMS)}"
+            yield f"unknown key {key!r}{TIP}{hint}"
             continue
         form, text = FORMS[key]
         try:
@@ -173,7 +173,7 @@ def _role_problems(study: Sweep) -> Iterator[str]:
     for column, value in (study.reference or {}).items():
         values = dict.fromkeys(str(_value(cell, column)) for cell in study.cells)
         if str(value) not in values:
-            yield f"reference: no run has {column} {value}; known: {', '.join(values)}"
+            yield f"reference: no run has {column} {value}{TIP}choose from {', '.join(values)}"
     if study.series is None:
         return
     rows: dict[Any, Cell] = {}

@@ -13,7 +13,7 @@ def test_the_same_rate_in_other_words_is_the_same_testbed():
 
 
 REFUSED = [
-    *((["--nodes", text], r"--nodes: .*unknown .*; known: 1, .* 16") for text in ("0", "17")),
+    *((["--nodes", text], r"--nodes: .*unknown .*; choose from 1, .* 16") for text in ("0", "17")),
     *((["--nodes", text], "--nodes: invalid int value") for text in ("x", "")),
     *(([f"--rate={text}"], f"--rate: '{text}': expected a speed from 64kbit to 100gbit")
       for text in ("0mbit", "fast", "1kbit", "9999gbit", "")),

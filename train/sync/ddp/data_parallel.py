@@ -165,7 +165,7 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
         if options.compress not in names:
             known = ", ".join(names)
             known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
-            yield f"compress is {options.compress!r}; {known}"
+            yield f"compress is {options.compress!r}{known}"
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
     yield from whole_number("compress_rank", options.compress_rank, 1)
