@@ -35,7 +35,7 @@ class Leftover:
     """A file or folder, and what it is."""
 
     path: str
-    description: str
+    what: str
     size_bytes: int = 0
     node: str | None = None  # None: this machine
     stays: str = ""  # why it is not removed
@@ -46,7 +46,7 @@ class Leftover:
         size = decimal(self.size_bytes) if self.size_bytes else ""
         place = f"{self.node}: {self.path}" if self.node else self.path
         why = self.error or self.stays
-        return f"{size:>8}  {place}\n{'':10}{self.description}{f'; kept: {why}' if why else ''}"
+        return f"{size:>8}  {place}\n{'':10}{self.what}{f'; kept: {why}' if why else ''}"
 
 
 def here() -> list[Leftover]:

@@ -206,9 +206,9 @@ class Steps:
     def coming(self) -> Iterator[StepPlan]:
         """The steps until this epoch ends, or until parts may change; no position moves."""
         most = self._steps_with_these_parts() if self.is_auto else self.left_in_epoch
-        return islice(self.remaining(), min(most, self.left_in_epoch))
+        return islice(self.left(), min(most, self.left_in_epoch))
 
-    def remaining(self) -> Iterator[StepPlan]:
+    def left(self) -> Iterator[StepPlan]:
         """The steps of all epochs after the one handed out last; no position moves."""
         return self._after(replace(self.position))  # this position, whenever they are read
 
@@ -340,10 +340,10 @@ class Batches:
         """The micro-batches after the last step of the loop, up to the last epoch's end."""
         steps = self._steps
         if steps.plan.by_length:  # each step has its own number of them
-            return sum(len(plan.micro_batches) for plan in steps.remaining())
+            return sum(len(plan.micro_batches) for plan in steps.left())
         return steps.plan.accumulation * (len(steps) - steps.step)
 
     def __iter__(self) -> Iterator[list[int]]:
         self._steps.is_read_ahead = True
-        plans = self._steps.remaining()
+        plans = self._steps.left()
         return (list(micro.indices) for plan in plans for micro in plan.micro_batches)

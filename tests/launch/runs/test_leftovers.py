@@ -39,7 +39,7 @@ def clean(*words: str) -> tuple[int, str, str]:
 
 def here(tmp_path) -> list[str]:
     """What is left over, without other users' things in /tmp."""
-    return [one.description for one in leftovers.here() if one.path.startswith(str(tmp_path))]
+    return [one.what for one in leftovers.here() if one.path.startswith(str(tmp_path))]
 
 
 def test_leftovers_are_shown_and_removed_only_when_asked_for(tmp_path):
@@ -125,7 +125,7 @@ def test_on_a_login_node_other_versions_and_old_sessions_go(base, tmp_path):
 def test_muster_version_in_use_by_run_or_command_stays(base, tmp_path):
     run_dir = remembered(tmp_path / "logs" / "running")
     write(run_dir, {"job.json": leader()})
-    (other,) = (one for one in leftovers.here() if one.description == "another version of Muster")
+    (other,) = (one for one in leftovers.here() if one.what == "another version of Muster")
     assert other.stays == "running is not over and may need it"
     write(run_dir, {"exit.json": {"code": 0, "message": ""}})
     folder = session(base, "run-1", days=2)

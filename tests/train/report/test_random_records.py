@@ -123,7 +123,7 @@ def subject_with(runs, **changes):
     return False, [NORMAL | changes | {"workers": 1 + n % 4} for n in range(runs)]
 
 
-@fuzzed(runs_of(), examples=30)
+@fuzzed(runs_of(), examples=10)
 @example(subject_with(100))
 @example(subject_with(1, steps=1, evals=3, noise=[0.0, 2.0, -0.9]))
 @example(subject_with(2, noise=[0.0, -0.9, 30.0]))

@@ -32,8 +32,8 @@ def test_bert_learns_masks_and_pairs_from_text(corpus):
     assert history.steps[-1].loss < 0.5 * history.steps[0].loss
 
 
-def test_masks_change_by_epoch_and_stay_in_evaluation(glue):
-    task = prepared(glue, "bert")
+def test_masks_change_by_epoch_and_stay_in_evaluation(corpus):
+    task = prepared(corpus, "bert")
     train, evaluation = task.build_datasets()
     retained, seen = list(evaluation[""]), []
     for epoch in (0, 1, 0):
@@ -41,7 +41,7 @@ def test_masks_change_by_epoch_and_stay_in_evaluation(glue):
         seen.append(list(train))
         assert list(evaluation[""]) == retained
     assert seen[0] != seen[1] and seen[0] == seen[2]
-    other = prepared(glue, "bert", seed=7).build_datasets()
+    other = prepared(corpus, "bert", seed=7).build_datasets()
     assert list(other.evaluation[""]) == retained and list(other.train) not in seen
 
 

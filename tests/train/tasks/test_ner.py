@@ -41,8 +41,8 @@ def test_ner_learns_and_scores_entities_of_both_sets(ner_folder):
     assert scores.metrics["eval_loss"] < 0.3
 
 
-def test_first_token_of_a_word_has_its_tag(glue):
-    task = prepared(glue, "ner")
+def test_first_token_of_a_word_has_its_tag(ner_folder):
+    task = prepared(ner_folder, "ner")
     batch = task.collate(list(task.build_datasets().evaluation["test"]))
     # [CLS] Bo ##b ##by saw Ann in New York . [SEP]; [CLS] Ann saw York . [SEP]
     assert batch["labels"].tolist() == [
