@@ -83,12 +83,11 @@ test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: tho
 
 # There is one testbed per box, so each of the processes that test gets a box of its own; where none
 # can be made, tests are skipped and say what they need. These tests wait more than they compute.
-# loadgroup deals them out one by one, in their order: the longest first.
 BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
-		set -- --dist loadgroup --no-loadscope-reorder --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
+		set -- --dist worksteal --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
 	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(REPORT) $(ARGS)
 
 test-bare: $(TEST) ## make test with the programs of make packages hidden: the last lines list what is skipped (as root)

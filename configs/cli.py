@@ -19,7 +19,7 @@ from configs.raw import (
     REMOVED,
     REMOVED_VALUES,
     SWITCH,
-    Given,
+    RawSetting,
     SettingsFile,
     alike,
     read_file,
@@ -58,17 +58,18 @@ class Parsed:
     """A command line, with the file of --config or the task's recipe, and the cluster of --on."""
 
     values: Mapping[str, Any]  # of all settings; a default replaces a wrong value
-    origin: Mapping[str, Given]  # of each value that is no default; also of settings read elsewhere
+    # of each value that is not a default; also of settings that are read elsewhere
+    origin: Mapping[str, RawSetting]
     problems: Sequence[str]
     piped: str | None  # the text of a --config that is a pipe, which cannot be read again
 
     @property
-    def given(self) -> list[Given]:
+    def explicit(self) -> list[RawSetting]:
         """The settings that were given for this call: on its command line, or in its --config."""
         return [each for each in self.origin.values() if each.source in ("command line", "file")]
 
     @property
-    def flags(self) -> list[Given]:
+    def flags(self) -> list[RawSetting]:
         """The settings that were given on the command line."""
         return [each for each in self.origin.values() if each.source == "command line"]
 
@@ -126,7 +127,7 @@ def parsed(
     levels = [(file.settings, file.problems), (cluster(last.get("on")), ()), (typed, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
     values: dict[str, Any] = {name: item.default for name, item in settings.items()}
-    origin: dict[str, Given] = {}
+    origin: dict[str, RawSetting] = {}
     problems: list[str] = []
     for level, wrong in levels[:-1] if asks_help else levels:
         known = [setting for setting in level if setting.name in settings]
@@ -135,7 +136,7 @@ def parsed(
             name: values[name] + value if "adds" in settings[name].metadata else value
             for name, value in _values(known, settings, problems).items()
         }
-        problems += _one_size(values, known)
+        problems += _replace_batch_size(values, known)
         for setting in level:
             origin.pop(setting.name, None)  # in the order in which they were given
             origin[setting.name] = setting
@@ -147,7 +148,7 @@ def parsed(
 
 
 @cache  # the runs of a sweep have the same cluster
-def cluster(name: str | None) -> Sequence[Given]:
+def cluster(name: str | None) -> Sequence[RawSetting]:
     """The settings of a cluster in muster.toml.
 
     Raises:
@@ -195,7 +196,7 @@ def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
 
 def words_of(
     classes: Sequence[type], argv: Sequence[str], suggest: Sequence[type] = ()
-) -> tuple[list[Given], list[str]]:
+) -> tuple[list[RawSetting], list[str]]:
     """The settings in `argv` alone, unchecked, and a line for each wrong word of it.
 
     Flags have dashes; underscores are equal to them. An abbreviation is an unknown flag, as a
@@ -203,7 +204,7 @@ def words_of(
     name counts.
     """
     flags, switches = _spellings(classes)
-    settings: list[Given] = []
+    settings: list[RawSetting] = []
     problems: list[str] = []
     rest = list(argv)
     while rest:
@@ -222,13 +223,13 @@ def words_of(
                 text = rest.pop(0)
             problems.append(_unknown(word, flag, text, classes, suggest))
         elif name in switches and not equals:
-            settings.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+            settings.append(RawSetting(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
             problems.append(f"{flag} takes no value (got {text!r})")
         elif equals and text:
-            settings.append(Given(name, text))
+            settings.append(RawSetting(name, text))
         elif not equals and rest and not _is_flag(rest[0], flags):
-            settings.append(Given(name, rest.pop(0)))
+            settings.append(RawSetting(name, rest.pop(0)))
         else:
             problems.append(f"{flag} needs a value")
     return settings, problems
@@ -300,7 +301,7 @@ def for_bench(argv: Sequence[str]) -> list[str]:
 def to_yaml(*configs: Any) -> str:
     """All settings of `configs` as a file that --config reads back."""
     values = {
-        item.name: _of_file(item.name, getattr(config, item.name))
+        item.name: _yaml_value(item.name, getattr(config, item.name))
         for config in configs
         for item in fields(config)
         if item.name not in NOT_REPEATED | _replaced(config)
@@ -320,12 +321,12 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def _of_file(name: str, value: Any) -> Any:
+def _yaml_value(name: str, value: Any) -> Any:
     """A setting's value as YAML has it."""
     return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
-def _values(raw: Iterable[Given], settings: Fields, problems: list[str]) -> dict[str, Any]:
+def _values(raw: Iterable[RawSetting], settings: Fields, problems: list[str]) -> dict[str, Any]:
     """The values of the settings `raw`; each value of a wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
     for setting in raw:
@@ -340,7 +341,7 @@ def _values(raw: Iterable[Given], settings: Fields, problems: list[str]) -> dict
     return values
 
 
-def _wrong_form(raw: Given, item: Field[Any]) -> str:
+def _wrong_form(raw: RawSetting, item: Field[Any]) -> str:
     """A line about a setting whose text is no value of its type."""
     if "form" in item.metadata:
         return f"{raw.spelt} {raw.text!r}: {item.metadata['form']}"
@@ -349,7 +350,7 @@ def _wrong_form(raw: Given, item: Field[Any]) -> str:
     return f"{problem}{TIP}{removed}" if removed else problem
 
 
-def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
+def _replace_batch_size(values: dict[str, Any], level: Iterable[RawSetting]) -> list[str]:
     """Let a batch size that `level` sets replace that of the levels before; or return a problem."""
     places = {setting.name: setting.where for setting in level if setting.text != "null"}
     if {"batch_size", "local_batch_size"} <= places.keys():

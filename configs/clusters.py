@@ -13,7 +13,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import SWITCH, Given, settings_in, text_of
+from configs.raw import SWITCH, RawSetting, settings_in, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -22,11 +22,11 @@ from muster.terminal import TIP
 FILE = "muster.toml"
 REMEDY = "let nobody else write to it (chown, chmod go-w), or use ~/.config/muster/muster.toml"
 CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # with it a laptop passes its settings to a login node
-Clusters = dict[str, list[Given]]
-Known = Mapping[str, Field[Any]]  # the settings of a cluster, by name
+Clusters = dict[str, list[RawSetting]]
+KnownSettings = Mapping[str, Field[Any]]  # the settings of a cluster, by name
 
 
-def settings_of(name: str, known: Known) -> list[Given]:
+def settings_of(name: str, known: KnownSettings) -> list[RawSetting]:
     """The settings of a cluster, in increasing priority.
 
     Raises:
@@ -34,7 +34,7 @@ def settings_of(name: str, known: Known) -> list[Given]:
     """
     sent = json.loads(os.environ.get(CLUSTERS_VARIABLE, "{}"))
     if name in sent:
-        return [Given(*values) for values in sent[name]]
+        return [RawSetting(*values) for values in sent[name]]
     paths = files(Path.cwd(), os.environ)
     refuse(
         f"{path} is not read, because its settings can run commands as you, and {why}{TIP}{REMEDY}"
@@ -52,20 +52,18 @@ def settings_of(name: str, known: Known) -> list[Given]:
             f"--on {name}: no {FILE} found in this folder, in the project's folders above it, or "
             "in ~/.config/muster"
         )
-    raise UsageError(
-        f"--on {name}: no such cluster in {' and '.join(map(str, paths))}; "
-        f"known: {', '.join(sorted(merged)) or 'none'}"
-    )
+    hint = f"{TIP}choose from {', '.join(sorted(merged))}" if merged else ""
+    raise UsageError(f"--on {name}: no such cluster in {' and '.join(map(str, paths))}{hint}")
 
 
 def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
     """The files that exist, in increasing priority."""
     user = Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "muster", FILE)  # noqa: PTH111 (Path raises without a home)
-    project = next((path for path in _of_project(cwd) if path.is_file()), None)
+    project = next((path for path in _project_files(cwd) if path.is_file()), None)
     return [path for path in (user, project) if path is not None and path.is_file()]
 
 
-def _of_project(cwd: Path) -> Iterator[Path]:
+def _project_files(cwd: Path) -> Iterator[Path]:
     """Where the project's file may be, the innermost first."""
     top = project_of(cwd)
     for folder in (cwd, *cwd.parents):
@@ -76,7 +74,7 @@ def _of_project(cwd: Path) -> Iterator[Path]:
             return
 
 
-def read(path: Path, known: Known) -> Clusters:
+def read(path: Path, known: KnownSettings) -> Clusters:
     """The clusters of one file; a path in it is relative to the file's folder.
 
     Raises:
@@ -90,7 +88,7 @@ def read(path: Path, known: Known) -> Clusters:
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        number, why = _place(text, str(error))
+        number, why = _error_line(text, str(error))
         line = text.split("\n")[number - 1]
         try:
             tomllib.loads(line)
@@ -100,7 +98,9 @@ def read(path: Path, known: Known) -> Clusters:
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
+    problems = [
+        f"{path}: unknown key {key!r}{TIP}use [clusters.NAME]" for key in raw if key != "clusters"
+    ]
     clusters: Clusters = {}
     tables = raw.get("clusters", {})
     if not isinstance(tables, dict):
@@ -119,7 +119,7 @@ def read(path: Path, known: Known) -> Clusters:
     return clusters
 
 
-def _text_of(key: str, value: object, known: Known, folder: Path) -> str | None:
+def _text_of(key: str, value: object, known: KnownSettings, folder: Path) -> str | None:
     """A value as text, a relative path with `folder` before it; None: it has several values."""
     name = key.replace("-", "_")
     between = known[name].metadata.get("between") if name in known else None
@@ -138,7 +138,7 @@ def _is_path(item: Field[Any], text: str, folder: Path) -> bool:
     return is_path and not text.startswith("~")
 
 
-def _place(text: str, error: str) -> tuple[int, str]:
+def _error_line(text: str, error: str) -> tuple[int, str]:
     """The line of an error of tomllib, and what it says beside that."""
     why, _, place = error.rpartition(" (at ")
     line = re.match(r"line (\d+)", place)

@@ -53,10 +53,8 @@ class Parser(ArgumentParser):
         name = action.option_strings[0] if action.option_strings else self.prog
         similar = closest(str(value), choices)
         spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
-        hint = (
-            f"{TIP}did you mean {spelt}{similar}?" if similar else f"; known: {', '.join(choices)}"
-        )
-        raise UsageError(f"{name}: unknown {value!r}{hint}")
+        hint = f"did you mean {spelt}{similar}?" if similar else f"choose from {', '.join(choices)}"
+        raise UsageError(f"{name}: unknown {value!r}{TIP}{hint}")
 
 
 class _Help(HelpFormatter):

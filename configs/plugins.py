@@ -13,6 +13,7 @@ from typing import Any
 from muster import entry_points
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
+from muster.terminal import TIP
 
 CONTRACT = "base"
 FAMILIES = {
@@ -62,7 +63,7 @@ def load(package: str, name: str) -> Any:
         return importlib.import_module(f"{package}.{file_of(package, name)}").build
     build = entry_points.load(GROUPS[package], name) if package in GROUPS else None
     if build is None:
-        raise UsageError(f"{package}: unknown {name!r}; known: {', '.join(names(package))}")
+        raise UsageError(f"{package}: unknown {name!r}{TIP}choose from {', '.join(names(package))}")
     return build
 
 

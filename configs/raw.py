@@ -50,7 +50,7 @@ REMOVED_DEFAULTS = {
 Source = Literal["command line", "file", "recipe", "cluster"]
 
 
-class Given(NamedTuple):
+class RawSetting(NamedTuple):
     """One setting as text; a switch without a value has the text true or false."""
 
     name: str  # of the field
@@ -86,10 +86,9 @@ def hint_for(name: str, known_names: Collection[str], problems: Collection[str])
     """
     if meant := REMOVED.get(name) or alike(name, known_names):
         return f"{TIP}{meant}"
-    known = f"; known: {', '.join(sorted(known_names))}"
-    if len(known_names) > MOST_LISTED:
-        known = f"{TIP}{LISTS_SETTINGS}"
-    return "" if any(problem.endswith(known) for problem in problems) else known
+    names = f"{TIP}choose from {', '.join(sorted(known_names))}"
+    hint = f"{TIP}{LISTS_SETTINGS}" if len(known_names) > MOST_LISTED else names
+    return "" if any(problem.endswith(hint) for problem in problems) else hint
 
 
 def with_home(text: str) -> str:
@@ -146,7 +145,7 @@ class SettingsFile(NamedTuple):
     """A YAML file of `name: value` lines."""
 
     text: str
-    settings: Sequence[Given]
+    settings: Sequence[RawSetting]
     problems: Sequence[str]  # a line for each wrong key
 
 
@@ -194,12 +193,12 @@ def settings_in(
     known_names: Collection[str],
     problems: list[str],
     source: Source,
-) -> list[Given]:
+) -> list[RawSetting]:
     """The settings of a file; each wrong one adds a line to `problems`.
 
     An entry is a key, where it is, and the text of its value; None: it has several values.
     """
-    settings: dict[str, Given] = {}
+    settings: dict[str, RawSetting] = {}
     for key, where, text in entries:
         name = str(key).replace("-", "_")
         if name in REMOVED and text == REMOVED_DEFAULTS.get(name, "null"):
@@ -213,5 +212,5 @@ def settings_in(
             several = "a list or a table" if source == "cluster" else "a list or a mapping"
             problems.append(f"{where}{name}: expected one value, got {several}")
         else:
-            settings[name] = Given(name, text, where, source)
+            settings[name] = RawSetting(name, text, where, source)
     return list(settings.values())

@@ -63,7 +63,7 @@ CHECK_SETTINGS = (
     | {"data_dir", "json", "on", "python"}
 )
 # Of these, --help leaves out those that are seldom needed for a check.
-SHOWN = (CHECK_SETTINGS | setting_names(DoctorConfig)) - {
+SHOWN_SETTINGS = (CHECK_SETTINGS | setting_names(DoctorConfig)) - {
     *"overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
@@ -81,7 +81,7 @@ def main() -> int:
     classes = (*CLASSES, DoctorConfig)
     example = "muster doctor --hosts hosts.txt -- train.py"
     parsed = cli.parsed(
-        classes, flags, prog=as_typed(), description=ABOUT, first=SHOWN, example=example
+        classes, flags, prog=as_typed(), description=ABOUT, first=SHOWN_SETTINGS, example=example
     )
     settings, problems = parsed.instances(
         [training(parsed) if cls is TrainConfig else cls for cls in classes]
@@ -206,7 +206,7 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | 
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
-    spec = LaunchSpec.of(program, train, launch)
+    spec = LaunchSpec.from_settings(program, train, launch)
     # restarts, and data, are for the run itself
     return replace(spec, env={}, quiet=True, max_restarts=0, send=None)
 

@@ -134,8 +134,8 @@ OLD_KINDS = {
     "refused": Kind.REFUSED,
 }
 OLD_MESSAGES = {  # of ends whose message was only a part of their sentence
-    "SILENT": "no message from {end.place} for {end.message}: is its network link down?",
-    "ODD": "{end.place} sent an invalid message: {end.message}",
+    "SILENT": "no message from {end.node_label} for {end.message}: is its network link down?",
+    "ODD": "{end.node_label} sent an invalid message: {end.message}",
     "TIME_UP": "{end.node}: its job has nearly reached its time limit",
 }
 OUT_OF_MEMORY = "out_of_memory"  # the cause of ends of several kinds, by their texts
@@ -213,7 +213,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
 
     @property
-    def place(self) -> str:
+    def node_label(self) -> str:
         """The node, with its address if that is known."""
         return f"{self.node} ({self.address})" if self.address else self.node
 
@@ -223,7 +223,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
         fields = {
             "rank": "" if self.rank is None else f"rank {self.rank} on {self.node}",
             "node": self.node,
-            "place": self.place,
+            "place": self.node_label,
             "code": str(self.code),
             "signal": "" if self.signal is None else signal_name(self.signal),
             "message": self.message,

@@ -136,7 +136,7 @@ class LaunchSpec:
         )
 
     @classmethod
-    def of(cls, program: Program, run: RunConfig, launch: LaunchConfig) -> "LaunchSpec":
+    def from_settings(cls, program: Program, run: RunConfig, launch: LaunchConfig) -> "LaunchSpec":
         """The run of `program` with these settings, which include its id."""
         assert run.run_id is not None
         shows_bar = sys.stdout.isatty() and not run.quiet and not launch.detach
@@ -351,9 +351,9 @@ def assignments_of(
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
     ends = list(accumulate(facts.counts))
     ranks = [tuple(range(end - count, end)) for count, end in zip(facts.counts, ends, strict=True)]
-    of_machine: dict[str, tuple[int, ...]] = {}
+    ranks_by_machine: dict[str, tuple[int, ...]] = {}
     for node, own in zip(facts.nodes, ranks, strict=True):
-        of_machine[node.spec.name] = of_machine.get(node.spec.name, ()) + own
+        ranks_by_machine[node.spec.name] = ranks_by_machine.get(node.spec.name, ()) + own
     return [
         Assignment(
             spec=seen,
@@ -362,7 +362,7 @@ def assignments_of(
             counts=tuple(facts.counts),
             name=node.name,
             ranks=ranks[index],
-            machine_ranks=of_machine[node.spec.name],
+            machine_ranks=ranks_by_machine[node.spec.name],
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
             nodes_connect=facts.nodes_connect,

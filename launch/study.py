@@ -20,10 +20,10 @@ from muster.command import as_typed, own_arguments
 from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
 
-OWN = " is set by the study for each of its runs\ntip: use --output FOLDER"
+SET_BY_STUDY = " is set by the study for each of its runs\ntip: use --output FOLDER"
 WAITS = ": a study waits for its runs\ntip: use nohup to run it in the background"
 # Flags that a study sets itself for each of its runs, and why it refuses them.
-TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
+REFUSED_FLAGS = {"--logs-dir": SET_BY_STUDY, "--run-id": SET_BY_STUDY, "--detach": WAITS}
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
     if args.json:
         json_output.begin()
     flags = (word.partition("=")[0] for word in more)
-    refuse(f"{name}{TAKEN[name]}" for name in flags if name in TAKEN)
+    refuse(f"{name}{REFUSED_FLAGS[name]}" for name in flags if name in REFUSED_FLAGS)
     study = study_file.read(args.file, more, args.rate)
     study.folder = (args.output or own_logs() / "studies" / study.name).absolute()
     if args.dry_run:
@@ -52,7 +52,7 @@ def main() -> int:
         runs = f"{count} {'run' if count == 1 else 'runs'}"
         print(f"study {study.source}: {runs} -> {study.folder}", flush=True)
         code = conclude(study, around_runs.run(study))
-        if len(study.left) < count:
+        if len(study.unfinished) < count:
             around_runs.report(study.folder)
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)

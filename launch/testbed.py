@@ -142,7 +142,7 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     cluster = lifecycle.present()
     nodes = {node.name: node for node in cluster.nodes}
     if name not in nodes:
-        raise UsageError(f"exec {name}: no such node; known: {', '.join(nodes)}")
+        raise UsageError(f"exec {name}: no such node{TIP}choose from {', '.join(nodes)}")
     is_private = private and cluster.options.private_home
     words = namespaces.enter(node := nodes[name], private=is_private)
     # Not nsenter's --wd: it takes the folder of the box, even one that the node's view hides.

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from muster.errors import UsageError, text_of
+from muster.terminal import TIP
 
 LAUNCHERS = "muster.launchers"
 STARTERS = "muster.starters"
@@ -49,9 +50,9 @@ def every_name() -> list[str]:
 
 
 def unknown(group: str, name: object, known: str) -> str:
-    """The end of a line about an unknown name: the known ones, and what has replaced it."""
+    """The end of a line about an unknown name: what has replaced it, or the known names."""
     removed = REMOVED.get(group, {}).get(str(name))
-    return f"known: {known}; {removed}" if removed else f"known: {known}"
+    return f"; {removed}" if removed else f"{TIP}choose from {known}"
 
 
 def load(group: str, name: str) -> Any:

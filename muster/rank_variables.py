@@ -64,15 +64,15 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     if "RANK" in env or "WORLD_SIZE" in env:
         return _complete(env, "MASTER_ADDR=NODE0 MASTER_PORT=29500")
     if NAMES[OPEN_MPI][1] in env:
-        return _of_mpi(env, OPEN_MPI)
+        return _from_mpi(env, OPEN_MPI)
     of_srun = "SLURM_STEP_NUM_TASKS" in env
     if "PMI_SIZE" in env:  # from srun, or from an mpirun that has started its daemons with srun
         pairs = zip(NAMES[PMI][:2], SRUN[:2], strict=True)
         of_srun = of_srun and all(env.get(mpi) == env.get(slurm) for mpi, slurm in pairs)
     if of_srun:
-        return _of_srun(env)
+        return _from_srun(env)
     if "PMI_SIZE" in env:
-        return _of_mpi(env, PMI)
+        return _from_mpi(env, PMI)
     variable = next((name for name in RANK_VARIABLES if name in env), None)
     if variable is None:
         return {}
@@ -84,7 +84,7 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     )
 
 
-def _of_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
+def _from_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
     rank, size, local_rank, local_size = NAMES[launcher]
     if env[size] == "1":
         return {}
@@ -97,7 +97,7 @@ def _of_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
     return _complete({**variables, **_address(env)}, REMEDIES[launcher])
 
 
-def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
+def _from_srun(env: Mapping[str, str]) -> dict[str, str]:
     if env["SLURM_STEP_NUM_TASKS"] == "1":
         return {}
     try:

@@ -131,9 +131,9 @@ NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: they are much larger than all the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "never", cleared="unless_resumed")
-TAKEN = RunFile(".taken", "run", "never")  # by the run that claims the folder, at its start
+FOLDER_CLAIM = RunFile(".taken", "run", "never")  # by the run that claims the folder, at its start
 CLAIMED = RunFile(".claimed-{name}", "run", "never")  # on a disk that is not the launcher's
-SEEN = RunFile(".seen-{name}", "run", "never")  # by it ranks learn which of them share a disk
+DISK_PROBE = RunFile(".seen-{name}", "run", "never")  # by it ranks learn which of them share a disk
 # By later readers of the run.
 PREDICTION = RunFile("prediction.json", "run", "never")  # by older versions
 REPORT = RunFile("report/**", "run", "never")
@@ -283,7 +283,7 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
         run_dir.mkdir(parents=True, exist_ok=True)
         _clear(run_dir, overwrite=overwrite, resumed=resumed)
         try:
-            TAKEN.path(run_dir).touch(exist_ok=False)
+            FOLDER_CLAIM.path(run_dir).touch(exist_ok=False)
         except FileExistsError:  # another run has started at the same moment
             raise UsageError(_not_empty(run_dir)) from None
 

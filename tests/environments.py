@@ -55,7 +55,7 @@ def environment(folder: Path, *distributions: str) -> Path:
     return folder / "bin" / "python"
 
 
-def of_folders(folder: Path, *modules: Path) -> Path:
+def python_path(folder: Path, *modules: Path) -> Path:
     """Make an environment in `folder` that finds its modules in these; return its Python.
 
     The .pth files in them are not read, so an editable installation among them is none.
@@ -68,7 +68,7 @@ def of_folders(folder: Path, *modules: Path) -> Path:
 
 def paced_python(folder: Path, *modules: Path) -> Path:
     """Make an environment with the task `paced`, whose steps take a while without a core's time."""
-    return of_folders(folder, *modules, CHECKOUT / "tests" / "paced", CHECKOUT, own_packages())
+    return python_path(folder, *modules, CHECKOUT / "tests" / "paced", CHECKOUT, own_packages())
 
 
 def own_packages() -> Path:

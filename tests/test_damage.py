@@ -115,7 +115,7 @@ def shown(run_dir: Path) -> str:
     return printed.getvalue()
 
 
-def of_run(file: str) -> Reader:
+def run_reader(file: str) -> Reader:
     """A file of a run's folder, as commands and the reader of that record take it."""
 
     def read(folder: Path) -> object:
@@ -187,7 +187,7 @@ MODEL = save({"weight": torch.ones(1, 2), "bias": torch.ones(1)})
 PIPE = {"fifo": None}  # a file that a user names may be one, and is waited for
 NEVER_READ = dict.fromkeys(DAMAGE)  # only who may have written it
 READERS = {
-    **{f"run: {name}": of_run(name) for name in RECORDS},
+    **{f"run: {name}": run_reader(name) for name in RECORDS},
     "record": Reader("a.json", {"a.json": {"a": 1}}, lambda at: read_json(at / "a.json", "a")),
     "run of a restarted job": Reader(
         "mine/job.json",
@@ -244,7 +244,7 @@ READERS = {
     "clusters": Reader(
         "muster.toml",
         {"muster.toml": '[clusters.a]\naccount = "a name of several words"\n'},
-        lambda folder: CommandLine.of(["--on", "a", "--", "true"]).slurm.account,
+        lambda folder: CommandLine.parse(["--on", "a", "--", "true"]).slurm.account,
         UsageError,
         unlike={"theirs": REFUSED},  # they could run commands
     ),

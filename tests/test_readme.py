@@ -179,7 +179,7 @@ def accepts_flags(classes: list[type], argv: list[str]) -> None:
     flags, program = split_program(argv)
     cli.parse(classes, flags, prog="", description="")
     if program:
-        CommandLine.of(argv)
+        CommandLine.parse(argv)
 
 
 def accepts_worker_flags(flags: list[str]) -> None:

@@ -59,5 +59,5 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
     refuse(translation.two_values(dashed, {**ALSO, "--local-rank": "--rank"}))
     pairs = [word.partition("=") for word in dashed]
     words = [ALSO.get(flag, flag) + equals + text for flag, equals, text in pairs]
-    config, by_hand, _ = translation.of_worker(["--task=cs744", *words], env, {}, **page)
+    config, by_hand, _ = translation.worker_settings(["--task=cs744", *words], env, {}, **page)
     return config, by_hand

@@ -121,7 +121,7 @@ def translate(
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
-    config, by_hand, world = translation.of_worker(argv, env, args.theirs)
+    config, by_hand, world = translation.worker_settings(argv, env, args.theirs)
     config = config.on(world.world_size)
     if args.total_batch_size not in (None, config.batch_size):
         raise UsageError(

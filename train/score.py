@@ -23,10 +23,10 @@ from train.worker import as_worker, end_process
 
 ASKS = ("-h", "--help", "--help-all")
 # Most other settings are of no use without training.
-SHOWN = {item.name for cls in (RunConfig, DeviceConfig, ByHand) for item in fields(cls)}
-SHOWN |= set("task data_dir tokenizer lower_case max_seq_length pad eval_samples".split())
-SHOWN |= {"eval_batch_size", "metrics", "precision", "cache_dir", "predict"}
-SHOWN -= {"checkpoint_dir"}
+SHOWN_SETTINGS = {item.name for cls in (RunConfig, DeviceConfig, ByHand) for item in fields(cls)}
+SHOWN_SETTINGS |= set("task data_dir tokenizer lower_case max_seq_length pad eval_samples".split())
+SHOWN_SETTINGS |= {"eval_batch_size", "metrics", "precision", "cache_dir", "predict"}
+SHOWN_SETTINGS -= {"checkpoint_dir"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Evaluate a saved model in the same way as during training. MODEL is a folder "
         "such as logs/RUN/model, the folder of its run, or for transformers models a name on the "
         "Hub.",
-        first=SHOWN,
+        first=SHOWN_SETTINGS,
         example="python -m train.score logs/RUN --task rte",
     )
     folder = _folder_of(Path(model))

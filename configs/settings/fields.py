@@ -106,7 +106,7 @@ class Config:
         if value != item.default and is_checked_here and not plugins.is_known(package, value):
             values = ", ".join(known_values(item))
             known = entry_points.unknown(plugins.GROUPS[package], value, values)
-            yield f"{flag(item.name)}: unknown {value!r}; {known}"
+            yield f"{flag(item.name)}: unknown {value!r}{known}"
 
 
 def known_values(item: "Field[Any]") -> list[str]:

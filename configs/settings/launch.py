@@ -435,7 +435,7 @@ class ProgramConfig(Config):
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
                 placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
-                yield f"--wrap: unknown {{{name}}}; known: {placeholders}"
+                yield f"--wrap: unknown {{{name}}}{TIP}choose from {placeholders}"
 
     def _container_problems(self) -> Iterator[str]:
         image = self.container

@@ -11,6 +11,7 @@ from configs.settings.checkpoint import CheckpointConfig
 from configs.settings.fields import Config, applying, flag, setting
 from configs.settings.launch import RunConfig
 from configs.settings.sync import SyncingConfig
+from muster.terminal import TIP
 
 TWO_SIZES = (
     "--batch-size (over all workers) and --local-batch-size (per worker) exclude each other"
@@ -319,7 +320,7 @@ class BenchConfig(Config):
             yield f"--max-bytes {top} is below --min-bytes {low}"
         for name in self.names():
             if name not in OPERATIONS:
-                yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"
+                yield f"--operations: unknown {name!r}{TIP}choose from all, {', '.join(OPERATIONS)}"
 
     def names(self) -> tuple[str, ...]:
         """The collectives, in order."""

@@ -350,7 +350,7 @@ class ReportedConnection:
     node_0: Endpoint
 
     @classmethod
-    def of(cls, index: int, ends: ConnectionEnds) -> "ReportedConnection":
+    def from_ends(cls, index: int, ends: ConnectionEnds) -> "ReportedConnection":
         """The connection with these ends, as the node with this index reports them."""
         own, peer = _plain(ends.own), _plain(ends.peer)
         return cls(peer, own) if index == 0 else cls(own, peer)
@@ -408,14 +408,14 @@ class Meeting:
                 unmatched = self._unmatched()
                 if len(unmatched) >= MOST_ACCEPTED:
                     del self._accepted[unmatched[0]]
-                self._accepted[ReportedConnection.of(0, ends)] = ends
+                self._accepted[ReportedConnection.from_ends(0, ends)] = ends
             case Connected(ends):
-                self._connected[index] = ReportedConnection.of(index, ends)
+                self._connected[index] = ReportedConnection.from_ends(index, ends)
                 self._reasons.pop(index, None)
             case Unreached(reason):
                 self._reasons[index] = reason
             case Broken(ends, how):
-                self._take_break(index, ReportedConnection.of(index, ends), how, now_s)
+                self._take_break(index, ReportedConnection.from_ends(index, ends), how, now_s)
 
     def _take_break(
         self, by: int, connection: ReportedConnection, how: BreakKind, now_s: float

@@ -367,7 +367,7 @@ class AgentConnection:
             code = self.process.wait(AGENT_STARTER_ENDS_S)
             if 0 < code < 128:
                 log = run_files.AGENT_ERRORS.path(self._run_dir, node=self.assignment.index)
-                _, text = last_output.of_logs([log]) or (log, f"exit code {code}")
+                _, text = last_output.last_log_lines([log]) or (log, f"exit code {code}")
                 last = in_one_line(text).splitlines()[-1].removeprefix("error: ")
                 return printable(f"{self.assignment.name}: its agent did not start: {last}")
         return ""
@@ -381,7 +381,7 @@ class AgentConnection:
     def end_of_silence(self, silent_s: float, since_unix_s: float) -> End:
         """The end of this agent, of which nothing has come for `silent_s` seconds."""
         end = self.end_of(Kind.NODE_LOST, time_unix_s=since_unix_s)
-        text = f"no message from {end.place} for {silent_s:.0f} s: is its network link down?"
+        text = f"no message from {end.node_label} for {silent_s:.0f} s: is its network link down?"
         return replace(end, message=text)
 
 
@@ -626,7 +626,7 @@ class Attempt:
                 self._take(agent, message)
         except OddMessage as error:
             odd = agent.end_of(Kind.NODE_LOST)
-            text = f"{odd.place} sent an invalid message: {error}"
+            text = f"{odd.node_label} sent an invalid message: {error}"
             self._note_end(replace(odd, message=text))
             agent.channel.close()  # this ends the agent
 

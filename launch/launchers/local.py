@@ -87,14 +87,14 @@ class Local(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         argv = (sys.executable, str(CHECKOUT / RUN_MODULE), "launch.agent")
         start = partial(start_each, lambda index, node: argv, spec.run_dir)
-        place = self._place_of_data(spec)
+        place = self._data_folder(spec)
         places = {node.spec: place for node in facts.nodes} if place else {}
         complete = partial(with_data, places)
         run = LedRun(start, self.plan, prefixes=False, is_local=True, complete=complete)
         run.start(spec, facts)
         return run
 
-    def _place_of_data(self, spec: LaunchSpec) -> str:
+    def _data_folder(self, spec: LaunchSpec) -> str:
         """Where the data of --send are: without a place on the nodes, where they are already."""
         if spec.send is None:
             return ""

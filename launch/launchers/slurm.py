@@ -226,7 +226,7 @@ class Slurm(Launcher):
         options["output"] = batch_script.file_name(folder, output)
         options["open_mode"] = "append"  # the job may be requeued
         runs = [spec.run_dir for spec in specs]
-        return batch_script.of_leaders(options, facts.nodes[0].python, runs, at_once)
+        return batch_script.leader_script(options, facts.nodes[0].python, runs, at_once)
 
 
 def job_folder(parent: Path) -> Path:

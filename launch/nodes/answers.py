@@ -165,11 +165,11 @@ ANSWERS: dict[Callable[..., Any], Any] = {
     node_facts.claimed_by: tuple[NodeNumber, ...],
     node_facts.leftovers: tuple[LeftFolder, ...],
     node_facts.remove_leftovers: dict[Line, Line],  # errors, by path
-    node_data.find_data_place: DataPlace,
-    node_data.claim_data_place: DataClaim,
-    node_data.keep_data_place: DataCopy,
+    node_data.find_destination: DataPlace,
+    node_data.claim_destination: DataClaim,
+    node_data.renew_claim: DataCopy,
     node_data.clear_full_disk: ClearedDisk,
-    node_data.complete_data_place: Outcome,
+    node_data.finish_transfer: Outcome,
     node_data.data_left: tuple[LeftData, ...],
     node_data.remove_data: dict[Line, Line],  # errors, by path
     node_facts.tell_time: float,

@@ -60,7 +60,7 @@ CHUNK_BYTES = 65_536
 # may send more, without an answer; and the milliseconds since the last answer.
 TCP_INFO_PARTS = struct.Struct("=2xBB52xI")
 RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
-Wanted = TypeVar("Wanted")
+Result = TypeVar("Result")
 
 
 class Channel:
@@ -198,10 +198,10 @@ class Channel:
 
     def first(
         self,
-        *kinds: type[Wanted],
+        *kinds: type[Result],
         patience_s: float = LEADER_LOST_WHEN_SILENT_S,
         within_s: float = math.inf,
-    ) -> Wanted | None:
+    ) -> Result | None:
         """Wait for a message of one of `kinds`; None if the other side is gone or silent.
 
         `within_s`: how long in all, since the other side may send other messages for ever.

@@ -117,7 +117,7 @@ sending = types.SimpleNamespace(
 )
 
 
-def find_data_place(question):  # type: ignore[no-untyped-def]
+def find_destination(question):  # type: ignore[no-untyped-def]
     """The place on this node, and whether all data are there; `failed` is why there is no place.
 
     In the question, `place` is as the user typed it, and `name` is that of a new folder in it if it
@@ -155,7 +155,7 @@ def find_data_place(question):  # type: ignore[no-untyped-def]
     return {"place": place, "complete": False}
 
 
-def claim_data_place(question):  # type: ignore[no-untyped-def]
+def claim_destination(question):  # type: ignore[no-untyped-def]
     """Lock the place, and begin to copy if this node copies the source by itself.
 
     `state`: "claimed"; "taken" while another process sends there; or "complete".
@@ -193,14 +193,14 @@ def claim_data_place(question):  # type: ignore[no-untyped-def]
             )
             atexit.register(sending.copy.terminate)  # when the leader is gone
         else:
-            signal.alarm(SILENT_S)  # see `keep_data_place`
+            signal.alarm(SILENT_S)  # see `renew_claim`
     except OSError as error:
         return {"failed": _reason(error)}
     sending.state = "claimed"
     return {"state": "claimed"}
 
 
-def keep_data_place(question):  # type: ignore[no-untyped-def]
+def renew_claim(question):  # type: ignore[no-untyped-def]
     """Whether this node's own copy is over, and its error.
 
     Without a copy of its own, unlock the place once the leader has not asked this for long: after a
@@ -237,7 +237,7 @@ def clear_full_disk(question):  # type: ignore[no-untyped-def]
     return {"full": is_full}
 
 
-def complete_data_place(question):  # type: ignore[no-untyped-def]
+def finish_transfer(question):  # type: ignore[no-untyped-def]
     """Rename the data to their place, with our mark in them, and unlock it."""
     signal.alarm(0)
     if sending.state != "claimed":  # srun asks all nodes

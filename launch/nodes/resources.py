@@ -17,7 +17,7 @@ from typing import NamedTuple
 THREADS = "OMP_NUM_THREADS"
 CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py: 0,1;2,3
 ASK_FOR_MORE = "request more with --cpus-per-task, or for jobs with GPUs --cpus-per-gpu"
-GIVEN_CHARACTERS = 40  # of a value that the user has set, where it is shown
+VALUE_CHARACTERS = 40  # of a value that the user has set, where it is shown
 # Some programs close each file that they might have open, one by one.
 MOST_FILES = 1_048_576
 SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
@@ -173,7 +173,7 @@ def share_cores(
     threads = str(found.threads(workers, parts))
     given = env.setdefault(THREADS, threads)
     if given != threads:
-        shown = given[:GIVEN_CHARACTERS]
+        shown = given[:VALUE_CHARACTERS]
         words += f"; {THREADS} is {shown if shown.isprintable() else ascii(shown)}"
     return words
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from rich.filesize import decimal
 
 from configs.settings.launch import Sending
-from launch.deadlines import DATA_LOOKED_AT_EVERY_S, DATA_PLACE_KEPT_EVERY_S, NODE_LISTS_FILES_S
+from launch.deadlines import CLAIM_RENEWED_EVERY_S, DATA_LOOKED_AT_EVERY_S, NODE_LISTS_FILES_S
 from launch.nodes import node_data
 from launch.nodes.channel import running_s
 from launch.nodes.survey import Survey, Transport
@@ -105,7 +105,7 @@ def have_data(
     with Survey(transport, node_data) as survey:
         nodes = _Nodes(survey, names)
         found = nodes.ask(
-            node_data.find_data_place,
+            node_data.find_destination,
             range(len(names)),
             source=str(source),
             version=node_data.version_of(entries),
@@ -125,7 +125,7 @@ def have_data(
         waits = False
         # Of nodes that share a disk one claims the place, and the others find it complete later.
         while left:
-            states = nodes.ask(node_data.claim_data_place, left)
+            states = nodes.ask(node_data.claim_destination, left)
             claimed = {i: places[i] for i in left if states[i].state == "claimed"}
             left = [i for i in left if states[i].state == "taken"]
             if claimed:
@@ -133,7 +133,7 @@ def have_data(
                 if errors:
                     raise MusterError(nodes.explained(errors, places))
                 _refuse_changed(source, entries)
-                nodes.ask(node_data.complete_data_place, claimed)
+                nodes.ask(node_data.finish_transfer, claimed)
                 outcome = f" ({running_s() - began_s:.0f} s)"
             elif left:
                 if not waits:
@@ -181,15 +181,15 @@ class _Nodes:
             nonlocal next_s
             if running_s() >= next_s:
                 # of a node that does not answer, its rsync reports why
-                self.survey.ask(node_data.keep_data_place, of, DATA_PLACE_KEPT_EVERY_S)
-                next_s = running_s() + DATA_PLACE_KEPT_EVERY_S
+                self.survey.ask(node_data.renew_claim, of, CLAIM_RENEWED_EVERY_S)
+                next_s = running_s() + CLAIM_RENEWED_EVERY_S
 
         return keep
 
     def copy(self, places: Mapping[int, str], keep: Callable[[], None]) -> Mapping[int, str]:
         """Wait until these nodes have copied the source by themselves, or one of them fails."""
         while True:
-            states = self.ask(node_data.keep_data_place, places)
+            states = self.ask(node_data.renew_claim, places)
             errors = {index: state.error for index, state in states.items() if state.error}
             if errors or all(state.is_over for state in states.values()):
                 return errors

@@ -342,7 +342,7 @@ def facts_request(
     the node must also have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
-    marker = _place_of_runs() / name
+    marker = _runs_folder() / name
     try:
         marker.parent.mkdir(exist_ok=True)
         marker.touch()
@@ -366,7 +366,7 @@ def facts_request(
         marker.unlink(missing_ok=True)
 
 
-def _place_of_runs() -> Path:
+def _runs_folder() -> Path:
     """The folder of run folders, or its parent while an installation has not made it yet."""
     if not IS_INSTALLED:
         return CHECKOUT / "logs"

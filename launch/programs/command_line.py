@@ -8,7 +8,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.cli import Instances, Parsed
-from configs.raw import Given
+from configs.raw import RawSetting
 from configs.settings.fields import add_new, by_name
 from configs.settings.launch import (
     SCHEDULERS,
@@ -77,7 +77,7 @@ class CommandLine(Settings):
     typed_python: str | None = None  # the `python` in front of a script, which is left out
 
     @classmethod
-    def of(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
+    def parse(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
         """Read `argv`.
 
         Raises:
@@ -185,7 +185,7 @@ class CommandLine(Settings):
         return WorkersPython(packages, own.python, is_chosen_here=own.python is None)
 
     @cached_property
-    def what_runs(self) -> list[str]:
+    def identity(self) -> list[str]:
         """What identifies a run: the program's words, or the settings of our trainer."""
         if self.train is None:
             return list(self.words)
@@ -197,7 +197,7 @@ class CommandLine(Settings):
     def trainer_note(self) -> str:
         """A line if the trainer runs though no setting asks for it: a program may be missing."""
         is_requested = any(
-            each.name in TRAINER_SETTINGS | {"program"} for each in self.parsed.given
+            each.name in TRAINER_SETTINGS | {"program"} for each in self.parsed.explicit
         )
         if self.train is None or is_requested or self.train.quiet:
             return ""
@@ -211,12 +211,12 @@ class CommandLine(Settings):
         A setting in a file that only repeats its default does not count: a run's config.yaml has
         all settings. Nor does a switch that is turned off.
         """
-        for each in self.parsed.given:
+        for each in self.parsed.explicit:
             counts = self.parsed.values.get(each.name) is not False and not self._repeats(each)
             if each.name in settings and counts:
                 yield f"{each.spelt} {why}"
 
-    def _repeats(self, setting: Given) -> bool:
+    def _repeats(self, setting: RawSetting) -> bool:
         """Whether this is a line of a file that repeats the setting's default."""
         name = setting.name
         return setting.source == "file" and self.parsed.values.get(name) == DEFAULTS.get(name)
@@ -225,7 +225,7 @@ class CommandLine(Settings):
         """A line for each setting that was given for another program."""
         program = self.words[0] if self.words else self.launch.program
         if self.words:
-            for each in self.parsed.given:
+            for each in self.parsed.explicit:
                 if each.name == "program" and not self._repeats(each):
                     yield (
                         f"{each.spelt} {each.text} and {program} are two programs"

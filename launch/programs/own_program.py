@@ -103,7 +103,7 @@ class OwnProgram:
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
                 known = entry_points.unknown(plugins.GROUPS[package], value, all_names)
-                problems.append(f"{name}: unknown {value!r} in {where}; {known}")
+                problems.append(f"{name}: unknown {value!r} in {where}{known}")
         refuse(problems)
 
     def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:
@@ -115,7 +115,7 @@ class OwnProgram:
         # The launcher claims the folder here; the workers use it without a claim.
         on_nodes = replace(_as_sent(run) if is_sent else run, redirect=True, overwrite=False)
         program = replace(program_of(self._launch, on_nodes, self._bench), python=self._python)
-        spec = LaunchSpec.of(program, run, self._launch)
+        spec = LaunchSpec.from_settings(program, run, self._launch)
         if spec.workers != "preload":
             return spec
         # the same as train/worker.py sets before it imports torch

@@ -215,19 +215,19 @@ def has_here(python: str, package: str, environment: WorkersEnvironment) -> bool
 
 def import_folders(python: str, environment: WorkersEnvironment) -> list[str]:
     """The folders outside its own environment from which a Python imports, by absolute paths."""
-    done = _asked(python, (IMPORT_FOLDERS,), Path("/"), environment.settings)
+    done = _run_code(python, (IMPORT_FOLDERS,), Path("/"), environment.settings)
     return [] if done is None or done.returncode else done.stdout.splitlines()
 
 
 def _succeeds(
     python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
 ) -> bool:
-    done = _asked(python, words, cwd, settings)
+    done = _run_code(python, words, cwd, settings)
     return done is not None and not done.returncode
 
 
 @cache
-def _asked(
+def _run_code(
     python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
 ) -> "subprocess.CompletedProcess[str] | None":
     """The end of `python -c WORDS`; None if it is not a program."""

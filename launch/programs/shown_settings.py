@@ -1,7 +1,7 @@
 """Print the settings that a run would have, and their sources: `muster config --on CLUSTER`."""
 
 from configs import cli
-from configs.raw import Given
+from configs.raw import RawSetting
 from configs.settings.launch import ProgramConfig
 from configs.settings.remote import DEFAULT_TIME
 from launch.programs.command_line import LAUNCH_CLASSES, split_program
@@ -41,7 +41,7 @@ def main() -> int:
     return 0
 
 
-def _source(given: Given) -> str:
+def _source(given: RawSetting) -> str:
     return given.where.rstrip(": ") or "the command line"
 
 

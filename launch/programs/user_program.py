@@ -31,7 +31,7 @@ from muster.worker import placeholders
 from muster.worker.function_call import ABOUT
 from muster.writing import open_plain
 
-PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
+PLACEHOLDER = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
 MAIN = "__main__.py"  # in a folder or archive that Python runs
 IN_IMAGE = "python3"  # the Python of an image, if no other is named
 COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
@@ -159,14 +159,16 @@ class UserProgram:
             parse_program(words, self._cwd),
             cwd=str(cwd),
             python=self._config.python if is_sent and not self._image else self._choice.python,
-            wrap=tuple(PLACE.sub(lambda place: places[place[1]], word) for word in self._wrap),
+            wrap=tuple(
+                PLACEHOLDER.sub(lambda place: places[place[1]], word) for word in self._wrap
+            ),
             image=self._image,
             mounts=self._config.container_mounts,
             project="" if is_sent or not self._image else str(project_of(self._cwd)),
         )
         prologue = self._config.prologue
         return replace(
-            LaunchSpec.of(program, run, self._launch),
+            LaunchSpec.from_settings(program, run, self._launch),
             secrets=self._secrets,
             prologue=prologue.read_text(encoding="utf-8-sig") if prologue else "",
         )

@@ -82,18 +82,18 @@ def ends_on_disk(facts: EndFacts) -> list[End]:
     """What has ended, by the records of ranks, agents and inspections."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
     for agent in facts.agent_ends:
-        ends += _of_agent(agent)
-    ends += _of_ranks_without_record(facts, {end.rank for end in ends})
+        ends += _agent_ends(agent)
+    ends += _ends_without_record(facts, {end.rank for end in ends})
     ends += _lost_nodes(facts, ends)
     hang = stacks_seen(facts.run_dir, "hang")
     if hang.get("on_hang", "warn") != "warn" and "text" in hang:
-        ends.append(of_hang(hang))
-    timeout = of_timeout(stacks_seen(facts.run_dir, "timeout"), ends)
+        ends.append(hang_end(hang))
+    timeout = timeout_end(stacks_seen(facts.run_dir, "timeout"), ends)
     ends += [] if timeout is None else [timeout]
     return ends
 
 
-def _of_agent(agent: Mapping[str, Any]) -> list[End]:
+def _agent_ends(agent: Mapping[str, Any]) -> list[End]:
     """What an agent has recorded of its node."""
     if isinstance(values := agent.get("ends"), list):
         return [end for value in values if (end := End.from_json(value)) is not None]
@@ -108,7 +108,7 @@ def _of_agent(agent: Mapping[str, Any]) -> list[End]:
     ]
 
 
-def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:
+def _ends_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:
     """The ends of ranks that agents ended, that died, and that never started."""
     for rank, how in facts.terminated.items():
         if rank not in facts.exits and rank not in known_ranks:
@@ -141,13 +141,13 @@ def _lost_nodes(facts: EndFacts, ends: list[End]) -> Iterator[End]:
             yield End(Kind.NODE_LOST, agent["node"], min(times), address=agent["address"])
 
 
-def of_hang(seen: Mapping[str, Any]) -> End:
+def hang_end(seen: Mapping[str, Any]) -> End:
     """A hang for which a run was ended, from the inspection."""
     code = NO_RETRY if seen["on_hang"] == "stop" else 1
     return End(Kind.HANG, "", seen.get("time_unix_s", 0.0), code=code, message=seen["text"])
 
 
-def of_timeout(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
+def timeout_end(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
     """A collective that timed out, from the inspection, if ranks have ended because of that."""
     reports = seen.get("reports", ())
     waited = any(end.waited_in_vain for end in ends)

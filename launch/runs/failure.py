@@ -368,7 +368,7 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
     # the oldest log is first: the agent that wrote it was not stopped by other agents
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
-    if printed := last_output.of_logs(logs):
+    if printed := last_output.last_log_lines(logs):
         log, text = printed
         context = f"error: {named(ranks)} failed before starting; {log} ends with:"
         return Failure(1, text, (context,))
@@ -381,7 +381,7 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:
     """The end of what the run's job has printed, such as why it could not lead the run."""
     logs = sorted(SUBMITIT.path(run_dir).glob("*.out"), key=lambda log: log.stat().st_mtime_ns)
-    printed = last_output.of_logs(logs[-1:])
+    printed = last_output.last_log_lines(logs[-1:])
     return () if printed is None else (f"{printed[0]} ends with:", printed[1])
 
 
@@ -409,7 +409,7 @@ def _waits(facts: EndFacts) -> str:
             Frame(match["file"], int(match["line"]), match["function"])
             for match in TRACED.finditer(lines)
         ]
-        place = last_output.own_place(frames, facts.muster_of.get(rank, ""))
+        place = last_output.innermost_user_frame(frames, facts.muster_of.get(rank, ""))
         if end["cause"] == "lost_peer" and place is not None and any(map(_is_of_torch, frames)):
             inside = (frame.function for frame in frames if frame.file.endswith(C10D))
             places.setdefault(f"{next(inside, 'a collective')}, {place}", []).append(rank)

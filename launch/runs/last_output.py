@@ -13,7 +13,7 @@ from muster.worker.lost_peer import CONSEQUENCE, is_consequence
 from muster.writing import tail
 
 FATAL = "Fatal Python error:"  # faulthandler prints it first
-WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
+CPP_EXCEPTION = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137  # by SIGKILL
 # So much is read at the end of a file. A dump of faulthandler has at most 100 threads of 100 lines
@@ -55,7 +55,7 @@ def crash_of(errors: Path) -> Crash | None:
         return None
     dump = text[text.index(FATAL) :].rstrip()
     name = dump.removeprefix(FATAL).split("\n")[0].strip()
-    what = WHAT.search(text)
+    what = CPP_EXCEPTION.search(text)
     threads = [thread for thread in dump.split("\n\n") if BESIDE not in thread]
     lines = "\n\n".join(threads).splitlines()
     return Crash(
@@ -120,7 +120,7 @@ def _last_of(lines: Sequence[str]) -> list[str]:
     return last
 
 
-def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
+def last_log_lines(logs: Sequence[Path]) -> tuple[Path, str] | None:
     """The end of the first log with any text; torchrun's words only if there are no others."""
     texts = {log: tail(log, LOG_BYTES).decode(errors="replace") for log in logs}
     for words in (workers_lines, str.splitlines):
@@ -132,7 +132,7 @@ def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     return None
 
 
-def own_place(frames: Sequence[Frame], muster: str) -> Frame | None:
+def innermost_user_frame(frames: Sequence[Frame], muster: str) -> Frame | None:
     """The innermost line of the user's program, outside Muster, torch and the standard library.
 
     A program without such a line is a package's, or Muster's own: then it is a line of that.

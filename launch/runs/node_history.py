@@ -63,12 +63,12 @@ def failures() -> list[dict[str, Any]]:
 
 def bad(cluster: str) -> dict[str, str]:
     """The cluster's bad nodes, and the last failure of each."""
-    of_nodes: dict[str, list[dict[str, Any]]] = {}
+    by_node: dict[str, list[dict[str, Any]]] = {}
     for failure in failures():
         if failure["cluster"] == cluster:
-            of_nodes.setdefault(failure["node"], []).append(failure)
+            by_node.setdefault(failure["node"], []).append(failure)
     reasons = {}
-    for node, of_node in of_nodes.items():
+    for node, of_node in by_node.items():
         if len(of_node) >= OFTEN:
             last = f"most recently in {of_node[-1]['run_id']}: {of_node[-1]['message']}"
             reasons[node] = f"the cause of {len(of_node)} failures in seven days, {last}"

@@ -32,7 +32,7 @@ NOTICES_IGNORED = "trap '' USR1 USR2"
 Options = dict[str, str | int | bool]
 
 
-def given_options(config: SlurmConfig) -> Options:
+def user_options(config: SlurmConfig) -> Options:
     """The options that the user gave, by sbatch's own names."""
     from_flags = {
         name: value
@@ -61,7 +61,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
         "requeue": True,  # after a node failure, or when its time is over
         "chdir": str(CHECKOUT),
         **({"cpus_per_task": cores} if cores else {}),
-        **given_options(config),
+        **user_options(config),
     }
 
 
@@ -71,7 +71,7 @@ def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | N
     None if the user's options, or the cluster's own DefCpuPerGPU, set the number. Without any of
     these Slurm gives a task one core, even if it has GPUs.
     """
-    if CORE_OPTIONS & given_options(config).keys() or any(
+    if CORE_OPTIONS & user_options(config).keys() or any(
         f"SBATCH_{name.upper()}" in env for name in CORE_OPTIONS
     ):
         return None
@@ -122,7 +122,7 @@ def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list
     result = controller.ask(["sbatch", "--test-only"], env, stdin=script)
     if result.returncode:
         _check_that_slurm_answers(env)
-    nodes = controller.nodes_of(_given("partition", config, env)[0], env)
+    nodes = controller.nodes_of(_user_value("partition", config, env)[0], env)
     problems = list(dict.fromkeys(_beyond_time_limits(config, env, nodes)))
     if not result.returncode:
         return problems
@@ -156,7 +156,7 @@ def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
         raise controller.Silent(f"{error}{TIP}{hint}") from None
 
 
-def _given(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:
+def _user_value(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:
     """The value of an option, and how the user gave it: a flag, or sbatch's variable; or ""."""
     if (value := getattr(config, name.replace("-", "_"))) is not None:
         return str(value), f"--{name} {value}"
@@ -171,7 +171,7 @@ def _beyond_time_limits(
     limit = _time(config, env)
     for node in nodes:
         if limit and minutes(limit) > minutes(node.time_limit):
-            _, given = _given("time", config, env)
+            _, given = _user_value("time", config, env)
             yield f"{given}, but partition {node.partition} allows at most {node.time_limit}"
 
 
@@ -185,12 +185,12 @@ def _beyond_nodes(
     if not nodes:
         return []
     gpus = gpus_asked(config, env)
-    of_gpus = _given("gpus-per-node", config, env)[1] or _given("gres", config, env)[1]
-    cores, of_cores = _given("cpus-per-task", config, env)
+    of_gpus = _user_value("gpus-per-node", config, env)[1] or _user_value("gres", config, env)[1]
+    cores, of_cores = _user_value("cpus-per-task", config, env)
     if not cores and not gpus:
         cores = str(_cores(config, env, facts) or "")
         of_cores = f"--nproc-per-node {cores}"
-    memory, of_memory = _given("mem", config, env)
+    memory, of_memory = _user_value("mem", config, env)
     size = re.fullmatch(r"(\d+)([KMGT]?)B?", memory.upper())
     requests = (
         (of_cores, int(cores) if cores.isdigit() else 0, "cores", "cores"),
@@ -239,7 +239,7 @@ def file_name(folder: Path, pattern: str) -> str:
     return f"{folder}/".replace("%", "%%") + pattern
 
 
-def of_leaders(given: Options, python: str, runs: Sequence[Path], at_once: int = 1) -> str:
+def leader_script(given: Options, python: str, runs: Sequence[Path], at_once: int = 1) -> str:
     """The batch script that becomes the leader of a run.
 
     Those of several runs are the parts of a job array, of which `at_once` run at a time.
@@ -267,8 +267,8 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
 
     It has no variables of a surrounding job, and none of sbatch for an option that a flag sets.
     """
-    env = scrubbed(os.environ, given_options(slurm))
-    cluster = given_options(slurm).get("clusters") or env.get("SBATCH_CLUSTERS")
+    env = scrubbed(os.environ, user_options(slurm))
+    cluster = user_options(slurm).get("clusters") or env.get("SBATCH_CLUSTERS")
     # SBATCH_CLUSTERS reaches sbatch alone; this one reaches all commands
     return {**env, "SLURM_CLUSTERS": str(cluster)} if cluster else env
 

@@ -23,7 +23,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
     """One step of srun on `count` nodes: in this process's job, or else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
     own = [f"--immediate={SLURM_GIVES_DOCTOR_NODES_S}", "--time=2", "--job-name=muster-doctor"]
-    given = batch_script.given_options(config)
+    given = batch_script.user_options(config)
     own += batch_script.flags({name: given[name] for name in given if name not in NOT_FOR_SRUN})
     argv = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--quiet"]
     argv += ["--overlap"] if inside else own

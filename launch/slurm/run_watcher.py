@@ -140,8 +140,8 @@ class SlurmRunWatcher(LeaderWatcher):
             state = super().state(run_dir, job, end)
             return replace(state, word="submitting") if state.word == "running" else state
         if run_job.step_of(run_dir) is not None:
-            return self._of_step(run_dir, job, end)
-        state = self._of_job(run_dir, job)
+            return self._step_status(run_dir, job, end)
+        state = self._job_status(run_dir, job)
         if end is None:
             return state
         # after another exit code the job is perhaps requeued, which only Slurm can tell
@@ -176,7 +176,7 @@ class SlurmRunWatcher(LeaderWatcher):
             if problem := self._other_cluster(job):
                 raise MusterError(problem)
             job_id = job["job_id"]
-            state = _of_run(run_dir, job, job_states([job_id], os.environ)[job_id])
+            state = _verified_state(run_dir, job, job_states([job_id], os.environ)[job_id])
             if state.name == UNKNOWN:
                 raise MusterError(f"{run_dir.name} was not cancelled: {state.reason}")
             if not state.is_over:
@@ -184,16 +184,16 @@ class SlurmRunWatcher(LeaderWatcher):
 
         retry_while_silent(scancel, say)
 
-    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
+    def _step_status(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
         """The state of a run in a job that is not its own, and that continues after the run."""
         state = super().state(run_dir, job, end)
-        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).is_over:
+        if state.word == "elsewhere" and (of_job := self._job_status(run_dir, job)).is_over:
             return replace(of_job, word="lost")  # its leader has ended with the job
         if state.is_over:
             return state
         return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
-    def _of_job(self, run_dir: Path, job: Record) -> RunStatus:
+    def _job_status(self, run_dir: Path, job: Record) -> RunStatus:
         job_id = job["job_id"]
         try:
             if problem := self._other_cluster(job):
@@ -201,7 +201,7 @@ class SlurmRunWatcher(LeaderWatcher):
         except MusterError as error:
             return RunStatus("unknown", False, f"job {job_id}; {error}")
         stamp = run_record.change_stamp(run_dir)
-        state = _of_run(run_dir, job, self._jobs.state(job_id, stamp))
+        state = _verified_state(run_dir, job, self._jobs.state(job_id, stamp))
         if state.is_over:
             over = state_after(_judge_end(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
@@ -225,7 +225,7 @@ class SlurmRunWatcher(LeaderWatcher):
         )
 
 
-def _of_run(run_dir: Path, job: Record, state: JobState) -> JobState:
+def _verified_state(run_dir: Path, job: Record, state: JobState) -> JobState:
     """`state` if that is the run's job; if another job has its number, Slurm has forgotten it."""
     if state.name in (FORGOTTEN, UNKNOWN):
         return state

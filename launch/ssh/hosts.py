@@ -116,7 +116,9 @@ def _with_options(words: Sequence[str], node: NodeSpec) -> NodeSpec:
                 raise ValueError(f"slots={own} is more than {option}\ntip: give a smaller number")
         elif not equals or name not in LINE_OPTIONS:
             names = " and ".join(LINE_OPTIONS)
-            raise ValueError(f"unknown option {quoted(option)}; known: {names}{TIP}{EXAMPLE}")
+            raise ValueError(
+                f"unknown option {quoted(option)}{TIP}the options are {names}; {EXAMPLE}"
+            )
         elif name == "address":
             node = replace(node, address=str(parse_address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):

@@ -184,17 +184,17 @@ def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str
             for line in process.stderr:
                 text = printable(line.decode(errors="replace").rstrip())
                 error_text += f"{text}\n"
-                print(_of_node(node, text), file=sys.stderr, flush=True)
+                print(_with_node_name(node, text), file=sys.stderr, flush=True)
         finally:
             limit.cancel()
     if process.returncode == -signal.SIGKILL:
         return f"{node.name}: installing packages took longer than {SSH_SETUP_S / 60:.0f} min"
     if process.returncode == openssh.NOT_CONNECTED:
         return openssh.explain(node.spec, error_text)
-    return _of_node(node, last_line(error_text)) if process.returncode else None
+    return _with_node_name(node, last_line(error_text)) if process.returncode else None
 
 
-def _of_node(node: NodeFacts, line: str) -> str:
+def _with_node_name(node: NodeFacts, line: str) -> str:
     return line if line.startswith(node.name) else f"{node.name}: {line}"
 
 

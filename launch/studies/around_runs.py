@@ -37,8 +37,8 @@ def run(sweep: Sweep, at_once: int = 1, groups: Sequence[Sequence[NodeSpec]] = (
     Cells with the same link rate run on a testbed with that rate, on which the collectives are
     measured first. `groups`: the hosts of each of the runs at the same time, if not all have all.
     """
-    for rate in dict.fromkeys(cell.rate for cell in sweep.left):
-        cells = [cell for cell in sweep.left if cell.rate == rate]
+    for rate in dict.fromkeys(cell.rate for cell in sweep.unfinished):
+        cells = [cell for cell in sweep.unfinished if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in cells)
         with rated_cluster(rate, nodes) as hosts:
             if stopped_by := collectives(sweep, rate, nodes, hosts):

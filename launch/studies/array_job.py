@@ -53,7 +53,7 @@ def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
         UsageError: Slurm would not accept the job.
         KeyboardInterrupt: after a line that the job continues.
     """
-    left = sweep.left
+    left = sweep.unfinished
     running = unfinished(sweep, Watchers())
     missing = [cell for cell in left if cell not in running]
     if missing:
@@ -94,7 +94,7 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
     submission.mkdir(parents=True)
     specs = []
     for cell in cells:
-        line = CommandLine.of(command_of(sweep, cell)[2:])
+        line = CommandLine.parse(command_of(sweep, cell)[2:])
         specs.append(new_run(line, launcher, facts, make=True, shared=submission)[1])
     try:
         job_ids, cluster = launcher.submit_array(sweep.folder.name, specs, facts, folder, at_once)

@@ -64,7 +64,7 @@ class Cell:
         A run is the same again if its settings, nodes and words are. Where the settings have all
         that matters, the record has no words.
         """
-        words = None if self.has_all_settings else self.parsed.what_runs
+        words = None if self.has_all_settings else self.parsed.identity
         return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
 
 
@@ -116,7 +116,7 @@ class Sweep:
         refuse(program.lacks(sys.executable))
 
     @property
-    def left(self) -> list[Cell]:
+    def unfinished(self) -> list[Cell]:
         """The cells whose runs are not done."""
         return [cell for cell in self.cells if cell.state != "done"]
 
@@ -167,7 +167,7 @@ def from_grid(
         refuse([*problems, "a sweep needs --over\ntip: add values, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
     arguments = program[1:] if program else flags
-    in_place = grid.names_in_place(program[1:], block)
+    in_place = grid.placeholder_names(program[1:], block)
     refuse(
         f"--over {name}: {' '.join(program) or 'the command'} already has {word}"
         "\ntip: give it in only one place"
@@ -197,7 +197,7 @@ def from_grid(
         cells.append(Cell(cell_id, point, tuple(words)))
     if name is None:
         workers = ",".join(map(str, base.launch.nproc_per_node or ["None"]))
-        fixed = [*base.what_runs, str(base.launch.nodes), workers]
+        fixed = [*base.identity, str(base.launch.nodes), workers]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
     refuse(name_problems("--name ", name))
@@ -238,7 +238,7 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         if count[name] > 1
     ]
     refuse([*problems, *_lines(cells, _problems)])
-    refuse(_lines(cells, _of_program))
+    refuse(_lines(cells, _program_problems))
     return tuple(cells)
 
 
@@ -253,7 +253,7 @@ def _lines(cells: Sequence[Cell], problems_of: Callable[[Cell], Iterable[str]]) 
         yield from [line] if is_common else [f"{cell.id}: {line}" for cell in faulty]
 
 
-def _of_program(cell: Cell) -> list[str]:
+def _program_problems(cell: Cell) -> list[str]:
     """A line for each problem of a cell's program; to find them, its Python is started."""
     program = cell.parsed.program(Path.cwd())
     launcher = launcher_of(cell.parsed)
@@ -277,12 +277,12 @@ def _problems(cell: Cell) -> list[str]:
     except UsageError as error:
         return error.problems
     checked_launcher(cell.parsed, problems)
-    add_new(problems, _of_sweep(cell.parsed))
+    add_new(problems, _sweep_problems(cell.parsed))
     # an earlier run of the sweep may still make the checkpoint; else the run itself refuses
     return [line for line in problems if not line.startswith("--resume ")]
 
 
-def _of_sweep(line: CommandLine) -> Iterator[str]:
+def _sweep_problems(line: CommandLine) -> Iterator[str]:
     """A line for each setting that a run of a sweep cannot have."""
     if line.run.run_id is not None:
         yield "--run-id: each run of a sweep is named after its values\ntip: name the sweep: --name"

@@ -21,7 +21,9 @@ from muster.terminal import TIP
 from muster.worker import placeholders
 
 VALUE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-PLACE = re.compile(r"(?<![${]){([\w.-]+)}(?!})", re.ASCII)  # of a value, in a program's arguments
+PLACEHOLDER = re.compile(
+    r"(?<![${]){([\w.-]+)}(?!})", re.ASCII
+)  # of a value, in a program's arguments
 UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # characters in the name of a run and its folder
 LONGEST = 100
 MOST_RUNS = 10_000
@@ -111,19 +113,21 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
     return block
 
 
-def names_in_place(words: Sequence[str], names: Collection[str]) -> set[str]:
+def placeholder_names(words: Sequence[str], names: Collection[str]) -> set[str]:
     """Those of `names` that stand in `words` as `{NAME}`.
 
     `{{NAME}}` and `${NAME}` do not count, nor do placeholders that each worker replaces (`{rank}`).
     """
-    found = {name for word in words for name in PLACE.findall(word)}
+    found = {name for word in words for name in PLACEHOLDER.findall(word)}
     return found.intersection(names) - placeholders.VARIABLES.keys()
 
 
 def with_values(words: Sequence[str], point: Mapping[str, str]) -> list[str]:
     """`words` with the values of a point: each in its place, or else as a flag at the end."""
-    in_place = {name: point[name] for name in names_in_place(words, point)}
-    filled = [PLACE.sub(lambda match: in_place.get(match[1], match[0]), word) for word in words]
+    in_place = {name: point[name] for name in placeholder_names(words, point)}
+    filled = [
+        PLACEHOLDER.sub(lambda match: in_place.get(match[1], match[0]), word) for word in words
+    ]
     left = [(name, value) for name, value in point.items() if name not in in_place]
     return [*filled, *(word for name, value in left for word in (f"--{name}", value))]
 

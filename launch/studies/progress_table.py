@@ -37,7 +37,7 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     for cell in failed:
         line = f"{cell.id} {cell.state}: {cell.message}; see {sweep.run_dir(cell)}"
         print(on_one_line(line), file=sys.stderr)
-    code = 1 if sweep.left else 0
+    code = 1 if sweep.unfinished else 0
     if stopped_by is not None:
         print(
             "error: stopped; run the same command again to continue with what is left",

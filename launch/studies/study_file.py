@@ -38,19 +38,19 @@ NAME_KEY = "name"
 WORKERS = "workers"
 BATCH_OF_EACH = "batch_of_each"
 SEED = "seed"  # of which each repeat has another, unless the study says otherwise
-OWN = CHECKOUT / "configs" / "studies"
-ONE = str | int | float | bool | None
+BUNDLED_STUDIES = CHECKOUT / "configs" / "studies"
+SCALAR = str | int | float | bool | None
 COLLECTIVE = Annotated[str, Meta(pattern=rf"\A({'|'.join(OPERATIONS)})\Z")]
 # The keys of a study's file, the type of each, and what its value must be.
 FORMS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("title", "about", *TEXTS), (ONE, "a text")),
+    **dict.fromkeys(("title", "about", *TEXTS), (SCALAR, "a text")),
     "base": (dict | None, "settings of all runs (got {got})"),
     "grid": (list[dict[Any, Any]] | None, "a list of settings, each with a value or several"),
     "repeats": (Annotated[int, Meta(ge=1)], "a number of at least 1 (got {got})"),
     "x": (str | None, "one column, such as workers (got {got})"),
     "series": (list[str] | None, "a list of columns (got {got})"),
     "reference": (
-        dict[Any, ONE] | None,
+        dict[Any, SCALAR] | None,
         "values of columns, such as {{sync: single}} (got {got})",
     ),
     "collectives": (list[COLLECTIVE] | None, f"a list of {', '.join(OPERATIONS)}"),
@@ -65,7 +65,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     Raises:
         UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
-    own = OWN / f"{path.stem}.yaml"
+    own = BUNDLED_STUDIES / f"{path.stem}.yaml"
     names = (Path(path.stem), Path("configs", "studies", own.name))
     if path in names and own.is_file() and not path.is_file():
         path = own
@@ -76,7 +76,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         blocks = raw.get("grid") or [{}]
         repeats = raw.get("repeats", 1)
         refuse(_several_values(common, blocks))
-    refuse(_given_twice(path, common, blocks, repeats, more, rate))
+    refuse(_set_twice(path, common, blocks, repeats, more, rate))
     base = common if rate is None else {**common, RATE: rate}
     with _named(path):
         grid.refuse_too_many_runs(repeats * sum(map(grid.size_of, blocks)))
@@ -120,8 +120,8 @@ def _wrong_keys(raw: Mapping[Any, Any]) -> Iterator[str]:
     for key, value in raw.items():
         if key not in FORMS:
             similar = alike(str(key), FORMS)
-            hint = f"{TIP}{similar}" if similar else f"; known: {', '.join(FORMS)}"
-            yield f"unknown key {key!r}{hint}"
+            hint = similar or f"choose from {', '.join(FORMS)}"
+            yield f"unknown key {key!r}{TIP}{hint}"
             continue
         form, text = FORMS[key]
         try:
@@ -173,7 +173,7 @@ def _role_problems(study: Sweep) -> Iterator[str]:
     for column, value in (study.reference or {}).items():
         values = dict.fromkeys(str(_value(cell, column)) for cell in study.cells)
         if str(value) not in values:
-            yield f"reference: no run has {column} {value}; known: {', '.join(values)}"
+            yield f"reference: no run has {column} {value}{TIP}choose from {', '.join(values)}"
     if study.series is None:
         return
     rows: dict[Any, Cell] = {}
@@ -207,7 +207,7 @@ def _value(cell: Cell, column: str) -> object:
     return cell.settings.get(column)
 
 
-def _given_twice(
+def _set_twice(
     path: Path,
     common: Mapping[object, Any],
     blocks: Sequence[Mapping[object, Any]],
@@ -242,11 +242,11 @@ def _name_in_reports(path: Path) -> str:
 
 def _own_study(path: Path) -> str:
     """A hint: the path of Muster's own study of this name, or the names of all its own studies."""
-    own = OWN / f"{path.stem}.yaml"
+    own = BUNDLED_STUDIES / f"{path.stem}.yaml"
     if own.is_file():
         return f"\ntip: did you mean {own}?"
-    names = sorted(file.stem for file in OWN.glob("*.yaml"))
-    return f"{TIP}Muster's own studies are in {OWN}: {', '.join(names)}"
+    names = sorted(file.stem for file in BUNDLED_STUDIES.glob("*.yaml"))
+    return f"{TIP}Muster's own studies are in {BUNDLED_STUDIES}: {', '.join(names)}"
 
 
 def _cells(

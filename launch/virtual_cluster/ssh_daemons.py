@@ -61,7 +61,7 @@ def answers(node: VirtualNode) -> bool:
     """Whether the node's sshd answers connections."""
     try:
         with socket.create_connection(
-            (node.known_as, 22), timeout=TESTBED_SSHD_ANSWERS_S
+            (node.resolved_address, 22), timeout=TESTBED_SSHD_ANSWERS_S
         ) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:

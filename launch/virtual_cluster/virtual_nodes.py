@@ -102,14 +102,14 @@ class VirtualNode:
         return f"muster-{self.name}"
 
     @property
-    def known_as(self) -> str:
+    def resolved_address(self) -> str:
         """The address to which the node's name resolves."""
         return self.control or self.address
 
     @property
     def slurm_address(self) -> str:
         """The address for Slurm, which would need a setting to use IPv6."""
-        return self.known_as if ":" in self.address else self.address
+        return self.resolved_address if ":" in self.address else self.address
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 # Other libraries by which ranks may connect.
-OTHERS = ("mpi4py.MPI", "horovod", "ray", "jax", "hivemind", "distributed")
+OTHER_LIBRARIES = ("mpi4py.MPI", "horovod", "ray", "jax", "hivemind", "distributed")
 # Modules by which a program starts processes of its own, which may make the group in its place. A
 # data loader does not use them, but forks (until Python 3.14).
 SPAWNS = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
@@ -18,12 +18,14 @@ UNSET = (None, "undefined")
 MISSING = "missing"
 
 
-def was_made() -> bool | None:
+def has_connected() -> bool | None:
     """False: this process has connected to no other rank, by torch or another known library.
 
     None: the answer is not known, as for a program without torch.
     """
-    if "torch" not in sys.modules or any(name in sys.modules for name in (*OTHERS, *SPAWNS)):
+    if "torch" not in sys.modules or any(
+        name in sys.modules for name in (*OTHER_LIBRARIES, *SPAWNS)
+    ):
         return None
     rpc = sys.modules.get("torch.distributed.rpc.api")
     if getattr(rpc, "_ALL_WORKER_NAMES", None):

@@ -304,15 +304,15 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
         "traceback": lines,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "missing": [],
-        "process_group": group_was_made() if code == 0 else None,
+        "process_group": has_process_group() if code == 0 else None,
     }
     write_json(path, record)
 
 
-def group_was_made() -> bool | None:
+def has_process_group() -> bool | None:
     """Whether this process has made a process group of torch; None if that is not known."""
     try:
-        return load_beside("process_group").was_made()  # type: ignore[no-any-return]
+        return load_beside("process_group").has_connected()  # type: ignore[no-any-return]
     except Exception:  # noqa: BLE001 (the record is written, whatever the program did to torch)
         return None
 

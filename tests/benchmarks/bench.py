@@ -94,7 +94,7 @@ def measured(
         MusterError: a base failed, without which there is no ratio.
     """
     found = Results(rate)
-    with places.place(rate, args.nodes, args.threads) as place:
+    with places.machines(rate, args.nodes, args.threads) as place:
         for number in range(args.rounds):
             for case in cases:
                 if case.name in found.failed:

@@ -25,7 +25,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import bench, figure, made, recovery, startup, targets
 from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, Case, chosen
-from tests.benchmarks.places import LOOPBACK, Place, Steps, place
+from tests.benchmarks.places import LOOPBACK, Place, Steps, machines
 from tests.benchmarks.results import Results, table
 from tests.benchmarks.trees import Tree, compared, in_turns
 from tests.fork_server import interpreter
@@ -197,7 +197,7 @@ def a_peer_has_the_losses_of_ours_or_of_its_base(folder: Path) -> None:
 
     def losses(name: str) -> Sequence[float]:
         if name not in found:
-            with place(LOOPBACK, nodes=2, threads=1) as here:
+            with machines(LOOPBACK, nodes=2, threads=1) as here:
                 steps = here.run(KNOWN[name], ready, args, folder)
             assert min(steps.step_s) > 0
             found[name] = steps.losses

@@ -120,7 +120,7 @@ def printed_until(error: subprocess.TimeoutExpired) -> str:
 
 
 @contextmanager
-def place(rate: str, nodes: int, threads: int) -> Iterator[Place]:
+def machines(rate: str, nodes: int, threads: int) -> Iterator[Place]:
     """Machines with links of `rate`, for as long as they are needed."""
     if rate == LOOPBACK:
         yield Place(nodes, threads, cluster=None)

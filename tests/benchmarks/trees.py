@@ -18,7 +18,7 @@ from statistics import median
 from typing import TypeVar
 
 from muster.checkout import CHECKOUT
-from tests.environments import of_folders, own_packages
+from tests.environments import own_packages, python_path
 
 T = TypeVar("T")
 FOLDERS = ("configs", "launch", "muster", "train")  # of which a run enters files
@@ -105,7 +105,7 @@ def _cloned(commit: str, folder: Path) -> Tree:
 
 
 def _with_environment(name: str, root: Path, folder: Path) -> Tree:
-    python = of_folders(folder / "environment", root, own_packages())
+    python = python_path(folder / "environment", root, own_packages())
     folders = [str(root / one) for one in FOLDERS]
     subprocess.run([str(python), "-m", "compileall", "-q", *folders], check=True)
     return Tree(name, root, str(python), folder / "state")

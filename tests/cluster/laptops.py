@@ -40,7 +40,7 @@ class Laptop:
             stdin=subprocess.DEVNULL,
         )
         self._begin()
-        self.project, self.home = self.seen(HOME / "project"), self.seen(HOME)
+        self.project, self.home = self.host_path(HOME / "project"), self.host_path(HOME)
         self.project.mkdir(parents=True)
         self.ssh_config = self._ssh_config()
         self.env = {
@@ -52,7 +52,7 @@ class Laptop:
         self.login = ["--login", "root@node0", "--login-config", str(HOME / "ssh_config")]
         self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
 
-    def seen(self, path: Path) -> Path:
+    def host_path(self, path: Path) -> Path:
         """A file of the laptop's, as this process sees it."""
         return Path(f"/proc/{self._holder.pid}/root", *path.parts[1:])
 
@@ -114,7 +114,7 @@ class Laptop:
             *(f"mount --bind /dev/null {tool}" for tool in tools),
         ):  # fmt: skip
             _run(*self._enter(), *words.split())
-        self.seen(HOME / "run").mkdir(mode=0o700)
+        self.host_path(HOME / "run").mkdir(mode=0o700)
 
     def _ssh_config(self) -> Path:
         """Its own, with its own copies of the key and of what is known of hosts."""

@@ -47,11 +47,11 @@ def begin(cluster, tmp_path, monkeypatch, faulty_python):
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
     begun = []
 
-    def one(way, program, **more):
+    def start_run(way, program, **more):
         begun.append(recoveries.begin(cluster, way, program, tmp_path / "runs", **more))
         return begun[-1]
 
-    yield one
+    yield start_run
     for run in begun:
         recoveries.leave_nothing(run)
 
@@ -148,7 +148,7 @@ def test_a_leader_in_a_job_that_was_stopped_for_a_while_loses_no_agent(begin):
     assert re.search(fault.says, run.exit()["message"].splitlines()[-1]), run.printed()
 
 
-def of_a_script(run: Run) -> dict:
+def script_record(run: Run) -> dict:
     """Its end, by SIGTERM, after it has saved."""
     run.ends()
     assert run.end()[0] != 0 and (run.folder / "saved").read_text() == "all of it"
@@ -161,13 +161,13 @@ def test_a_script_that_catches_sigterm_saves(cluster, begin):
     run = begin("sbatch", Script("--saves"))
     # without the SIGKILL that scancel alone has follow after KillWait, here 10 s
     cluster.run("scancel", "--signal=TERM", ways.running_job(cluster))
-    of_a_script(run)
+    script_record(run)
 
 
 @SLOW
 def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
     monkeypatch.setitem(ways.PYTHON, "SBATCH_TIMELIMIT", "2")
-    assert of_a_script(begin("sbatch", Script("--saves")))["message"].endswith("time limit")
+    assert script_record(begin("sbatch", Script("--saves")))["message"].endswith("time limit")
 
 
 @pytest.fixture

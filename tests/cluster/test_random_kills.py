@@ -1,6 +1,6 @@
 """Whatever part of a run is killed or stopped, at whichever moment: no result is wrong.
 
-Three moments, each drawn by a seed; `make soak` tries twenty. Exit code 0 means the losses of an
+A moment drawn by a seed; `make soak` tries twenty. Exit code 0 means the losses of an
 undisturbed run. No process and no half file is left, and the same command, given again, goes on
 from the last checkpoint.
 """
@@ -31,7 +31,7 @@ from tests.train.workers import losses_by_step, read_json
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = int(os.environ.get("SOAK_MOMENTS", "3"))
+MOMENTS = int(os.environ.get("SOAK_MOMENTS", "1"))
 NODES = 2
 STEPS = 80  # of 50 ms and more: the run is not over at the latest moment
 WAYS = {"ssh": ways.ssh, "sbatch": ways.WAYS["sbatch"], "held": ways.in_held_job}
@@ -198,7 +198,7 @@ def whole(tmp_path_factory, _paced_python) -> Callable[[str], dict[int, float]]:
         program = PROGRAMS[name]()
         flags = ["--launcher", "local", "--nodes", str(NODES), "--logs-dir", str(folder)]
         words = [*flags, "--run-id", "whole", *program.words(folder)]
-        run_well(*words, cwd=program.place(folder), python=_paced_python)
+        run_well(*words, cwd=program.working_folder(folder), python=_paced_python)
         return losses_by_step(folder / "whole")
 
     return losses_of
@@ -212,11 +212,11 @@ def begin(cluster, tmp_path, request, moment) -> Iterator[Callable[[str], Traini
         wait_until(lambda: count_of_sleeps() == 4)  # the step beside the run's has begun
     begun: list[Training] = []
 
-    def one(name: str) -> Training:
+    def start_training(name: str) -> Training:
         begun.append(Training(cluster, moment, tmp_path / name))
         return begun[-1]
 
-    yield one
+    yield start_training
     for run in begun:
         if moment.way == "sbatch":
             ways.cancel_all(cluster)

@@ -28,11 +28,11 @@ def begin(cluster, tmp_path, monkeypatch) -> Iterator:
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
     begun = []
 
-    def one(way, *flags, program=None):
+    def start_run(way, *flags, program=None):
         begun.append(Run(cluster, way, tmp_path / "runs", *flags, program=program or Loop()))
         return begun[-1]
 
-    yield one
+    yield start_run
     for run in begun:
         leave_nothing(run)
 

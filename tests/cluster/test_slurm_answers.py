@@ -118,7 +118,7 @@ def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs
     assert ended["code"] == 143 and ended["message"] == "stopped by SIGTERM", ended
 
 
-def of_steps(one: Run, variable: str) -> list[str]:
+def step_variables(one: Run, variable: str) -> list[str]:
     """What Slurm tells the agents of two nodes."""
     return [one.agent(node).environ()[variable] for node in range(2)]
 
@@ -126,7 +126,7 @@ def of_steps(one: Run, variable: str) -> list[str]:
 @pytest.mark.slow
 def test_a_step_has_all_cores_that_its_job_has(run):
     one = run(ways.sbatch("multinode.sh", "--exclusive"), 2)
-    assert of_steps(one, "SLURM_CPUS_ON_NODE") == ["8", "8"]
+    assert step_variables(one, "SLURM_CPUS_ON_NODE") == ["8", "8"]
 
 
 @pytest.mark.slow
@@ -136,5 +136,5 @@ def test_a_step_has_the_gpus_and_their_cores(other_cluster, run):
         pytest.skip(f"Slurm {slurm_daemons.version()} does not pretend GPUs")
     cluster = other_cluster("--nodes", "2", "--gpus", "2")
     one = run(ways.sbatch("multinode.sh", "--gpus-per-node=2", "--cpus-per-gpu=3"), 2, on=cluster)
-    assert of_steps(one, "SLURM_CPUS_ON_NODE") == ["6", "6"]
-    assert of_steps(one, "CUDA_VISIBLE_DEVICES") == ["0,1", "0,1"]
+    assert step_variables(one, "SLURM_CPUS_ON_NODE") == ["6", "6"]
+    assert step_variables(one, "CUDA_VISIBLE_DEVICES") == ["0,1", "0,1"]

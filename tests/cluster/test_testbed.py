@@ -36,7 +36,10 @@ def test_exec_passes_on_where_one_is_and_how_it_ends(cluster, tmp_path):
     assert cluster.exec("node1", "no-such-command").returncode == 127
     unknown = cluster.exec("node9", "hostname")
     assert unknown.returncode == 2
-    assert unknown.stderr == "error: exec node9: no such node; known: node0, node1, node2, node3\n"
+    assert (
+        unknown.stderr
+        == "error: exec node9: no such node\ntip: choose from node0, node1, node2, node3\n"
+    )
 
 
 def test_ssh_leads_from_everywhere_to_everywhere(cluster):

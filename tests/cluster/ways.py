@@ -127,7 +127,7 @@ class Trainer:
     def words(self, folder: Path) -> list[str]:
         return ["--task", self.task, *OF_TASK, "--epochs", "1000000", *self._own]
 
-    def place(self, folder: Path) -> Path:
+    def working_folder(self, folder: Path) -> Path:
         """Where the command is given."""
         return self.checkout
 
@@ -188,7 +188,7 @@ class Command:
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             self.process = subprocess.Popen(
                 way(cluster, nodes, *flags),
-                cwd=self._program.place(folder),
+                cwd=self._program.working_folder(folder),
                 env=environment(cluster),
                 stdout=out,
                 stderr=err,

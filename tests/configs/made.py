@@ -6,7 +6,7 @@ from configs import cli
 from configs.settings.train import TrainConfig
 
 
-def made(cls: type, **texts: Any) -> Any:
+def make_config(cls: type, **texts: Any) -> Any:
     """An instance of `cls` with these settings, each as its flag has it."""
     words = [cli.word(name, text) for name, text in texts.items()]
     (config,) = cli.parse([cls], words, prog="", description="")

@@ -71,10 +71,10 @@ def test_each_value_has_its_origin(write, tmp_path, monkeypatch):
     assert origin["epochs"] == ("file", f"{path}:3: ")
     assert origin["lr"] == ("command line", "") and "sync" not in origin
     assert [parsed.values[name] for name in ("lr", "epochs", "nodes")] == [0.5, 7, NodeCount(4, 4)]
-    assert {given.name for given in parsed.given} == {"config", "on", "lr", "task", "epochs"}
+    assert {given.name for given in parsed.explicit} == {"config", "on", "lr", "task", "epochs"}
     parsed = cli.parsed([TrainConfig], ["--task", "rte"], prog="", description="")
     assert {given.source for given in parsed.origin.values()} == {"recipe", "command line"}
-    assert [given.name for given in parsed.given] == ["task"]
+    assert [given.name for given in parsed.explicit] == ["task"]
 
 
 # how it is spelt

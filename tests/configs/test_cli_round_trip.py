@@ -59,7 +59,7 @@ def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]
     return st.none() | plain if type(None) in typing.get_args(item.type) else plain
 
 
-def made(chosen: dict[str, typing.Any]) -> TrainConfig:
+def valid_config(chosen: dict[str, typing.Any]) -> TrainConfig:
     try:
         return TrainConfig(**chosen)
     except UsageError as error:  # each value is right, but not all of them together
@@ -68,7 +68,7 @@ def made(chosen: dict[str, typing.Any]) -> TrainConfig:
 
 
 VALUES = {item.name: values(item) for item in dataclasses.fields(TrainConfig)}
-CONFIGS = st.fixed_dictionaries({}, optional=VALUES).map(made)
+CONFIGS = st.fixed_dictionaries({}, optional=VALUES).map(valid_config)
 
 
 @settings(max_examples=25, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 
 from configs import cli, clusters
 from launch.programs.command_line import CommandLine
-from launch.slurm.batch_script import given_options
+from launch.slurm.batch_script import user_options
 from muster import ownership
 from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
@@ -51,33 +51,33 @@ def project(tmp_path, monkeypatch):
 
 
 def test_flags_win_then_the_project_then_the_user(project):
-    line = CommandLine.of(["--on", "hpc", "--nodes", "2", "--", "train.py"])
+    line = CommandLine.parse(["--on", "hpc", "--nodes", "2", "--", "train.py"])
     launch = line.launch
     assert (launch.launcher, launch.most_nodes, line.own.snapshot) == ("slurm", 2, False)
     assert (line.slurm.partition, line.slurm.account) == ("gpu", "lab")
     assert line.own.prologue == project / "setup" / "modules.sh"
-    assert CommandLine.of(["--on", "mine"]).launch.most_nodes == 3
-    assert CommandLine.of(["--on=hpc", "--snapshot", "--", "a.py"]).own.snapshot
-    assert CommandLine.of(["--", "train.py"]).slurm.partition is None
+    assert CommandLine.parse(["--on", "mine"]).launch.most_nodes == 3
+    assert CommandLine.parse(["--on=hpc", "--snapshot", "--", "a.py"]).own.snapshot
+    assert CommandLine.parse(["--", "train.py"]).slurm.partition is None
 
 
 def test_partitions_may_be_a_list(project):
     lists = '[clusters.two]\npartition = ["short", "main"]\naccount = "x"\n'
     (project / "muster.toml").write_text(lists)
-    slurm = CommandLine.of(["--on", "two", "--", "train.py"]).slurm
+    slurm = CommandLine.parse(["--on", "two", "--", "train.py"]).slurm
     assert (slurm.partition, slurm.account) == ("short,main", "x")
 
 
 def test_flags_add_options_of_sbatch_to_those_of_a_cluster(project):
     (project / "muster.toml").write_text('[clusters.a]\nslurm = ["qos=low", "hold"]\n')
-    line = CommandLine.of(["--on", "a", "--slurm", "qos=high", "--slurm", "nice", "--", "a.py"])
-    assert given_options(line.slurm) == {"qos": "high", "hold": True, "nice": True}
+    line = CommandLine.parse(["--on", "a", "--slurm", "qos=high", "--slurm", "nice", "--", "a.py"])
+    assert user_options(line.slurm) == {"qos": "high", "hold": True, "nice": True}
 
 
 def test_a_cluster_minds_no_program_and_no_other_launcher(project):
-    line = CommandLine.of(["--on", "hpc", "--launcher", "local"])  # our trainer has no prologue
+    line = CommandLine.parse(["--on", "hpc", "--launcher", "local"])  # our trainer has no prologue
     assert line.launch.launcher == "local" and line.train is not None
-    assert "partition" not in {given.name for given in line.parsed.given}
+    assert "partition" not in {given.name for given in line.parsed.explicit}
 
 
 def test_paths_are_relative_to_the_file(project):
@@ -93,30 +93,30 @@ def test_paths_are_relative_to_the_file(project):
     for name in ("nodes", "python3.12"):  # the former is a hosts file
         (project / name).touch()
 
-    def given(cluster: str) -> dict[str, str]:
+    def settings_of(cluster: str) -> dict[str, str]:
         return {given.name: given.text for given in cli.cluster(cluster)}
 
-    assert given("a") == {name: f"{project}/{text}" for name, text in paths.items()}
+    assert settings_of("a") == {name: f"{project}/{text}" for name, text in paths.items()}
     in_project = {"hosts": "nodes", "python": "python", "container": "a/b.sif"}
-    assert given("b") == {name: f"{project}/{text}" for name, text in in_project.items()}
-    assert given("c") == {
+    assert settings_of("b") == {name: f"{project}/{text}" for name, text in in_project.items()}
+    assert settings_of("c") == {
         "hosts": "node[0-3],me@other:2222", "python": "python3.12",
         "container": "docker://a/b", "ssh_config": "none", "send": "~/data",
     }  # fmt: skip
 
 
 def test_config_yaml_of_a_run_repeats_it_without_muster_toml(project):
-    line = CommandLine.of(["--on", "hpc", "--", "train.py"])
+    line = CommandLine.parse(["--on", "hpc", "--", "train.py"])
     (project / "config.yaml").write_text(cli.to_yaml(line.launch, line.slurm))
     (project / "muster.toml").unlink()
-    again = CommandLine.of(["--config", str(project / "config.yaml")])
+    again = CommandLine.parse(["--config", str(project / "config.yaml")])
     assert again.slurm == line.slurm and again.launch.nodes == line.launch.nodes
 
 
 def test_toml_with_bom_and_crlf_is_read(project):
     text = "\ufeff" + PROJECTS.replace("\n", "\r\n")
     (project / "muster.toml").write_bytes(text.encode())
-    assert CommandLine.of(["--on", "hpc", "--", "train.py"]).slurm.account == "lab"
+    assert CommandLine.parse(["--on", "hpc", "--", "train.py"]).slurm.account == "lab"
 
 
 def given_away(path):
@@ -147,8 +147,8 @@ def test_settings_of_another_user_are_refused(project, monkeypatch, whose):
     if whose == "setup":  # a stranger's folder that one stands in
         given_away((project / "muster.toml").rename(project / "setup" / "muster.toml"))
     with pytest.raises(UsageError, match=r"muster\.toml .* belongs to "):
-        CommandLine.of(["--on", "hpc", "--", "train.py"])
-    assert CommandLine.of(["--", "train.py"]).slurm.account is None  # it was not asked for
+        CommandLine.parse(["--on", "hpc", "--", "train.py"])
+    assert CommandLine.parse(["--", "train.py"]).slurm.account is None  # it was not asked for
 
 
 @pytest.mark.parametrize(("what", "mode"), [
@@ -158,13 +158,13 @@ def test_settings_that_others_may_write_are_refused(project, monkeypatch, what, 
     monkeypatch.setattr(ownership, "_is_private", lambda group, owner: False)
     (project / what).chmod(mode)
     with pytest.raises(UsageError, match=r"write to .* \(mode "):
-        CommandLine.of(["--on", "hpc", "--", "train.py"])
+        CommandLine.parse(["--on", "hpc", "--", "train.py"])
 
 
 def test_your_own_settings_are_refused_alike(project, tmp_path):
     (tmp_path / "home" / "muster" / "muster.toml").chmod(0o666)
     with pytest.raises(UsageError, match=r"home/muster/muster\.toml"):
-        CommandLine.of(["--on", "hpc", "--", "train.py"])
+        CommandLine.parse(["--on", "hpc", "--", "train.py"])
 
 
 def test_a_group_of_your_own_is_nobody_else(project, monkeypatch):
@@ -235,6 +235,6 @@ def test_random_toml_is_settings_or_refused_by_name(tmp_path_factory, read_again
         patch.setattr(clusters, "files", lambda *_: [path])
         read_again()
         try:
-            CommandLine.of(["--on", "a", "--", "train.py"])
+            CommandLine.parse(["--on", "a", "--", "train.py"])
         except UsageError as error:
             assert all(str(path) in line or "--" in line for line in str(error).splitlines())

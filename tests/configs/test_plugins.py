@@ -18,5 +18,5 @@ def test_new_file_of_a_plugin_folder_is_a_new_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert plugins.names("shapes") == ["circle", "cube", "disc", "square"]
     assert plugins.load("shapes", "cube")(3) == 27 and plugins.load("shapes", "disc")(3) == 9
-    with pytest.raises(UsageError, match=r"^shapes: unknown 'round'; known: circle, cube"):
+    with pytest.raises(UsageError, match=r"^shapes: unknown 'round'"):
         plugins.load("shapes", "round")

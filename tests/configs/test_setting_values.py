@@ -19,7 +19,7 @@ from configs.settings.launch import (
 )
 from configs.settings.remote import SbatchOption, SlurmConfig
 from muster.errors import UsageError
-from tests.configs.made import made
+from tests.configs.made import make_config
 
 COUNTS = st.integers(-(10**30), 10**30)
 PORTS = st.integers(0, 99_999)
@@ -143,21 +143,21 @@ RANGE = "expected FIRST:LAST, at least two ports between 1024 and 65535, such as
 ], ids=lambda text: text[:20])  # fmt: skip
 def test_another_form_is_refused_with_the_right_one(name, text, why):
     with pytest.raises(UsageError) as refused:
-        made(LaunchConfig, **{name: text})
+        make_config(LaunchConfig, **{name: text})
     assert str(refused.value) == f"--{cli.dashed(name)}{why}"
 
 
 def test_a_number_of_400_digits_is_refused_as_any_other():
     with pytest.raises(UsageError, match=r"--nodes .*4096"):
-        made(LaunchConfig, nodes="9" * 400)
-    assert made(LaunchConfig, max_restarts="9" * 400).max_restarts == int("9" * 400)
+        make_config(LaunchConfig, nodes="9" * 400)
+    assert make_config(LaunchConfig, max_restarts="9" * 400).max_restarts == int("9" * 400)
 
 
 def test_another_form_in_a_file_is_named_with_its_line(tmp_path):
     path = Path(tmp_path / "mine.yaml")
     path.write_text("launcher: local\nnproc_per_node: two\n")
     with pytest.raises(UsageError) as refused:
-        made(LaunchConfig, config=path)
+        make_config(LaunchConfig, config=path)
     assert str(refused.value) == f"{path}:2: nproc_per_node 'two': {COUNT}"
 
 

@@ -6,7 +6,7 @@ from configs.settings.launch import LaunchConfig, WorkersPerNode
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.local import Local
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
-from tests.configs.made import made
+from tests.configs.made import make_config
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", "--run-id=my-run")
 SPEC = LaunchSpec("my-run", Path("/logs/my-run"), PROGRAM, env={"MUSTER_TTY": "80"})
@@ -22,4 +22,4 @@ FACTS = Facts((node("node0", 2, "10.10.1.1"), node("node1", 1, "10.10.1.2")), "1
 
 
 def local(**config) -> Local:
-    return Local(Settings(made(LaunchConfig, **config), SshConfig(), SlurmConfig()))
+    return Local(Settings(make_config(LaunchConfig, **config), SshConfig(), SlurmConfig()))

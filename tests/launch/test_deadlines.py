@@ -95,7 +95,7 @@ ORDER = {
     "a short job's warning comes": (d.SLURM_WARNS_BEFORE_LIMIT_S, d.SHORT_JOB_S),
     "a waiting command keeps its connection": (login_job.SLICE_S, d.LOGIN_CONNECTION_STAYS_S),
     "a claim that is kept late is kept": (
-        3 * d.DATA_PLACE_KEPT_EVERY_S + d.NODE_ANSWERS_SURVEY_S,
+        3 * d.CLAIM_RENEWED_EVERY_S + d.NODE_ANSWERS_SURVEY_S,
         node_data.SILENT_S,
     ),
     "ssh notices a broken link before the claim ends": (SSH_SILENT_S, node_data.SILENT_S),

@@ -135,7 +135,7 @@ def test_run_is_found_by_name_prefix_or_job(tmp_path):
         (["stat"], "command: unknown 'stat'; did you mean python "),
         (
             ["dance"],
-            "unknown 'dance'; known: list, nodes, status, wait, logs, stacks, cancel, clean, fetch",
+            "unknown 'dance'; choose from list, nodes",
         ),
         (["--logs-dir", str(tmp_path / "none"), "status"], "no runs found in"),
     ]:

@@ -38,7 +38,7 @@ CALLS = {
 
 
 @pytest.fixture
-def seen(tmp_path, monkeypatch):
+def tool_environment(tmp_path, monkeypatch):
     """The environment that a tool has seen, by its name."""
     for name in ("squeue", "scontrol", "sinfo", "scancel", "sbatch", "rsync", "git"):
         executable(tmp_path / name, f"#!/bin/sh\n/usr/bin/env > {tmp_path}/$(basename $0).seen\n")
@@ -54,17 +54,20 @@ def seen(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_called_tool_gets_none_of_its_configuring_variables(call, seen, tmp_path):
+def test_called_tool_gets_none_of_its_configuring_variables(call, tool_environment, tmp_path):
     tool = call.split()[0]
     with suppress(MusterError, IndexError):  # it has no answer
         CALLS[call](tmp_path)
-    env = seen(tool)
+    env = tool_environment(tool)
     own = {"git": ("GIT_DIR",), "rsync": ("RSYNC_",)}.get(tool, ("SQUEUE", "SINFO", "SC"))
     assert [name for name in THEIRS if name.startswith(own) and name in env] == []
     assert {name: env.get(name) for name in OF_USER} == OF_USER
 
 
-def test_settings_of_jobs_and_for_commands_of_the_program_reach_sbatch(seen):
+def test_settings_of_jobs_and_for_commands_of_the_program_reach_sbatch(tool_environment):
     controller.ask(["sbatch", "job.sh"], os.environ)
-    env, passed = seen("sbatch"), ("SBATCH_ACCOUNT", "SLURM_CONF", "SQUEUE_FORMAT2", "GIT_DIR")
+    env, passed = (
+        tool_environment("sbatch"),
+        ("SBATCH_ACCOUNT", "SLURM_CONF", "SQUEUE_FORMAT2", "GIT_DIR"),
+    )
     assert [name for name in passed if name not in env] == []

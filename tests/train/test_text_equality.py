@@ -54,7 +54,7 @@ def work(ranks: Ranks, folder: str) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def losses(tmp_path_factory):
     folder = tmp_path_factory.mktemp("equality")
     for name in CASES:
         (folder / name).mkdir()
@@ -71,19 +71,19 @@ def found(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_uneven_ranks_equal_one_process(found, case, ranks):
-    want = found[1][f"{case}|even"]
+def test_uneven_ranks_equal_one_process(losses, case, ranks):
+    want = losses[1][f"{case}|even"]
     assert len(want["losses"]) == STEPS
     for split in SPLITS[ranks]:
-        got = found[ranks][f"{case}|{split}"]
+        got = losses[ranks][f"{case}|{split}"]
         for what in ("losses", "params", "scores"):
             gap = (want[what] - got[what]).abs().max().item()
             limit = 1e-5 if what == "scores" else TOLERANCE  # sums of float32 logits
             assert gap <= limit, f"{case}, split {split}: {what} differ by {gap:.1e}"
 
 
-def test_losses_of_text_cases_differ_by_more_than_the_tolerance(found):
+def test_losses_of_text_cases_differ_by_more_than_the_tolerance(losses):
     """So that a training that did not happen would be seen."""
-    one = found[1]
+    one = losses[1]
     assert one["ner|even"]["losses"][0] > one["ner|even"]["losses"][-1]
     assert not torch.allclose(one["text|even"]["losses"], one["shards|even"]["losses"], atol=1e-2)

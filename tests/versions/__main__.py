@@ -75,7 +75,7 @@ def tried(torch: str, python: str, folder: Path) -> tuple[list[str], list[str]]:
     """What was found of these two, and what is wrong."""
     if (base := interpreter(python)) is None:
         return [], [f"{NOT_RUN}: no Python {python} here"]
-    if (own := made(base, torch, folder)) is None:
+    if (own := new_environment(base, torch, folder)) is None:
         return [], [f"no torch {torch} for Python {python}"]
     version = output(own, "-c", "import platform; print(platform.python_version())")
     passed, problems = tested(own)
@@ -98,7 +98,7 @@ def interpreter(python: str) -> str | None:
     return None
 
 
-def made(python: str, torch: str, folder: Path) -> str | None:
+def new_environment(python: str, torch: str, folder: Path) -> str | None:
     """The Python of a new environment with that torch; None: pip's index has none."""
     own = str(folder / "env" / "bin" / "python")
     subprocess.run([python, "-m", "venv", str(folder / "env")], check=True)

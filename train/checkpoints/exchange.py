@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from muster.errors import UsageError
-from muster.run_files import SEEN
+from muster.run_files import DISK_PROBE
 
 from ..distributed import agreement
 from ..sync.ranks import Ranks
@@ -32,15 +32,15 @@ def first_on_disk(folder: Path, ranks: Ranks, host: str) -> list[int]:
     def make_mark() -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            prefix = SEEN.path(folder, name="").name
+            prefix = DISK_PROBE.path(folder, name="").name
             with NamedTemporaryFile(prefix=prefix, dir=folder, delete=False) as mark:
                 return mark.name
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
-    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, make_mark))
+    mark = Path(agreement.broadcast_result(ranks.rank, ranks.world_size, make_mark))
     # the hosts of the ranks that do not see it
-    hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else host)
+    hosts = agreement.gather_results(ranks.world_size, lambda: "" if mark.exists() else host)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
     return [hosts.index(host) if host else 0 for host in hosts]

@@ -311,7 +311,7 @@ class CheckpointManager:
                         f"\ntip: {remedies}"
                     )
 
-        agreement.of_each(self._ranks.world_size, check, DISK_PATIENCE_S)
+        agreement.gather_results(self._ranks.world_size, check, DISK_PATIENCE_S)
 
     def _is_own(self, run_id: str | None) -> bool:
         """Whether the run of a checkpoint is this one, or one that is restarted by itself."""
@@ -332,7 +332,7 @@ class CheckpointManager:
                 *self._other_best(saved),
             ]
 
-        of_ranks = agreement.of_each(self._ranks.world_size, problems, DISK_PATIENCE_S)
+        of_ranks = agreement.gather_results(self._ranks.world_size, problems, DISK_PATIENCE_S)
         refuse(dict.fromkeys(line for lines in of_ranks for line in lines), where=where)
 
     def _other_best(self, saved: SavedState) -> Iterator[str]:

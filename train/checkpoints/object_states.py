@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from muster.errors import UsageError
 
-from ..distributed.agreement import of_each
+from ..distributed.agreement import gather_results
 from ..model import rng
 from ..sync.ddp.data_parallel import hook_of, replicas_of
 from ..sync.ddp.reducer import bucket_order
@@ -120,7 +120,7 @@ class ObjectStates:
         for name, instance in self._collected.items():
             local |= {f"{name}/{key}": tensor for key, tensor in instance.own_tensors().items()}
         states = dict[str, Any]()
-        sums_of = of_each(self._ranks.world_size, lambda: self._take(states))
+        sums_of = gather_results(self._ranks.world_size, lambda: self._take(states))
         undeclared = [
             name for name, own in sums_of[0].items() if any(sums[name] != own for sums in sums_of)
         ]

@@ -49,7 +49,9 @@ def transferred(
     peers = [rank for rank in lacking if firsts[rank] == firsts[ranks.rank]]
     writer = peers[0] if ranks.rank in lacking else None
     is_source, is_writer = ranks.rank == source, ranks.rank == writer
-    places = agreement.of_each(ranks.world_size, lambda: _new_folder(folder) if is_writer else "")
+    places = agreement.gather_results(
+        ranks.world_size, lambda: _new_folder(folder) if is_writer else ""
+    )
     place = None if writer is None else Path(places[writer])
     received: list[IntactCheckpoint] = []
 
@@ -60,10 +62,10 @@ def transferred(
     own = intact if is_source else None
     target = place if is_writer else None
     try:
-        sizes = agreement.of_each(ranks.world_size, lambda: _sizes(own))[source]
+        sizes = agreement.gather_results(ranks.world_size, lambda: _sizes(own))[source]
         for name, size in sizes.items():
             _send(ranks, source, own and own.path / name, target and target / name, size)
-        agreement.of_each(ranks.world_size, read, DISK_PATIENCE_S)
+        agreement.gather_results(ranks.world_size, read, DISK_PATIENCE_S)
         yield received[0] if received else None
     finally:
         if target is not None:
@@ -90,10 +92,12 @@ def _send(ranks: Ranks, source: int, own: Path | None, target: Path | None, size
     for begin in range(0, size, PIECE_BYTES):
         piece = buffer[: size - begin]
         data = piece.numpy().data
-        agreement.of_each(ranks.world_size, partial(_read, own, begin, data), DISK_PATIENCE_S)
+        agreement.gather_results(
+            ranks.world_size, partial(_read, own, begin, data), DISK_PATIENCE_S
+        )
         dist.broadcast(piece, source, group=agreement.gloo_group())
         ranks.note("broadcast", piece)
-        agreement.of_each(ranks.world_size, partial(_append, target, data), DISK_PATIENCE_S)
+        agreement.gather_results(ranks.world_size, partial(_append, target, data), DISK_PATIENCE_S)
 
 
 def _read(path: Path | None, begin: int, data: memoryview) -> None:

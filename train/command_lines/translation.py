@@ -130,7 +130,7 @@ def settings(
         raise UsageError(text) from None
 
 
-def of_worker(
+def worker_settings(
     argv: Sequence[str], env: Mapping[str, str], theirs: Mapping[str, str], **page: str
 ) -> tuple[TrainConfig, ByHand, World]:
     """The settings of one of the workers; a process alone has the mode single, if no other is set.

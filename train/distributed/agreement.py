@@ -135,7 +135,9 @@ def _gathered(world_size: int, data: Tensor) -> list[Tensor]:
     return [row[: int(size)] for row, size in zip(rows, sizes, strict=True)]
 
 
-def of_each(world_size: int, act: Callable[[], T], patience_s: float | None = None) -> list[T]:
+def gather_results(
+    world_size: int, act: Callable[[], T], patience_s: float | None = None
+) -> list[T]:
     """The result of `act` on each rank, on every rank, even if it takes up to `patience_s`.
 
     Raises:
@@ -173,18 +175,18 @@ def gather_on_first(rank: int, world_size: int, act: Callable[[], T]) -> list[T]
         local.append(encoded(act()))
         return len(local[0])
 
-    lengths = of_each(world_size, encode)
+    lengths = gather_results(world_size, encode)
     padded = torch.zeros(max(lengths), dtype=torch.uint8)
     padded[: lengths[rank]] = local[0]
     rows = collect(rank, world_size, 0, padded)
     return [_value_of(peer, row[: lengths[peer]]) for peer, row in enumerate(rows)]
 
 
-def of_first(
+def broadcast_result(
     rank: int, world_size: int, act: Callable[[], T], patience_s: float | None = None
 ) -> T:
     """The result of `act` on rank 0, on every rank; raises like `of_each`."""
-    return cast(T, of_each(world_size, act if rank == 0 else lambda: None, patience_s)[0])
+    return cast(T, gather_results(world_size, act if rank == 0 else lambda: None, patience_s)[0])
 
 
 def gloo_group() -> dist.ProcessGroup:

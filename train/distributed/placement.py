@@ -27,7 +27,7 @@ class WorkerInfo:
     gpus: Sequence[str]  # that it sees, by their unique ids
 
     @property
-    def place(self) -> tuple[str, str]:
+    def machine_key(self) -> tuple[str, str]:
         """Equal for workers that share a host name and a kernel, hence files and memory."""
         return self.machine, self.host
 
@@ -160,7 +160,7 @@ def choose_backend(choice: str, device: torch.device) -> str:
 
 def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with local ranks, for workers started by hand: a host counts as a node."""
-    places = [worker.place for worker in workers]
+    places = [worker.machine_key for worker in workers]
     own_place = places[world.rank]
     nodes = list(dict.fromkeys(places))
     before = places[: world.rank].count(own_place)

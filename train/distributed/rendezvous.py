@@ -45,7 +45,14 @@ from muster.worker import gloo_threads
 
 from . import placement
 from .address import bind_own_address, choose_interface, wait_for_address
-from .agreement import DISK_PATIENCE_S, PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
+from .agreement import (
+    DISK_PATIENCE_S,
+    PATIENCE_S,
+    broadcast_result,
+    gather_results,
+    set_timeout,
+    wait_for_all,
+)
 from .lost_peers import explained, note_left, others_failed
 from .placement import WorkerInfo
 from .world import World
@@ -71,7 +78,7 @@ class Peers:
     @property
     def leads_host(self) -> bool:
         """Whether this rank does what is done once per host."""
-        places = [worker.place for worker in self.workers]
+        places = [worker.machine_key for worker in self.workers]
         return places.index(places[self.world.rank]) == self.world.rank
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
@@ -92,11 +99,11 @@ class Peers:
         size = self.world.world_size
         announces = rank == 0 and size > 1
         with _announced("waiting for rank 0, which is preparing the data", announces=announces):
-            of_first(rank, size, make, DISK_PATIENCE_S)
+            broadcast_result(rank, size, make, DISK_PATIENCE_S)
         with _announced(
             "waiting for hosts that are preparing their own copy of the data", announces=announces
         ):
-            of_each(size, make_on_host, DISK_PATIENCE_S)
+            gather_results(size, make_on_host, DISK_PATIENCE_S)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
-from ..distributed.agreement import gather_on_first, of_first
+from ..distributed.agreement import broadcast_result, gather_on_first
 from ..model import rng
 from ..sync.ranks import current_ranks
 from .metric_modules import in_memory, load
@@ -73,15 +73,15 @@ def evaluate(
             columns_taken = [name for module in modules for name in module._feature_names()]
             return list(dict.fromkeys(columns_taken))
 
-        names = of_first(*own, load_metric)
+        names = broadcast_result(*own, load_metric)
         local = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
 
-        def given() -> Columns:
+        def local_columns() -> Columns:
             return {name: _as_list(values) for name, values in local.items() if values is not None}
 
-        parts = gather_on_first(*own, given)
-        return dict(of_first(*own, lambda: _compute(loaded[0], parts, names, arguments)))
+        parts = gather_on_first(*own, local_columns)
+        return dict(broadcast_result(*own, lambda: _compute(loaded[0], parts, names, arguments)))
 
 
 def _compute(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from muster.errors import UsageError
 
-from ..distributed.agreement import of_first
+from ..distributed.agreement import broadcast_result
 from ..sync.ranks import Ranks
 from .evaluate_metrics import POSITIONS, evaluate
 from .metric_modules import load
@@ -50,7 +50,7 @@ class TaskMetrics:
         self._modules = list[Any]()  # of rank 0
         self._reported = set[str]()
         self.messages: list[str] = []  # each to be printed once
-        self._names = of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
+        self._names = broadcast_result(ranks.rank, ranks.world_size, lambda: self._load(text))
 
     def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
         """The numbers in the results on the samples of all ranks; every rank must call it.

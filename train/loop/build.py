@@ -40,7 +40,7 @@ from train.tasks.base import Datasets, Samples, Task
 T = TypeVar("T")
 
 
-def of_settings(kind: type[T], config: TrainConfig) -> T:
+def from_settings(kind: type[T], config: TrainConfig) -> T:
     """A dataclass `kind`, filled from the settings that have the names of its fields."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(config, name) for name in names})
@@ -66,7 +66,7 @@ def trainer(
     system, which writes there; by default all ranks share one.
     `weights` is a folder with weights that `export.save` wrote, to begin with.
     """
-    grad_sync = plugins.build(config.sync, ranks, of_settings(SyncOptions, config))
+    grad_sync = plugins.build(config.sync, ranks, from_settings(SyncOptions, config))
     sets = datasets(config, task)
     plain = model(config, task, device)
     if weights is not None:
@@ -139,7 +139,7 @@ def model(config: TrainConfig, task: Task, device: torch.device) -> nn.Module:
     model = task.build_model()
     if config.dropout is not None:
         rng.set_dropout(model, config.dropout)
-    return precision.place(model, config.precision, device)
+    return precision.move_model(model, config.precision, device)
 
 
 def plan(

@@ -170,7 +170,7 @@ def passes(
                 yield Pass(positions, batch, HostCopy(loss), HostCopy(output.logits.float()))
 
     model.eval()
-    return feed.one_late(computed(), device)
+    return feed.delayed_by_one(computed(), device)
 
 
 def require_metric(

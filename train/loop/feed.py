@@ -107,7 +107,7 @@ class Feed:
         self._batches = iter(())  # the loader's own ends them when nothing refers to it
 
 
-def one_late(items: Iterator[T], device: torch.device) -> Iterator[T]:
+def delayed_by_one(items: Iterator[T], device: torch.device) -> Iterator[T]:
     """With a GPU each of `items` when the next one has begun, which the device computes then."""
     if device.type == "cpu":
         yield from items

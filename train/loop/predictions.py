@@ -11,7 +11,7 @@ from torch import nn
 from muster import run_files
 from muster.errors import UsageError
 from muster.writing import write_text
-from train.distributed.agreement import gather, of_each
+from train.distributed.agreement import gather, gather_results
 from train.loop.evaluation import passes
 from train.loop.trainer import Trainer
 from train.tasks.base import Batch, Output, PredictingTask, Unlabelled
@@ -27,7 +27,7 @@ def unlabelled_sets(trainer: Trainer) -> dict[str, Unlabelled]:
     sets: dict[str, Unlabelled] = {}
     if not isinstance(task, PredictingTask):
         raise UsageError(f"--predict: --task {trainer.config.task} has no unlabelled sets")
-    of_each(trainer.ranks.world_size, lambda: sets.update(task.unlabelled()))
+    gather_results(trainer.ranks.world_size, lambda: sets.update(task.unlabelled()))
     return sets
 
 

@@ -19,7 +19,7 @@ from muster.orderly_stop import StoppedCleanly
 from muster.writing import write_json, write_text
 from train.checkpoints.exchange import first_on_disk
 from train.distributed import environment, rendezvous
-from train.distributed.agreement import of_first
+from train.distributed.agreement import broadcast_result
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.placement import fair_share
 from train.distributed.rendezvous import Meeting, Peers
@@ -83,7 +83,7 @@ def joined(
     Raises:
         MusterError: a worker, a file or a setting prevents it.
     """
-    with rendezvous.meet(world, build.of_settings(Meeting, config)) as peers:
+    with rendezvous.meet(world, build.from_settings(Meeting, config)) as peers:
         run_dir = _open_run_folder(config, peers, what)
         exit_guard.record_in(run_dir)
         threads = fair_share(peers.world.rank, peers.workers)
@@ -119,7 +119,7 @@ def prepared(
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
         sinks = Sinks(run_dir, ranks.rank, profile=config.profile)
         closing.callback(sinks.close)
-        host = "/".join(peers.workers[ranks.rank].place)
+        host = "/".join(peers.workers[ranks.rank].machine_key)
         firsts = first_on_disk(config.checkpoint_dir or run_dir, ranks, host)
         meter = _meter(peers, ranks, run_dir)
         if meter is not None:
@@ -177,7 +177,7 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
             write_text(settings, to_yaml(config))
         return run_id
 
-    run_dir = config.logs_root / of_first(world.rank, world.world_size, choose)
+    run_dir = config.logs_root / broadcast_result(world.rank, world.world_size, choose)
     run_dir.mkdir(parents=True, exist_ok=True)  # nodes need not share a file system
     return run_dir
 

@@ -16,7 +16,7 @@ CODES = (  # of quantised weights; their scales are stored elsewhere
 REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def place(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
+def move_model(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
     """`model` on `device` in float32, or in float64 with --precision fp64.
 
     bfloat16 parameters stay so, except with fp64. Complex buffers stay complex.

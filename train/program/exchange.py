@@ -160,4 +160,4 @@ def _exchange_after(
     return shared
 
 
-of_program = ProgramRequests()
+program_requests = ProgramRequests()

@@ -21,7 +21,7 @@ from ..sync.ddp import reducer
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, StepTimes, timer_of
-from .exchange import of_program
+from .exchange import program_requests
 
 EQUAL_STEPS = 3  # in which equal losses on all ranks are no chance
 
@@ -87,7 +87,7 @@ def record(
     assert loss is not None
     plan = recorder.counted(step, int(samples))
     recorder.sinks.log_with(names, plan.step - 1, "muster.record: log_with")
-    shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
+    shared = program_requests.with_loss(recorder.ranks, plan.step, _number(loss))
     recorder.compare(shared.losses)
     sent = [] if model is None else sent_by(model)
     numbers = {name: _number(value) for name, value in numbers.items()}

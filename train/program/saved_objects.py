@@ -24,7 +24,7 @@ from ..checkpoints.object_states import GENERATORS, Collected, ObjectStates, Sta
 from ..checkpoints.writer import NotWritten, warn
 from ..distributed.agreement import gather
 from ..sync.ranks import Ranks, current_ranks
-from .exchange import of_program
+from .exchange import program_requests
 from .recorder import write_record
 
 RESUME_OR_CHOOSE = (
@@ -217,7 +217,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             UsageError: the ranks give different steps; on every rank.
         """
         self._count(step)
-        self.make(self.step, of_program.after(self._ranks, self.step, self))
+        self.make(self.step, program_requests.after(self._ranks, self.step, self))
 
     def make(self, step: int, asked: StepRequests) -> None:
         """Do what some rank has `asked` for after `step`: save, or save and end the training.
@@ -243,7 +243,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             UsageError: the ranks give different steps; on every rank.
         """
         self._count(step)
-        of_program.after(self._ranks, self.step, self)  # all ranks are at this step
+        program_requests.after(self._ranks, self.step, self)  # all ranks are at this step
         self._manager.save(self.step, self._state)
 
     def _count(self, step: int) -> None:

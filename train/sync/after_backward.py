@@ -44,4 +44,4 @@ class AfterBackward(GradSync):
             waits.during(self.average, flat, self.ranks)
             unflatten(flat, group)
             if len(group) == 1:
-                self.ranks.ledger.of_parameter(before, names[id(group[0])], group[0])
+                self.ranks.ledger.name_parameter(before, names[id(group[0])], group[0])

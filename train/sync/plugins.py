@@ -41,9 +41,8 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
     build = entry_points.load(GROUPS[folder], name)
     if build is None:
         known = ", ".join(plugin_names(folder))
-        raise UsageError(
-            f"sync/{folder}: unknown {name!r}; {entry_points.unknown(GROUPS[folder], name, known)}"
-        )
+        hint = entry_points.unknown(GROUPS[folder], name, known)
+        raise UsageError(f"sync/{folder}: unknown {name!r}{hint}")
     return build
 
 

@@ -114,7 +114,7 @@ class CollectiveLedger:
         self.step.append(collective)
         self.gradients[collective.operation] += collective.nbytes
 
-    def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
+    def name_parameter(self, first: int, name: str, gradient: Tensor) -> None:
         """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
         shape = tuple(gradient.shape)
         self.step[first:] = [

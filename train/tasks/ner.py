@@ -143,7 +143,7 @@ class Ner(LabelledTask):
     def _read(self) -> dict[str, list[Sentence]]:
         if self.data_dir is not None:
             return {name: read(path) for name, (path,) in self._files.items()}
-        return {name: _of_hub(split) for name, split in HUB_SPLITS.items()}
+        return {name: _hub_sentences(split) for name, split in HUB_SPLITS.items()}
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
@@ -215,7 +215,7 @@ def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> N
                 raise UsageError(f"{path}:{line}: {it_has}")
 
 
-def _of_hub(split: str) -> list[Sentence]:
+def _hub_sentences(split: str) -> list[Sentence]:
     rows = hub.rows(*Ner.hub_name, revision=HUB_REVISION, split=split)
     names = rows.features["ner_tags"].feature.names
     return [

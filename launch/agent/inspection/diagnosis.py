@@ -66,7 +66,7 @@ def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
         slow = slow_ranks({view.rank: view.arrivals(group) for view in members})
         lines += [
             f"no rank is hanging, but rank {rank} on {views[rank].node} takes {times:.1f} times as "
-            f"long as the median between collectives: it is {_place(views[rank])}"
+            f"long as the median between collectives: it is {_location(views[rank])}"
             for rank, times in slow.items()
         ]
     return lines
@@ -102,8 +102,8 @@ def slow_ranks(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     }
 
 
-def _place(view: RankView) -> str:
-    return f"in {view.place}" if view.place else "at an unknown place"
+def _location(view: RankView) -> str:
+    return f"in {view.user_frame}" if view.user_frame else "at an unknown place"
 
 
 def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
@@ -201,7 +201,7 @@ def _conditions_of_children(view: RankView) -> Iterator[str]:
 
 
 def _own_condition(view: RankView) -> str:
-    place = f"in {view.place}" if view.place else ""
+    place = f"in {view.user_frame}" if view.user_frame else ""
     does = DOES.get(view.words, view.words)
     if view.is_held:
         return f"it {does}{f', {place}' if place else ''}"
@@ -363,7 +363,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     ]
     if lines:
         return lines
-    places = Counter(_function(view) for view in views.values() if view.place)
+    places = Counter(_function(view) for view in views.values() if view.user_frame)
     ended = [view for view in views.values() if view.ended]
     going_on = [
         view for view in views.values() if not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
@@ -377,7 +377,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
         ]
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
-        odd = [view for view in views.values() if view.place and _function(view) != usual]
+        odd = [view for view in views.values() if view.user_frame and _function(view) != usual]
         odd = [view for view in odd if (view.for_s or 0) > BRIEF_WAIT_S]
         if count > len(views) / 2 and odd:
             lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in odd[:3]]
@@ -391,7 +391,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
 
 
 def _function(view: RankView) -> tuple[str, str]:
-    return (view.place.file, view.place.function) if view.place else ("", "")
+    return (view.user_frame.file, view.user_frame.function) if view.user_frame else ("", "")
 
 
 def _kind(collective: Collective) -> str:
@@ -401,7 +401,7 @@ def _kind(collective: Collective) -> str:
 
 
 def _at(view: RankView) -> str:
-    return f", in {view.place}" if view.place else ""
+    return f", in {view.user_frame}" if view.user_frame else ""
 
 
 def group_name(collective: Collective) -> str:

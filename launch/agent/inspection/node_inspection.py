@@ -144,7 +144,7 @@ class _Sample:
     places: set[int] = field(default_factory=set)  # of its main thread, since `active_at`
 
     @classmethod
-    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
+    def take(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
         states = [state for state in map(state_of, tree_of(pid)) if state is not None]
         helpers = helpers_of(pid, is_program=is_program)
         return cls(
@@ -211,7 +211,7 @@ class Activity:
             # without an answer it begins nothing
             last_number = old.number if old is not None else -1
             number = last_number if report.begun is None else report.begun
-            new = _Sample.of(pid, number, is_program=report.answers)
+            new = _Sample.take(pid, number, is_program=report.answers)
             if old is not None:
                 places = old.places | {*report.places}
                 is_no_sign = was_disturbed or self._is_disturbed or report.init_call is not None

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD_STATES, SLEEPS
 from launch.nodes.messages import ChildReport, Collective, Frame, Group, InitCall, Report
-from launch.runs.last_output import is_of_muster, own_place
+from launch.runs.last_output import innermost_user_frame, is_of_muster
 
 LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave, too
 
@@ -29,7 +29,7 @@ class RankView:
     answers: bool  # itself; otherwise all that follows is from the kernel or faulthandler
     status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
-    place: Frame | None = None  # the innermost of the user's own lines
+    user_frame: Frame | None = None  # the innermost of the user's own lines
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     clock_offset_s: float = 0.0  # to add to its node's clock to get the leader's
@@ -64,7 +64,9 @@ class RankView:
         if self.waiting is not None:
             return self.waiting.age_s
         ages = [collective.age_s for collective in self.collectives[-1:]]
-        ages += [self.place.for_s] if self.place and self.place.for_s is not None else []
+        ages += (
+            [self.user_frame.for_s] if self.user_frame and self.user_frame.for_s is not None else []
+        )
         return min(ages) if ages else None
 
     @property
@@ -90,7 +92,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         answers=report.answers,
         status=process.status if process else "dead",
         words=process.words if process else "",
-        place=own_place(main, report.muster),
+        user_frame=innermost_user_frame(main, report.muster),
         groups=report.groups,
         collectives=report.collectives,
         clock_offset_s=report.clock_offset_s,

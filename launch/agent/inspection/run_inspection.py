@@ -22,7 +22,7 @@ from launch.nodes.messages import (
     Report,
     WaitedInVain,
 )
-from launch.runs.end_facts import of_hang, of_timeout, read_exits
+from launch.runs.end_facts import hang_end, read_exits, timeout_end
 from launch.runs.log_tail import Request, RequestFile
 from launch.spec import LaunchSpec
 from muster.printable import duration
@@ -177,11 +177,11 @@ class RunInspection:
         findings["on_hang"] = self._spec.on_hang
         findings["text"] = text
         if is_cause:
-            self.hang = of_hang(findings)
+            self.hang = hang_end(findings)
 
     def timeout_for(self, ends: Collection[End]) -> End | None:
         """The collective that timed out, if that is why these ranks have ended."""
-        return of_timeout(self._timeout, ends)
+        return timeout_end(self._timeout, ends)
 
     def finish(self) -> None:
         """Record what the workers did that had to be ended, since the run is over."""

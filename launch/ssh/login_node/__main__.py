@@ -23,7 +23,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import CLUSTERS_VARIABLE
 from configs.help_page import Parser
-from configs.raw import SWITCH, Given, with_home
+from configs.raw import SWITCH, RawSetting, with_home
 from configs.settings.fields import flag
 from configs.settings.launch import name_problems
 from configs.settings.remote import LoginConfig
@@ -80,7 +80,7 @@ class Command:
     name: str  # of the run, the sweep or the study
     settings: Mapping[str, str]  # in `words`, if the command starts runs
     on: str | None
-    cluster: Sequence[Given]  # the settings of the cluster that --on names
+    cluster: Sequence[RawSetting]  # the settings of the cluster that --on names
     login: Mapping[str, str]  # settings of LOGIN, from flags or else from the cluster
     has_own_python: bool  # the program has; then Muster on the login node needs no torch for it
     problems: Sequence[str]

@@ -25,14 +25,14 @@ def start_process():
     """Starts processes, tells this test's from others, and ends what is left."""
     with ExitStack() as stack:
 
-        def one(code, **env):
+        def start_child(code, **env):
             process = stack.enter_context(begin(sys.executable, "-c", code, env=env))
             stack.callback(process.kill)
             assert process.stdout.readline() == "here\n"
             return process
 
-        one.others = process_tree.children()
-        yield one
+        start_child.others = process_tree.children()
+        yield start_child
 
 
 def test_ended_processes_are_known_with_their_state(start_process, monkeypatch):
@@ -41,10 +41,10 @@ def test_ended_processes_are_known_with_their_state(start_process, monkeypatch):
     stopped.send_signal(signal.SIGSTOP)
     nobody = start_process(SLEEP)
 
-    def heeded() -> bool:
+    def have_ended() -> bool:
         return not any(psutil.pid_exists(one.pid) for one in (plain, nobody))
 
-    victims = process_tree.end_descendants(300, heeded, excluded=start_process.others)
+    victims = process_tree.end_descendants(300, have_ended, excluded=start_process.others)
     found = {one.pid: (one.rank, one.signal, one.state, one.survives) for one in victims}
     assert found == {
         plain.pid: (3, "SIGTERM", "", False),

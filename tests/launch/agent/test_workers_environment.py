@@ -19,7 +19,7 @@ from launch.nodes.resources import CPUS
 from launch.spec import NodeCommand, Program
 from launch.starters.base import WarmInterpreter, variables
 from muster.errors import MusterError, UsageError
-from tests.configs.made import made
+from tests.configs.made import make_config
 from tests.launch.pretended import FACTS, assignment
 from tests.launch.submit import start
 from tests.written import executable
@@ -100,10 +100,10 @@ def test_variables_that_workers_get_cannot_be_set(tmp_path):
     assert {"MUSTER_RUN_DIR", "MUSTER_DATA", "WORLD_SIZE"} < names
     for name in names:
         with pytest.raises(UsageError, match=f"^--env {name}: "):
-            made(ProgramConfig, env=f"{name}=1")
+            make_config(ProgramConfig, env=f"{name}=1")
         (tmp_path / "env").write_text(f"{name}=1\n")
         with pytest.raises(UsageError, match=f"/env: {name}: "):
-            made(ProgramConfig, env_file=tmp_path / "env").variables({})
+            make_config(ProgramConfig, env_file=tmp_path / "env").variables({})
 
 
 def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):

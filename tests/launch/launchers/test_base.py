@@ -63,7 +63,7 @@ def test_slurm_launcher_without_sbatch_is_refused_with_login_flag(tmp_path, monk
     for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    launcher = launcher_of(CommandLine.of(["--launcher", "slurm", "--", "true"]))
+    launcher = launcher_of(CommandLine.parse(["--launcher", "slurm", "--", "true"]))
     facts = launcher.assume()  # a dry run needs none
     for ask in (launcher.probe, lambda: launcher.check_nodes(facts, {})):
         with pytest.raises(UsageError, match=r"sbatch .* --login me@cluster"):

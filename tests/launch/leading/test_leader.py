@@ -126,12 +126,12 @@ def test_waiting_restart_names_missing_nodes_once_per_change(spec, capsys, monke
     monkeypatch.setattr(leader, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
 
-    def asked():
+    def next_answer():
         if why := next(answers):
             raise MusterError(why)
 
     job = SimpleNamespace(lives=lambda node: False)
-    assert leader.nodes_for_restart(Pretended("fails", asked), spec, FACTS, job) == FACTS
+    assert leader.nodes_for_restart(Pretended("fails", next_answer), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
     assert [one.partition("): ")[2] for one in printed] == [
         "node1: no route; node2: no route",
@@ -248,7 +248,7 @@ def new(tmp_path, monkeypatch):
 
     def make(*flags: str) -> LaunchSpec:
         words = ["--launcher=local", "--workers=manual", f"--logs-dir={tmp_path}", "--run-id=run"]
-        line = CommandLine.of([*words, *flags, "--", "true"])
+        line = CommandLine.parse([*words, *flags, "--", "true"])
         launcher = launcher_of(line)
         return new_run(line, launcher, launcher.assume(), make=True)[1]
 

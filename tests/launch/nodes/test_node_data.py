@@ -81,11 +81,11 @@ def test_claim_that_the_leader_no_longer_keeps_is_given_up(tmp_path):
     Path(quick.__file__).write_text(source.replace("SILENT_S = 300", "SILENT_S = 1"))
 
     def claim(survey: Survey) -> str:
-        return survey.ask(node_data.claim_data_place)[0].value.state
+        return survey.ask(node_data.claim_destination)[0].value.state
 
     with Survey(local_transport(1), quick) as first, Survey(local_transport(1), node_data) as other:
         for survey in (first, other):
-            survey.ask(node_data.find_data_place, **about(tmp_path, copies=False))
+            survey.ask(node_data.find_destination, **about(tmp_path, copies=False))
         assert claim(first) == "claimed"
         wait_until(lambda: claim(other) == "claimed")
 
@@ -94,10 +94,10 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
     rsync = executable(tmp_path / "bin" / "rsync", "#!/bin/bash\nexec tail -f $0\n")
     monkeypatch.setenv("PATH", str(rsync.parent), prepend=":")
     with Survey(local_transport(1), node_data) as survey:
-        survey.ask(node_data.find_data_place, **about(tmp_path, copies=True))
-        survey.ask(node_data.claim_data_place)
+        survey.ask(node_data.find_destination, **about(tmp_path, copies=True))
+        survey.ask(node_data.claim_destination)
         wait_until(lambda: alive(rsync))  # its arguments appear a moment after it starts
-        assert not survey.ask(node_data.keep_data_place)[0].value.is_over
+        assert not survey.ask(node_data.renew_claim)[0].value.is_over
     wait_until(lambda: alive(rsync) == [])
 
 
@@ -109,14 +109,14 @@ def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatc
     monkeypatch.setenv("PATH", str(rsync.parent), prepend=":")
     question = about(tmp_path, copies=True)
     with Survey(local_transport(1), node_data) as other:
-        other.ask(node_data.find_data_place, **question)
+        other.ask(node_data.find_destination, **question)
 
         def claim() -> str:
-            return other.ask(node_data.claim_data_place)[0].value.state
+            return other.ask(node_data.claim_destination)[0].value.state
 
         with Survey(local_transport(1), node_data) as first:
-            first.ask(node_data.find_data_place, **question)
-            first.ask(node_data.claim_data_place)
+            first.ask(node_data.find_destination, **question)
+            first.ask(node_data.claim_destination)
             (process, _, _) = first._starts[0]
             process.terminate()
             process.wait()
@@ -148,13 +148,13 @@ def copy(folder: Path, monkeypatch) -> dict:
     state = {"source": {}, "place": "", "state": "", "lock": -1, "copy": None, "errors": None}
     monkeypatch.setattr(node_data, "sending", SimpleNamespace(**state))
     monkeypatch.setattr(node_data.atexit, "register", lambda _: None)
-    for question in (node_data.find_data_place, node_data.claim_data_place):
+    for question in (node_data.find_destination, node_data.claim_destination):
         answer = question(about(folder, copies=True))
         if "failed" in answer:
             return answer
-    wait_until(lambda: node_data.keep_data_place({})["is_over"])
+    wait_until(lambda: node_data.renew_claim({})["is_over"])
     node_data.sending.errors.close()
-    return node_data.complete_data_place({})
+    return node_data.finish_transfer({})
 
 
 def test_file_added_while_the_place_is_replaced_is_not_lost(sent, tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_claim_lasts_longer_each_time_the_leader_keeps_it(monkeypatch):
     monkeypatch.setattr(node_data, "sending", SimpleNamespace(copy=None))
     signal.alarm(60)
     try:
-        node_data.keep_data_place({})
+        node_data.renew_claim({})
     finally:
         left_s = signal.alarm(0)
     assert left_s > 60

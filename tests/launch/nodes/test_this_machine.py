@@ -8,7 +8,7 @@ from configs.settings.launch import LaunchConfig, PortRange
 from launch.nodes import this_machine
 from launch.nodes.this_machine import free_port, ports_of
 from muster.errors import MusterError, UsageError
-from tests.configs.made import made
+from tests.configs.made import make_config
 from tests.written import write
 
 OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
@@ -52,7 +52,7 @@ def test_a_free_port_of_a_range():
 def test_port_range_of_another_form_is_refused():
     for text in ("20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
         with pytest.raises(UsageError, match=r"--port-range .*FIRST:LAST"):
-            made(LaunchConfig, port_range=text)
+            make_config(LaunchConfig, port_range=text)
 
 
 CARDS = ["docker0", "exp0", "exp01", "lo"]

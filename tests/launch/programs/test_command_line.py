@@ -19,35 +19,37 @@ PROGRAM = ["--", "train.py", "--lr", "1"]
 
 def refusal(*argv: str) -> list[str]:
     with pytest.raises(UsageError) as refused:
-        launcher_of(CommandLine.of(argv))
+        launcher_of(CommandLine.parse(argv))
     return str(refused.value).splitlines()
 
 
 def test_setting_of_any_run_is_taken_beside_a_program(tmp_path):
     words = ["--run-id", "a", "--overwrite", "--quiet", "--logs-dir", str(tmp_path)]
-    line = CommandLine.of([*OWN, *words, *PROGRAM])
+    line = CommandLine.parse([*OWN, *words, *PROGRAM])
     assert line.run == RunConfig(run_id="a", overwrite=True, quiet=True, logs_dir=tmp_path)
     assert line.train is None and line.bench is None
 
 
 def test_requirements_of_nodes_are_those_of_their_workers(tmp_path, monkeypatch):
-    def asked(*words: str) -> WorkersPython:
-        return CommandLine.of([*OWN, *words]).workers_python
+    def workers_python(*words: str) -> WorkersPython:
+        return CommandLine.parse([*OWN, *words]).workers_python
 
     monkeypatch.chdir(tmp_path)
-    assert asked() == WorkersPython(("torch", "transformers"))
-    assert asked("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
-    assert asked("--python=~/env/bin/python").python == f"{Path.home()}/env/bin/python"
-    assert asked(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
-    assert asked("--python", "/env/python", *PROGRAM) == WorkersPython(("torch",), "/env/python")
-    assert asked("--workers", "manual", *PROGRAM).packages == ()
+    assert workers_python() == WorkersPython(("torch", "transformers"))
+    assert workers_python("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
+    assert workers_python("--python=~/env/bin/python").python == f"{Path.home()}/env/bin/python"
+    assert workers_python(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
+    assert workers_python("--python", "/env/python", *PROGRAM) == WorkersPython(
+        ("torch",), "/env/python"
+    )
+    assert workers_python("--workers", "manual", *PROGRAM).packages == ()
     brings = (["--wrap", "nice"], ["--prologue", __file__], ["--container", "x.sif"])
     for words in (*brings, ["--python", "env/bin/python"]):
-        assert asked(*words, *PROGRAM) == WorkersPython(())
+        assert workers_python(*words, *PROGRAM) == WorkersPython(())
 
 
 def test_settings_of_the_bench_are_for_the_bench():
-    line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
+    line = CommandLine.parse([*OWN, "--program", "bench_collectives", "--operations", "gather"])
     assert line.bench.operations == "gather"
 
 
@@ -58,7 +60,7 @@ def test_settings_of_training_are_not_for_the_bench(tmp_path):
     path = tmp_path / "run.yaml"  # of a run, whose network is to be measured
     path.write_text("nodes: 2\nlr: 1e-2\n")
     heeded = ["--backend", "gloo", "--threads", "1", "--timeout-s", "9", "--quiet"]
-    line = CommandLine.of([*bench, "--config", str(path), *heeded])
+    line = CommandLine.parse([*bench, "--config", str(path), *heeded])
     program = program_of(line.launch, line.train, line.bench)
     flags = {"--backend=gloo", "--threads=1", "--timeout-s=9.0", "--quiet=true"}
     assert {word for word in program.argv if word.startswith("--")} == flags
@@ -74,10 +76,10 @@ def test_bench_of_a_study_gets_only_flags_that_it_heeds():
 
 def test_config_of_earlier_run_is_accepted_and_repeats_that_run(tmp_path):
     path = tmp_path / "config.yaml"
-    line = CommandLine.of([*OWN, "--epochs", "2"])
+    line = CommandLine.parse([*OWN, "--epochs", "2"])
     settings = (line.train, line.launch, line.ssh, line.slurm, line.bench)
     path.write_text(cli.to_yaml(*settings))
-    again = CommandLine.of(["--config", str(path)])
+    again = CommandLine.parse(["--config", str(path)])
     assert launcher_of(again).name == "local" and again.train == line.train
     other = tmp_path / "other.yaml"
     other.write_text(path.read_text().replace("partition: null", "partition: gpu"))
@@ -131,6 +133,6 @@ def test_port_in_use_and_missing_gpus_are_refused_together(monkeypatch):
     [["--task", "quickstart"], ["--sync", "ddp"], ["--quiet"], ["--program", "worker"], PROGRAM],
 )
 def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
-    assert CommandLine.of([*OWN, *words]).trainer_note == ""
-    line = CommandLine.of([*OWN, "--nodes", "2"])
+    assert CommandLine.parse([*OWN, *words]).trainer_note == ""
+    line = CommandLine.parse([*OWN, "--nodes", "2"])
     assert "quickstart" in line.trainer_note

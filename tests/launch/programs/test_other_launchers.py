@@ -62,7 +62,7 @@ def test_command_that_only_mentions_another_launcher_is_not_refused(line):
 
 
 def refusal(folder: Path, *argv: str) -> str:
-    program = CommandLine.of(["--run-id", "a", *argv]).program(folder)
+    program = CommandLine.parse(["--run-id", "a", *argv]).program(folder)
     with pytest.raises(UsageError) as caught:
         program.check(sys.executable, 2)
     assert caught.value.exit_code == 2

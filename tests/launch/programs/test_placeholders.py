@@ -71,7 +71,7 @@ def test_torchrun_is_not_given_what_it_would_replace(style, tmp_path):
 
 def notes_of(folder: Path, capsys, *argv: str) -> list[str]:
     (folder / "main.py").touch()
-    CommandLine.of(["--run-id", "a", *argv]).program(folder).check("/of/the/nodes/python")
+    CommandLine.parse(["--run-id", "a", *argv]).program(folder).check("/of/the/nodes/python")
     return re.findall("^note: (.*)", capsys.readouterr().err, re.MULTILINE)
 
 

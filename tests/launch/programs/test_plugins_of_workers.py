@@ -35,7 +35,7 @@ def jobs_have_it(python, monkeypatch):
 
 
 def program(*words: str, launcher: str = "slurm") -> OwnProgram:
-    made = CommandLine.of(["--launcher", launcher, *words]).program(Path("/"))
+    made = CommandLine.parse(["--launcher", launcher, *words]).program(Path("/"))
     assert isinstance(made, OwnProgram)
     return made
 
@@ -51,7 +51,7 @@ def test_plugin_that_the_workers_lack_is_refused(python):
     with pytest.raises(UsageError) as refused:
         made.check_plugins(str(python), node="node3")
     tasks, compress = sorted(str(refused.value).splitlines(), key=len, reverse=True)
-    where = f"in {python} on node3; known:"
+    where = f"in {python} on node3; choose from"
     assert tasks.startswith(f"--task: unknown 'ches' {where} bert, bsc_benchmark, chess, ")
     assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, powersgd, sign"
 
@@ -60,18 +60,20 @@ def test_plugins_are_judged_by_answer_of_nodes_python():
     made = program("--task", "chess", "--hosts", "a,b", launcher="ssh")
     made.check_plugins("/nodes/own/python", ["muster.tasks:chess"])
     made.check_plugins("/nodes/own/python")
-    with pytest.raises(UsageError, match="unknown 'chess' in /nodes/own/python on b; known: bert"):
+    with pytest.raises(
+        UsageError, match="unknown 'chess' in /nodes/own/python on b; choose from bert"
+    ):
         made.check_plugins("/nodes/own/python", [], "b")
 
 
 def test_on_this_machine_an_unknown_name_is_refused_at_once():
-    with pytest.raises(UsageError, match=r"^--task: unknown 'chess'; known: bert"):
+    with pytest.raises(UsageError, match=r"^--task: unknown 'chess'; choose from bert"):
         program("--task", "chess", launcher="local")
 
 
 def test_unknown_plugin_is_refused_early_where_jobs_share_python(monkeypatch):
     monkeypatch.setenv("MUSTER_PYTHON", sys.executable)
-    with pytest.raises(UsageError, match=r"^--task: unknown 'checkers'; known: bert"):
+    with pytest.raises(UsageError, match=r"^--task: unknown 'checkers'; choose from bert"):
         program("--task", "checkers")
 
 
@@ -86,9 +88,9 @@ def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     named = r"^--launcher mine: its class is in launch\.launchers\.local"
     with pytest.raises(UsageError, match=named):
-        launcher_of(CommandLine.of(["--launcher", "mine"]))
+        launcher_of(CommandLine.parse(["--launcher", "mine"]))
     assert "local" in own_names("launch.launchers")
-    assert launcher_of(CommandLine.of(["--launcher", "local"])).name == "local"
+    assert launcher_of(CommandLine.parse(["--launcher", "local"])).name == "local"
 
 
 def test_each_sweep_run_with_unknown_sync_mode_is_named(python):
@@ -96,5 +98,5 @@ def test_each_sweep_run_with_unknown_sync_mode_is_named(python):
     with pytest.raises(UsageError) as refused:
         from_grid(["sync=ddp,dpp,nosync"], flags, [], None)
     first, second = str(refused.value).splitlines()
-    assert first.startswith(f"synthetic-sync-dpp: --sync: unknown 'dpp' in {python}; known: ")
+    assert first.startswith(f"synthetic-sync-dpp: --sync: unknown 'dpp' in {python}; choose from ")
     assert second.startswith("synthetic-sync-nosync: --sync: unknown 'nosync' in ")

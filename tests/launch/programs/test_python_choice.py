@@ -19,7 +19,7 @@ OWN = str(Path(sys.executable).parent)
 def _forgets():
     """What was said, and found out about a Python, is of one test."""
     python_choice.say_once.cache_clear()
-    python_choice._asked.cache_clear()
+    python_choice._run_code.cache_clear()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def having(folder: Path, name: str = "python") -> str:
     return str(executable(folder / "bin" / name, "#!/bin/sh\nexit 0\n"))
 
 
-def found(tmp_path: Path, workers: str = "torchrun", **env: object) -> PythonChoice:
+def chosen_python(tmp_path: Path, workers: str = "torchrun", **env: object) -> PythonChoice:
     env = {"PATH": "/none", **{name: str(value) for name, value in env.items()}}
     return choose(workers, workers_environment(tmp_path, {}, env, is_over_ssh=False))
 
@@ -50,13 +50,13 @@ def found(tmp_path: Path, workers: str = "torchrun", **env: object) -> PythonCho
 def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
     conda, venv = lacking(tmp_path / "conda"), having(tmp_path / "venv")
     both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
-    assert found(tmp_path, **both) == PythonChoice(venv)
+    assert chosen_python(tmp_path, **both) == PythonChoice(venv)
     assert capsys.readouterr().err == ""
     conda_alone = {"CONDA_PREFIX": tmp_path / "conda"}
     for _ in range(2):  # as for the runs of a sweep
-        assert found(tmp_path, **conda_alone) == PythonChoice(None, "Muster's own")
+        assert chosen_python(tmp_path, **conda_alone) == PythonChoice(None, "Muster's own")
     assert capsys.readouterr().err.count("conda/bin/python has no torch") == 1
-    assert found(tmp_path, "manual", **conda_alone) == PythonChoice(conda)
+    assert chosen_python(tmp_path, "manual", **conda_alone) == PythonChoice(conda)
 
 
 def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
@@ -64,41 +64,41 @@ def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
     venv, conda = having(tmp_path / "venv"), having(tmp_path / "conda")
     both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
     why = f"from VIRTUAL_ENV, although python on PATH is {conda}"
-    assert found(tmp_path, **both, PATH=Path(conda).parent) == PythonChoice(venv, why)
-    assert found(tmp_path, **both, PATH=Path(venv).parent) == PythonChoice(venv)
+    assert chosen_python(tmp_path, **both, PATH=Path(conda).parent) == PythonChoice(venv, why)
+    assert chosen_python(tmp_path, **both, PATH=Path(venv).parent) == PythonChoice(venv)
     other = having(tmp_path / "usr", "python3")
     why = f"from CONDA_PREFIX, although python3 on PATH is {other}"
     alone = {"CONDA_PREFIX": tmp_path / "conda", "PATH": Path(other).parent}
-    assert found(tmp_path, **alone) == PythonChoice(conda, why)
+    assert chosen_python(tmp_path, **alone) == PythonChoice(conda, why)
 
 
 @pytest.mark.needs("root")  # which alone may give files away
 def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
     """As in /tmp, where anybody may make a .venv."""
     python = having(tmp_path / ".venv")
-    assert found(tmp_path) == PythonChoice(python, "from the project")
+    assert chosen_python(tmp_path) == PythonChoice(python, "from the project")
     os.chown(tmp_path / ".venv", 65_534, -1)
-    assert found(tmp_path) == PythonChoice(None, "Muster's own")
+    assert chosen_python(tmp_path) == PythonChoice(None, "Muster's own")
     assert "/.venv/bin/python belongs to another user" in capsys.readouterr().err
-    assert found(tmp_path, VIRTUAL_ENV=tmp_path / ".venv") == PythonChoice(python)
+    assert chosen_python(tmp_path, VIRTUAL_ENV=tmp_path / ".venv") == PythonChoice(python)
     os.chown(tmp_path, 65_534, -1)  # a colleague's project, with its own environment
-    assert found(tmp_path) == PythonChoice(python, "from the project")
+    assert chosen_python(tmp_path) == PythonChoice(python, "from the project")
 
 
 def test_python_of_module_load_comes_before_musters_own(tmp_path):
     python = having(tmp_path / "pytorch", "python3")
     path = f"{Path(lacking(tmp_path / 'system')).parent}:{Path(python).parent}"
     for workers in ("torchrun", "manual"):
-        assert found(tmp_path, workers, PATH=path) == PythonChoice(python, "found on PATH")
+        assert chosen_python(tmp_path, workers, PATH=path) == PythonChoice(python, "found on PATH")
     project = having(tmp_path / ".venv")
-    assert found(tmp_path, PATH=path) == PythonChoice(project, "from the project")
+    assert chosen_python(tmp_path, PATH=path) == PythonChoice(project, "from the project")
 
 
 def test_python_on_path_without_torch_is_not_chosen(tmp_path, capsys):
     path = Path(lacking(tmp_path / "system")).parent
     for workers in ("torchrun", "manual"):
-        assert found(tmp_path, workers, PATH=path) == PythonChoice(None, "Muster's own")
-    assert found(tmp_path, PATH=OWN) == PythonChoice(None)  # it is the active one
+        assert chosen_python(tmp_path, workers, PATH=path) == PythonChoice(None, "Muster's own")
+    assert chosen_python(tmp_path, PATH=OWN) == PythonChoice(None)  # it is the active one
     assert capsys.readouterr().err == ""
 
 
@@ -171,7 +171,7 @@ def test_a_python_that_is_not_the_active_one_is_named(
     *flags, word = words
     argv = ["--run-id", "a", "--launcher", "local", *flags, "--", word]
     for _ in range(2):  # once, for all runs of a sweep
-        program = CommandLine.of(argv).program(tmp_path)
+        program = CommandLine.parse(argv).program(tmp_path)
         assert isinstance(program, UserProgram)
         program.check("/own/python")
         program.announce(is_sent=is_sent)

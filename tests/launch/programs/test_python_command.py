@@ -33,7 +33,7 @@ REWRITTEN = {
 @pytest.mark.parametrize("typed", REWRITTEN)
 def test_python_in_front_of_a_script_means_the_script(typed):
     python, words = REWRITTEN[typed]
-    line = CommandLine.of(["--", *typed.split()])
+    line = CommandLine.parse(["--", *typed.split()])
     assert (line.own.python, list(line.words)) == (python, words.split())
 
 
@@ -49,13 +49,13 @@ COMMANDS = [
 
 @pytest.mark.parametrize("typed", COMMANDS)
 def test_any_other_command_stays_as_it_is(typed):
-    line = CommandLine.of(["--", *typed.split()])
+    line = CommandLine.parse(["--", *typed.split()])
     assert (line.own.python, list(line.words)) == (None, typed.split())
 
 
 def refusal(*argv: str) -> str:
     with pytest.raises(UsageError) as refused:
-        CommandLine.of(argv)
+        CommandLine.parse(argv)
     return str(refused.value)
 
 
@@ -64,9 +64,9 @@ def test_another_interpreter_beside_python_is_refused_with_what_to_type():
     assert refusal("--python", "/a/python", *words).endswith(
         "; type --python /b/python -- train.py --name 'a b'"
     )
-    line = CommandLine.of(["--python", "/b/./python", *words])
+    line = CommandLine.parse(["--python", "/b/./python", *words])
     assert line.words[0] == "train.py"
-    line = CommandLine.of(["--python", "/a/python", "--", "python", "train.py"])
+    line = CommandLine.parse(["--python", "/a/python", "--", "python", "train.py"])
     assert (line.own.python, [*line.words]) == ("/a/python", ["train.py"])
 
 
@@ -90,7 +90,7 @@ def test_a_python_that_is_not_here_is_refused_before_the_start(tmp_path):
     assert err.startswith("error: --python nopython: ")
     assert not (tmp_path / "logs").exists()
     for name in ("/usr/bin/nopython", "bin/data"):
-        program = CommandLine.of(["--python", name, "--", "train.py"]).program(tmp_path)
+        program = CommandLine.parse(["--python", name, "--", "train.py"]).program(tmp_path)
         with pytest.raises(UsageError, match=f"^--python {name}: no such program"):
             program.check(sys.executable, runs_here=True)
     flags = ["--launcher=local", "--workers=manual", "--python=nopython"]
@@ -103,12 +103,12 @@ def test_python_of_prologue_or_wrapper_is_not_checked_locally(tmp_path, flag):
     write(tmp_path, {"train.py": "", "setup.sh": ""})
     value = str(tmp_path / "setup.sh") if flag == "--prologue" else "env"
     words = ["--python", "python9", flag, value, "--workers", "manual", "--", "train.py"]
-    CommandLine.of(words).program(tmp_path).check(sys.executable, runs_here=True)
+    CommandLine.parse(words).program(tmp_path).check(sys.executable, runs_here=True)
 
 
 def noted(folder: Path, *argv: str) -> None:
     python_choice.say_once.cache_clear()
-    line = CommandLine.of(["--workers", "manual", "--logs-dir", str(folder), *argv])
+    line = CommandLine.parse(["--workers", "manual", "--logs-dir", str(folder), *argv])
     program = line.program(folder)
     program.check(sys.executable)
     program.announce(is_sent=False)

@@ -54,7 +54,7 @@ def in_task(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 
 
 STARTS = {
-    "muster run": (lambda: launcher_of(CommandLine.of(["--launcher", "local"])), []),
+    "muster run": (lambda: launcher_of(CommandLine.parse(["--launcher", "local"])), []),
     "srun slurm/multinode.sh": (batch_job.main, ["new"]),
     "muster run --login": (login_node.main, ["run", "--login", "me@none.invalid", "--", "ls"]),
 }

@@ -46,7 +46,7 @@ def test_any_program_s_name_makes_a_run_s_name(name):
 
 
 def check(folder: Path, *argv: str) -> None:
-    program = CommandLine.of(["--run-id", "a", *argv]).program(folder)
+    program = CommandLine.parse(["--run-id", "a", *argv]).program(folder)
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
     program.spec("a", is_sent=False, snapshot=None)
@@ -80,12 +80,12 @@ def test_imports_that_bypass_the_snapshot_are_noted(
     site = write(tmp_path / "site", {"sitecustomize.py": FINDER.replace("PROJECT", str(project))})
     given = ":".join([*([path.replace("PROJECT", str(project))] if path else []), str(site)])
     flags = ["--python", sys.executable, "--env", f"PYTHONPATH={given}"]
-    program = CommandLine.of([*flags, "--", script]).program(project)
+    program = CommandLine.parse([*flags, "--", script]).program(project)
     program.announce(is_sent=False, is_copied=True)
     notes = re.findall(r"imports from (.*?) in the", capsys.readouterr().err)
     assert notes == ([noted] if noted else [])
     absolute = str(project / script)
-    CommandLine.of([*flags, "--", absolute]).program(project).announce(
+    CommandLine.parse([*flags, "--", absolute]).program(project).announce(
         is_sent=False, is_copied=True
     )
     assert f"{absolute} itself" in capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
         check(tmp_path, *flags, "--python", "nopython", "--", *line.split())
     own = ["--run-id", "a", "--logs-dir", str(tmp_path / "logs")]
     for is_sent, project in ((False, str(tmp_path)), (True, "")):
-        program = CommandLine.of([*own, *flags, "--", "train.py"]).program(tmp_path)
+        program = CommandLine.parse([*own, *flags, "--", "train.py"]).program(tmp_path)
         spec = program.spec("a", is_sent=is_sent, snapshot=None)
         assert spec.program.image == str(tmp_path / "image") and spec.program.python == "python3"
         assert spec.program.mounts == ("/data", "/a:/b") and spec.program.project == project
@@ -147,7 +147,7 @@ def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
 def test_python_program_of_a_snapshot_stays_one(tmp_path):
     """Also one on nodes' own disks, whose place is none here."""
     write(tmp_path, {"app/__main__.py": "print(1)"})
-    line = CommandLine.of(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
+    line = CommandLine.parse(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
     spec = with_copies(line.program(tmp_path), "a", takes_snapshot=True, is_sent=True)
     assert spec.program.argv == ("app",) and spec.program.cwd == "logs/.snapshot-a"
 
@@ -157,7 +157,7 @@ def test_a_program_is_copied_by_who_leads_its_run_alone(tmp_path, words):
     """And only the user's: Muster's own runs from its checkout."""
     write(tmp_path, {"train.py": ""})
     logs = tmp_path / "logs"
-    program = CommandLine.of([f"--logs-dir={logs}", *words]).program(tmp_path)
+    program = CommandLine.parse([f"--logs-dir={logs}", *words]).program(tmp_path)
     spec = program.spec("a", is_sent=False, snapshot=None)
     assert spec.run_dir == logs / "a" and not logs.exists()
     with_copies(program, "a", takes_snapshot=True)

@@ -18,7 +18,7 @@ from launch.agent import recovery
 from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.failure import Failure, explain, failure_of, report
-from launch.runs.last_output import crash_of, of_logs
+from launch.runs.last_output import crash_of, last_log_lines
 from muster.worker.lost_peer import HAS_LEFT
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
@@ -487,7 +487,7 @@ def test_fifo_instead_of_record_or_output_counts_as_none(tmp_path):
     failure = explain(tmp_path, 2)
     assert failure.code == 1 and failure.text == "Traceback: boom"
     assert crash_of(tmp_path / "workers" / "rank_00000.err") is None
-    assert of_logs([tmp_path / "agents" / "node_00000.log"]) is None
+    assert last_log_lines([tmp_path / "agents" / "node_00000.log"]) is None
 
 
 @pytest.mark.parametrize("text", ["", '{"rank": 0, ', "null"])
@@ -531,7 +531,7 @@ def test_only_the_end_of_a_long_output_is_read(tmp_path):
         file.write(DUMP.encode())
     tracemalloc.start()
     assert crash_of(errors).code == 134
-    assert "\nFatal Python error: Aborted\n" in of_logs([errors])[1]
+    assert "\nFatal Python error: Aborted\n" in last_log_lines([errors])[1]
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 100_000_000

@@ -15,7 +15,7 @@ from launch.spec import NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.commands import call
-from tests.configs.made import made
+from tests.configs.made import make_config
 from tests.launch.submit import JOBS
 from tests.written import write
 
@@ -91,7 +91,7 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
 
 
 def hosts_of(exclude, nodes, hosts="n1,n2,n3"):
-    launch = made(LaunchConfig, hosts=hosts, nodes=nodes)
+    launch = make_config(LaunchConfig, hosts=hosts, nodes=nodes)
     launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig(exclude=exclude)))
     return [node.spec.host for node in launcher.assume().nodes]
 

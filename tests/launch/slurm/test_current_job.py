@@ -11,7 +11,7 @@ from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 from muster.rank_variables import torchrun_variables
 from muster.terminal import TIP
-from tests.configs.made import made
+from tests.configs.made import make_config
 from tests.launch.pretended import assignment
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
@@ -21,7 +21,7 @@ NEW = "no effect: this is inside job 12, which has its own"
 OF_SBATCH = f"--partition, --time, --slurm have {NEW}{TIP}{INSTEAD}"
 
 
-def found() -> CurrentJob | None:
+def job_from_environment() -> CurrentJob | None:
     return current_job({**os.environ, "SLURM_JOB_ID": "12"})
 
 
@@ -41,14 +41,14 @@ GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=g
 @pytest.mark.parametrize(("more", "gpus"), [(NODES, 0), (GPUS, 2)])
 def test_running_job_has_nodes_and_gpus_per_node(slurm, more, gpus):
     slurm.job_is("RUNNING", more=more)
-    job = found()
+    job = job_from_environment()
     assert (job.nodes, job.num_nodes, job.gpus) == (["a", "b"], 2, gpus)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "CANCELLED"])
 def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
-    assert found() is None
+    assert job_from_environment() is None
     assert capsys.readouterr().err.startswith("note: job 12, ")
     assert current_job({"PATH": os.environ["PATH"]}) is None
     assert len(slurm.calls("squeue")) == 1
@@ -57,10 +57,10 @@ def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
 def test_pending_or_unknown_current_job_is_refused(slurm):
     slurm.job_is("PENDING", reason="Priority", more="NodeList=(null)")
     with pytest.raises(MusterError, match="no nodes: pending Priority"):
-        found()
+        job_from_environment()
     slurm.silence()
     with pytest.raises(MusterError, match="no nodes: unknown Slurm "):
-        found()
+        job_from_environment()
 
 
 ASKED = [
@@ -73,7 +73,10 @@ ASKED = [
 
 @pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
 def test_request_beyond_the_held_job_is_refused(launch, slurm, problems):
-    assert list(HERE.refused(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
+    assert (
+        list(HERE.refused(make_config(LaunchConfig, **launch), make_config(SlurmConfig, **slurm)))
+        == problems
+    )
 
 
 UNUSED_TASK = (
@@ -92,7 +95,7 @@ TASKS = [
 @pytest.mark.parametrize(("env", "launch", "notes"), TASKS)
 def test_tasks_per_node_that_get_no_worker_are_noted(env, launch, notes):
     job = CurrentJob.from_env({"SLURM_JOB_ID": "12", **env})
-    assert list(job.notes(made(LaunchConfig, **launch))) == notes
+    assert list(job.notes(make_config(LaunchConfig, **launch))) == notes
 
 
 def test_variables_of_a_step_do_not_reach_the_next():

@@ -7,7 +7,7 @@ from tests.written import executable
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
+def ask_nodes(tmp_path, monkeypatch):
     """Which nodes of a job do not answer whose srun is a script with these cases."""
     monkeypatch.setattr("launch.slurm.node_health.SLURM_NODES_ANSWER_S", 6.0)
 
@@ -21,11 +21,11 @@ def asked(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("node", "gone"), [("node1", "exec sleep 1000"), ("node1", "exit 1"), ("node0", "exit 1")]
 )
-def test_a_node_that_does_not_answer_is_left_out(asked, node, gone):
-    assert asked(f"*={node}*) {gone} ;; *) exit 0 ;;") == [node]
+def test_a_node_that_does_not_answer_is_left_out(ask_nodes, node, gone):
+    assert ask_nodes(f"*={node}*) {gone} ;; *) exit 0 ;;") == [node]
 
 
-def test_nodes_are_not_gone_because_the_controller_is_busy(asked):
+def test_nodes_are_not_gone_because_the_controller_is_busy(ask_nodes):
     """It takes one request after the other, each for longer than a node is waited for."""
     slow = "*=node0*) sleep 6.5 ;; *=node1*) sleep 6.6 ;; *=node2*) sleep 6.7 ;;"
-    assert asked(slow.replace(" ;;", "; exit 0 ;;")) == []
+    assert ask_nodes(slow.replace(" ;;", "; exit 0 ;;")) == []

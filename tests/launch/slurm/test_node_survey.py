@@ -4,12 +4,12 @@ import pytest
 
 from configs.settings.remote import SlurmConfig
 from launch.slurm import node_survey
-from tests.configs.made import made
+from tests.configs.made import make_config
 
 
 def test_srun_is_asked_as_sbatch_would_be():
     slurm = "licenses=a\nhold\nbegin=now+1hour"
-    config = made(SlurmConfig, partition="gpu", gpus_per_node=4, slurm=slurm)
+    config = make_config(SlurmConfig, partition="gpu", gpus_per_node=4, slurm=slurm)
     transport = node_survey.transport(4, config, {"PATH": "/bin", "SLURM_CONF": "/c"})
     (argv,) = transport.commands
     assert {"--nodes=4", "--ntasks-per-node=1", "--partition=gpu", "--gpus-per-node=4"} < set(argv)

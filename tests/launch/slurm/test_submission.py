@@ -25,15 +25,15 @@ from launch.slurm.run_watcher import is_own
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import UsageError
 from tests.commands import call
-from tests.configs.made import made
+from tests.configs.made import make_config
 from tests.fuzzing import fuzzed
 from tests.launch.run_folders import JOB
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
     """sbatch's options by name, and the job's command under `command`."""
-    config = made(LaunchConfig, launcher="slurm", **(launch or {}))
-    launcher = build(Settings(config, SshConfig(), made(SlurmConfig, **(slurm or {}))))
+    config = make_config(LaunchConfig, launcher="slurm", **(launch or {}))
+    launcher = build(Settings(config, SshConfig(), make_config(SlurmConfig, **(slurm or {}))))
     program = Program.module("train.worker")
     spec = LaunchSpec("run", Path("/logs/run"), program, workers=config.workers)
     lines = launcher.show(spec, launcher.assume()).splitlines()
@@ -154,7 +154,7 @@ def test_submission_drops_job_variables_without_changing_own_environment(
     assert not {"SLURM_ARRAY_JOB_ID", "SBATCH_OUTPUT"} & slurm.submitted.keys()
 
 
-FOUR_A_NODE = made(LaunchConfig, launcher="slurm", nproc_per_node=4)
+FOUR_A_NODE = make_config(LaunchConfig, launcher="slurm", nproc_per_node=4)
 
 
 @pytest.mark.parametrize(("asked", "refused"), [("2", True), ("a100:4", False), ("8", False)])
@@ -193,8 +193,8 @@ SIZES += ("main*|1:00:00|16|64000|down*|gpu:a100:2(S:0)", "big|infinite|96|90000
 
 def refused(launch=None, slurm=None) -> list[str]:
     """The lines by which a submission is refused."""
-    config = made(LaunchConfig, launcher="slurm", **(launch or {}))
-    launcher = build(Settings(config, SshConfig(), made(SlurmConfig, **(slurm or {}))))
+    config = make_config(LaunchConfig, launcher="slurm", **(launch or {}))
+    launcher = build(Settings(config, SshConfig(), make_config(SlurmConfig, **(slurm or {}))))
     try:
         launcher.probe()
     except UsageError as error:
@@ -232,9 +232,9 @@ def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(sl
 @pytest.mark.needs("sbatch")
 @pytest.mark.parametrize("option", ["comment", "no-such=1", "contiguous=1"])
 def test_sbatch_itself_refuses_a_wrong_option_of_a_script(tmp_path, option):
-    config = made(SlurmConfig, slurm=option)
-    script = batch_script.text(batch_script.given_options(config), "true")
-    assert f"option '--{option.partition('=')[0]}" in asked(script, tmp_path)
+    config = make_config(SlurmConfig, slurm=option)
+    script = batch_script.text(batch_script.user_options(config), "true")
+    assert f"option '--{option.partition('=')[0]}" in sbatch_output(script, tmp_path)
 
 
 def test_sbatch_s_variables_for_refused_options_do_not_reach_it(monkeypatch):
@@ -269,7 +269,7 @@ def test_banner_of_sinfo_is_no_partition(slurm):
     batch_script.refuse_what_slurm_refuses(config, os.environ, facts)
 
 
-def asked(script: str, folder: Path) -> str:
+def sbatch_output(script: str, folder: Path) -> str:
     """What the installed sbatch prints about a batch script."""
     (folder / "slurm.conf").write_text(CONFIG)
     (folder / "job.sh").write_text(script)
@@ -281,7 +281,9 @@ def asked(script: str, folder: Path) -> str:
 
 def parsed(script: str, folder: Path) -> dict[str, str]:
     """The options in a batch script as the installed sbatch reads them."""
-    return dict(re.findall(r"^sbatch: ([\w-]+) +: (.*)$", asked(script, folder), re.MULTILINE))
+    return dict(
+        re.findall(r"^sbatch: ([\w-]+) +: (.*)$", sbatch_output(script, folder), re.MULTILINE)
+    )
 
 
 CONFIG = """\
@@ -341,7 +343,7 @@ def test_random_slurm_text_is_refused_or_one_sbatch_option(text):
         assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
         return
     with_flag = {item.name for item in fields(config)} - {"slurm"}
-    for name, value in batch_script.given_options(config).items():
+    for name, value in batch_script.user_options(config).items():
         assert name.replace("_", "-") not in sbatch_options.REFUSED and name not in with_flag
         (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
         words = shlex.split(line)

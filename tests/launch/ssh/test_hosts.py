@@ -34,7 +34,7 @@ def read(tmp_path, monkeypatch):
     )
 
 
-def of_text(text: str) -> tuple[NodeSpec, ...]:
+def nodes_from_text(text: str) -> tuple[NodeSpec, ...]:
     """The nodes of a file `hosts` with this text."""
     with TemporaryDirectory() as folder, chdir(folder):
         Path("hosts").write_text(text)
@@ -166,11 +166,11 @@ IPV6_HOST = st.ip_addresses(v=6).map(str)
 def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
     """`node0:4`: here a port stands after the colon, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
-    assert refused(text, read=of_text) == [
+    assert refused(text, read=nodes_from_text) == [
         f"hosts:{line}: '{host}:{count}': ssh has no port {count}; for workers: slots={count}"
         for line, host in enumerate(hosts, 1)
     ]
-    (node,) = of_text(f"{hosts[0]} slots={count}")
+    (node,) = nodes_from_text(f"{hosts[0]} slots={count}")
     assert node.nproc == WorkersPerNode(count) and node.port is None
 
 
@@ -179,9 +179,9 @@ def test_open_mpi_slots_are_workers_limited_by_max_slots(host, slots, most, name
     options = [f"slots={slots}", f"{name}={most}"]
     text = " ".join([host, *(reversed(options) if swap else options)])
     if slots <= most:
-        assert of_text(text) == (NodeSpec(host, WorkersPerNode(slots)),)
+        assert nodes_from_text(text) == (NodeSpec(host, WorkersPerNode(slots)),)
     else:
-        assert f"slots={slots} is more than {name}={most}" in refused(text, read=of_text)[0]
+        assert f"slots={slots} is more than {name}={most}" in refused(text, read=nodes_from_text)[0]
 
 
 @given(IPV6_HOST, st.none() | WORD, st.none() | st.integers(22, 65535))
@@ -190,7 +190,7 @@ def test_the_colons_of_an_ipv6_address_are_its_own(address, user, port):
     texts = [f"{login}[{address}]" + (f":{port}" if port else "")]
     texts += [] if port else [f"{login}{address}"]
     for text in texts:
-        assert of_text(text) == (NodeSpec(address, ONE_WORKER, user, port),)
+        assert nodes_from_text(text) == (NodeSpec(address, ONE_WORKER, user, port),)
 
 
 # what is refused

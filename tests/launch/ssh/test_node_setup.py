@@ -50,7 +50,7 @@ def test_where_programs_have_their_own_torch_the_launchers_packages_suffice(host
     (node,) = hosts("a")
     for words, alone in (([], ""), (["--python", "/opt/python"], f", alone: {' '.join(BASE)}")):
         flags = ["--hosts", "a", "--remote-dir", node.repository]
-        launcher_of(CommandLine.of([*flags, "--setup", *words])).set_up()
+        launcher_of(CommandLine.parse([*flags, "--setup", *words])).set_up()
         made = Path(node.repository, "made").read_text().splitlines()
         assert made[-1] == f"made from the usual index{alone}"
 

@@ -141,7 +141,7 @@ def test_broken_connection_is_tried_again_as_often_as_a_run(hosts, tmp_path, mon
     (node,) = hosts("a")
     home = write(tmp_path / "homes" / "a", {".bashrc": BREAKS, "breaks": ""})
     flags = ["--hosts", "a", "--remote-dir", node.repository]
-    launcher = launcher_of(CommandLine.of([*flags, "--", "true"]))
+    launcher = launcher_of(CommandLine.parse([*flags, "--", "true"]))
     launcher.checks_nodes = False
     flags += ["--workers", "manual", "--run-id", "run"]
     done = call(sys.executable, SUBMIT, *flags, "--", "true", cwd=home)

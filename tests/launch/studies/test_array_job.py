@@ -17,7 +17,7 @@ def sweep(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(array_job, "ARRAY_JOB_TICK_S", 0.0)
     monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
     cell = Cell("a", {}, ("--task=synthetic",))
-    cell.parsed = CommandLine.of(cell.words)
+    cell.parsed = CommandLine.parse(cell.words)
     output = f"{tmp_path}/submissions/001/submitit/"
     slurm.prints_to(f"{output}%A_%a_0_log.out")
     slurm.job_is("RUNNING")
@@ -76,7 +76,7 @@ def test_a_run_that_slurm_has_ended_has_slurms_reason(slurm, sweep, monkeypatch)
 def test_sweep_beyond_the_limit_of_job_arrays_is_refused(slurm, tmp_path):
     cells = [Cell(name, {}, ("--task=synthetic", "--launcher=slurm")) for name in "abcd"]
     for cell in cells:
-        cell.parsed = CommandLine.of(cell.words)
+        cell.parsed = CommandLine.parse(cell.words)
     with pytest.raises(UsageError) as caught:
         array_job.run(Sweep("s", tuple(cells), folder=tmp_path), 1, wait=False)
     assert str(caught.value) == (

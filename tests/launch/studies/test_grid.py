@@ -89,7 +89,7 @@ WORDS = st.lists(
 def test_grid_value_fills_each_placeholder_or_is_added_last(words, value):
     point = {"lr": value, "rank": "4"}  # workers replace the latter
     written = grid.with_values(words, point)
-    places = grid.names_in_place(words, point)
+    places = grid.placeholder_names(words, point)
     assert places == ({"lr"} if re.search(r"(?<![${]){lr}(?!})", " ".join(words)) else set())
     assert written[: len(words)] == [
         re.sub(r"(?<![${]){lr}(?!})", lambda _: value, word) for word in words

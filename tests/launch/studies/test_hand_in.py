@@ -42,13 +42,13 @@ def done(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path, done):
+def finished_study(tmp_path, done):
     return done(write(tmp_path, {"mine.yaml": GRID}) / "mine.yaml")
 
 
-def test_each_part_has_the_commands_that_repeat_it(own):
-    hand_in.pack(own, Path("zip"))
-    home = own.folder / "hand_in"
+def test_each_part_has_the_commands_that_repeat_it(finished_study):
+    hand_in.pack(finished_study, Path("zip"))
+    home = finished_study.folder / "hand_in"
     assert {path.name for path in home.iterdir()} == {
         "README.md",
         "code",
@@ -69,45 +69,45 @@ def test_study_without_sync_mode_is_packed_with_default_mode(tmp_path, done):
     assert (study.folder / "hand_in" / "seed-1" / "ddp.py").is_file()
 
 
-def test_the_archive_says_first_what_is_not_the_student_s(own, done):
-    hand_in.pack(own, Path("zip"))
-    about = own.folder / "hand_in" / "README.md"
+def test_the_archive_says_first_what_is_not_the_student_s(finished_study, done):
+    hand_in.pack(finished_study, Path("zip"))
+    about = finished_study.folder / "hand_in" / "README.md"
     first, measured = about.read_text().split("\n\n")
     assert first.startswith("**The code in `code/` and next to the records is Muster's")
     assert "`task2a/`, `sync-ddp_nodes-2/`" in measured
     about.write_text("mine")
-    hand_in.pack(own, Path("zip"))
+    hand_in.pack(finished_study, Path("zip"))
     assert about.read_text() == "mine"
     about.unlink()
     hand_in.pack(done(CHECKOUT / "configs" / "studies" / "cos598d.yaml"), Path("zip"))
     assert "so are the report's texts of `configs/studies/cos598d.yaml`" in about.read_text()
 
 
-def test_an_archive_has_the_form_of_its_ending(own, tmp_path):
+def test_an_archive_has_the_form_of_its_ending(finished_study, tmp_path):
     for asked in ("tar.gz", str(tmp_path / "new" / "group7.tar.gz")):
-        path = hand_in.pack(own, hand_in.archive(asked))
+        path = hand_in.pack(finished_study, hand_in.archive(asked))
         with tarfile.open(path) as archive:
             assert "./task2a/commands.txt" in archive.getnames()
     assert path == tmp_path / "new" / "group7.tar.gz"
-    path = hand_in.pack(own, hand_in.archive(str(tmp_path / "me.zip")))
+    path = hand_in.pack(finished_study, hand_in.archive(str(tmp_path / "me.zip")))
     assert path == tmp_path / "me.zip" and zipfile.is_zipfile(path)
     with pytest.raises(argparse.ArgumentTypeError, match=r"group7\.rar'?: .*zip, tar\.gz"):
         hand_in.archive("group7.rar")
 
 
-def test_texts_from_before_the_runs_stay_on_record(own):
+def test_texts_from_before_the_runs_stay_on_record(finished_study):
     def recorded() -> dict:
-        return json.loads((own.folder / "study.json").read_text())
+        return json.loads((finished_study.folder / "study.json").read_text())
 
-    own.folder.joinpath("study.json").unlink(missing_ok=True)
-    cell_runs.begin(own)
+    finished_study.folder.joinpath("study.json").unlink(missing_ok=True)
+    cell_runs.begin(finished_study)
     assert recorded()["source"] == "mine.yaml"
     assert recorded()["texts_before"] == recorded()["texts"] == {"discussion": "It scales."}
-    own.texts = {"discussion": "Mine, of what was measured."}
-    cell_runs.begin(own)
+    finished_study.texts = {"discussion": "Mine, of what was measured."}
+    cell_runs.begin(finished_study)
     assert recorded()["texts_before"] == {"discussion": "It scales."}
-    assert recorded()["texts"] == own.texts
+    assert recorded()["texts"] == finished_study.texts
     record = {name: value for name, value in recorded().items() if name != "texts_before"}
-    own.folder.joinpath("study.json").write_text(json.dumps(record))
-    cell_runs.begin(own)  # of a version that had no such record
-    assert recorded()["texts_before"] == own.texts
+    finished_study.folder.joinpath("study.json").write_text(json.dumps(record))
+    cell_runs.begin(finished_study)  # of a version that had no such record
+    assert recorded()["texts_before"] == finished_study.texts

@@ -13,7 +13,7 @@ def test_the_same_rate_in_other_words_is_the_same_testbed():
 
 
 REFUSED = [
-    *((["--nodes", text], r"--nodes: .*unknown .*; known: 1, .* 16") for text in ("0", "17")),
+    *((["--nodes", text], r"--nodes: .*unknown .*; choose from 1, .* 16") for text in ("0", "17")),
     *((["--nodes", text], "--nodes: invalid int value") for text in ("x", "")),
     *(([f"--rate={text}"], f"--rate: '{text}': expected a speed from 64kbit to 100gbit")
       for text in ("0mbit", "fast", "1kbit", "9999gbit", "")),
@@ -34,5 +34,5 @@ def test_testbed_options_include_kind_of_network_and_homes():
     six = Options(nodes=2, control_network=True, ipv6=True)
     assert str(six) == "--nodes 2 --ipv6"
     (_, node) = ClusterState("", "", six, (0,)).nodes
-    assert (node.address, node.known_as) == ("fd00:10:10:1::2", "192.168.77.2")
+    assert (node.address, node.resolved_address) == ("fd00:10:10:1::2", "192.168.77.2")
     assert node.slurm_address == "192.168.77.2"  # Slurm would have to be told of IPv6

@@ -43,7 +43,7 @@ def recorders(monkeypatch):
     return recorders
 
 
-def seen():
+def seen_collectives():
     return [
         (one["group"], one["number"], one["operation"], one["waits"])
         for one in flight_recorder.collectives()
@@ -53,23 +53,28 @@ def seen():
 def test_collectives_of_nccl_are_seen(recorders):
     recorders(trace([]), NCCL)
     assert dist.is_available()
-    assert seen() == [("0", 1, "all_reduce", False), ("0", 2, "all_reduce", True)]
+    assert seen_collectives() == [("0", 1, "all_reduce", False), ("0", 2, "all_reduce", True)]
     assert flight_recorder.groups()["0"]["begun"] == 2
 
 
 def test_collectives_that_both_recorders_have_are_seen_once(recorders):
     recorders(NCCL, NCCL)
-    assert seen() == [("0", 1, "all_reduce", False), ("0", 2, "all_reduce", True)]
+    assert seen_collectives() == [("0", 1, "all_reduce", False), ("0", 2, "all_reduce", True)]
 
 
 def test_gloo_beside_nccl_is_another_group(recorders):
     recorders(trace([entry("gloo", 7, "1", "undefined")], **{"1": (7, 6)}), NCCL)
-    assert ("1", 7, "all_reduce", True) in seen() and ("0", 2, "all_reduce", True) in seen()
+    assert ("1", 7, "all_reduce", True) in seen_collectives() and (
+        "0",
+        2,
+        "all_reduce",
+        True,
+    ) in seen_collectives()
 
 
 def test_group_for_cpus_and_gpus_has_two_counts(recorders):
     recorders(trace([entry("gloo", 7, retired=True)], **{"0": (7, 7)}), NCCL)
-    assert ("0", 7, "all_reduce", False) in seen()
-    assert ("0 on nccl", 2, "all_reduce", True) in seen()
+    assert ("0", 7, "all_reduce", False) in seen_collectives()
+    assert ("0 on nccl", 2, "all_reduce", True) in seen_collectives()
     groups = flight_recorder.groups()
     assert (groups["0"]["begun"], groups["0 on nccl"]["begun"]) == (7, 2)

@@ -19,7 +19,7 @@ from train.sync.ranks import Ranks
 
 
 @pytest.fixture
-def of_rank(monkeypatch):
+def as_rank(monkeypatch):
     """`muster.steps` as a rank of several would call it."""
 
     def call(rank, world_size, *args, **options):
@@ -66,13 +66,13 @@ def test_sample_counts_once_over_ranks_and_weights_give_mean(
     assert sorted(seen) == list(range(size))
 
 
-def test_resumed_steps_begin_after_the_last_step(of_rank):
+def test_resumed_steps_begin_after_the_last_step(as_rank):
     whole = [one.micro_batches for one in muster.steps(10, batch_size=3, seed=5, epochs=3)]
     first = muster.steps(10, batch_size=3, seed=5, epochs=3)
     for step in first:
         if step.step == 5:
             break
-    again = of_rank(0, 2, 10, batch_size=3, seed=5, epochs=3, split=[3, 0])
+    again = as_rank(0, 2, 10, batch_size=3, seed=5, epochs=3, split=[3, 0])
     again.load_state_dict(first.state_dict())
     rest = list(again)
     assert [one.step for one in rest] == list(range(6, 13)) and len(again) == 12
@@ -110,20 +110,20 @@ def through(steps, loader, last=99):
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_factor": 4}])
 def test_a_loader_that_reads_ahead_moves_no_position(options):
-    def made():
+    def steps_and_loader():
         steps = muster.steps(Squares(), batch_size=6, seed=3, epochs=3, accumulation=2)
         more = {**options, "num_workers": 2, "multiprocessing_context": "fork"}
         return steps, DataLoader(Squares(), batch_sampler=steps.batches(), **more)
 
-    whole = [got for _, got, _ in through(*made())]
+    whole = [got for _, got, _ in through(*steps_and_loader())]
     assert len(whole) == 3 * 5 * 2
-    steps, loader = made()
+    steps, loader = steps_and_loader()
     found = list(through(steps, loader, last=4))
     assert [at for *_, at in found] == [1, 1, 2, 2, 3, 3, 4, 4]
     found += through(steps, loader)  # the same loader, and workers, from step 5 on
     assert all(wanted == got for wanted, got, _ in found)
     assert [got for _, got, _ in found] == whole
-    again, loader = made()
+    again, loader = steps_and_loader()
     again.load_state_dict({**steps.state_dict(), "step": 7})
     assert [got for _, got, _ in through(again, loader)] == whole[14:]
 
@@ -161,27 +161,27 @@ def test_a_checkpoint_is_refused_where_accelerate_takes_steps_ahead(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"lengths": range(1, 31)}])
-def test_length_of_batches_is_how_many_are_left(of_rank, options):
-    steps = of_rank(1, 3, 30, batch_size=8, epochs=2, accumulation=3, **options)
+def test_length_of_batches_is_how_many_are_left(as_rank, options):
+    steps = as_rank(1, 3, 30, batch_size=8, epochs=2, accumulation=3, **options)
     loader = DataLoader(Squares(), batch_sampler=steps.batches())
     for step in steps:
         assert len(loader) == len(list(loader))
         assert (len(loader) == 0) is (step.step == 8)
 
 
-def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
-    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1))
+def test_auto_gives_the_faster_rank_more(as_rank, monkeypatch):
+    plan = as_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1))
     rows = torch.tensor([[8.0, 64.0], [24.0, 64.0]])  # seconds, samples
     monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
     monkeypatch.setattr(Ranks, "all_gather", lambda self, row: rows)
     parts = [one.local_samples for one in plan]
     assert parts[:8] == [8] * 8 and parts[8] == 12
-    assert sum(one.samples for one in of_rank(0, 2, 400, batch_size=16)) == 400
+    assert sum(one.samples for one in as_rank(0, 2, 400, batch_size=16)) == 400
 
 
-def test_auto_counts_tokens_where_samples_go_by_length(of_rank, monkeypatch):
+def test_auto_counts_tokens_where_samples_go_by_length(as_rank, monkeypatch):
     lengths = [2] * 200 + [6] * 200
-    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1), lengths=lengths)
+    plan = as_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1), lengths=lengths)
     amounts = []
     monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
     monkeypatch.setattr(Ranks, "all_gather", lambda self, row: amounts.append(row[1]) or row[None])

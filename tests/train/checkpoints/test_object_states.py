@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def of_program(folder):
+def program_output(folder):
     """How each rank of the program has ended."""
     text = Path(__file__).with_name("resumed_program.py").read_text()
     env = {"SAVED": str(folder / "saved"), "MUSTER_RUN_DIR": str(folder / "run")}
@@ -31,9 +31,9 @@ def of_program(folder):
 
 
 @pytest.fixture(scope="module")
-def ended(of_program):
+def ended(program_output):
     """What each rank of the program has printed."""
-    return [json.loads(out) for _, out, _ in of_program]
+    return [json.loads(out) for _, out, _ in program_output]
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -57,10 +57,10 @@ def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, 
 DECLARATION = 'muster.checkpoints(..., by_rank={"own": own})'
 
 
-def test_undeclared_object_that_differs_is_saved_with_a_warning(of_program):
+def test_undeclared_object_that_differs_is_saved_with_a_warning(program_output):
     lines = [
         [line for line in err.splitlines() if "own differs between ranks" in line]
-        for *_, err in of_program
+        for *_, err in program_output
     ]
     (line,) = lines[0]
     assert "own differs between ranks: rank; " in line and line.endswith(DECLARATION)

@@ -132,7 +132,7 @@ def cut_after_two(folder):
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), folder)
 
 
-def of_a_program(**objects):
+def program_states(**objects):
     return lambda folder: muster.checkpoints(folder, **objects).save(3)
 
 
@@ -149,10 +149,10 @@ REFUSED = [
     (cut_after_two, {"decay": "all"},
      "--decay is all, but was matrices in the checkpoint; use matrices, or"),
     (cut_after_two, {"precision": "fp64"}, "in torch.float64; "),
-    (of_a_program(model=LINEAR), {}, "it contains model, but this program has hist"),
+    (program_states(model=LINEAR), {}, "it contains model, but this program has hist"),
     # with objects of its own that have the names of ours
-    (of_a_program(model=Counter()), {}, "it contains model, but this program has hist"),
-    (of_a_program(settings=Counter()), {}, "it contains settings, but this program has hist"),
+    (program_states(model=Counter()), {}, "it contains model, but this program has hist"),
+    (program_states(settings=Counter()), {}, "it contains settings, but this program has hist"),
 ]  # fmt: skip
 
 

@@ -142,8 +142,8 @@ def exchange_with_a_stranger(ranks, how):
         agreement.encoded = lambda value: evil
     act = {
         "gather": lambda: agreement.gather(2, "well"),
-        "of_each": lambda: agreement.of_each(2, lambda: "well"),
-        "of_first": lambda: agreement.of_first(ranks.rank, 2, lambda: "well"),
+        "gather_results": lambda: agreement.gather_results(2, lambda: "well"),
+        "broadcast_result": lambda: agreement.broadcast_result(ranks.rank, 2, lambda: "well"),
     }[how]
     try:
         return repr(act())
@@ -151,7 +151,7 @@ def exchange_with_a_stranger(ranks, how):
         return str(error)
 
 
-@pytest.mark.parametrize("how", ["gather", "of_each", "of_first"])
+@pytest.mark.parametrize("how", ["gather", "gather_results", "broadcast_result"])
 def test_pickle_of_a_stranger_is_not_run(tmp_path, how):
     found = results_of(exchange_with_a_stranger, 2, tmp_path, how)
     assert "rank 1 sent a value that " in found[0], found

@@ -145,14 +145,14 @@ def test_missing_ranks_are_named_and_all_give_up_in_the_same_words(monkeypatch, 
 def agree(ranks, folder):
     """What ranks of one host each get: rank 0's choice, a refusal of each, and data they made."""
     rank, size = ranks.rank, ranks.world_size
-    found = {"chosen": agreement.of_first(rank, size, lambda: f"by rank {rank}")}
+    found = {"chosen": agreement.broadcast_result(rank, size, lambda: f"by rank {rank}")}
     for failing in range(size):
 
         def read(failing=failing):
             if rank == failing:
                 raise UsageError("train.tsv:7: unknown label 'maybe'")
 
-        found[f"refused by {failing}"] = outcome(lambda: agreement.of_each(size, read))
+        found[f"refused by {failing}"] = outcome(lambda: agreement.gather_results(size, read))
     workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(size)]
     world = World(rank=rank, world_size=size, host=f"h{rank}")
     peers = Peers(world, dist.HashStore(), workers, torch.device("cpu"))
@@ -199,8 +199,8 @@ def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
         Peers(world, Mock(), [Mock(), Mock()], torch.device("cpu")).prepare(make, lambda: True)
 
     monkeypatch.setattr(rendezvous, "ANNOUNCE_S", 0.0)
-    monkeypatch.setattr(rendezvous, "of_first", lambda rank, size, act, patience_s: act())
-    monkeypatch.setattr(rendezvous, "of_each", lambda size, act, patience_s: act())
+    monkeypatch.setattr(rendezvous, "broadcast_result", lambda rank, size, act, patience_s: act())
+    monkeypatch.setattr(rendezvous, "gather_results", lambda size, act, patience_s: act())
     for rank, size in ((1, 2), (0, 1)):  # whose output is not shown, and for whom nobody waits
         prepare(rank, size, lambda: None)
     assert capsys.readouterr().err == ""

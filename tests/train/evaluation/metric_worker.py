@@ -42,7 +42,7 @@ def main(folder):
             result = evaluate(metric, **local, **case["arguments"])
             assert repr(result) == case["answer"], f"{cut}, rank {rank}: {result}"
     samples_go_to_rank_0_alone(rank, ranks)
-    refused(rank, ranks)
+    refusal_on(rank, ranks)
     dist.destroy_process_group()
 
 
@@ -62,7 +62,7 @@ def samples_go_to_rank_0_alone(rank, ranks):
     assert (max(received, default=0) > 2 * len(samples)) == (rank == 0 and ranks > 1)
 
 
-def refused(rank, ranks):
+def refusal_on(rank, ranks):
     """Wrong input of one rank is refused on all ranks; the next call works."""
     scores = str(MODULES / "class_scores.py")
     last = rank == ranks - 1

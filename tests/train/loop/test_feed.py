@@ -11,7 +11,7 @@ import torch
 from configs.settings.train import TrainConfig
 from tests.train import retained
 from train.loop import feed
-from train.loop.feed import Feed, one_late
+from train.loop.feed import Feed, delayed_by_one
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -60,10 +60,14 @@ def test_results_of_a_gpu_come_when_the_next_pass_has_begun():
             begun.append(number)
             yield number
 
-    seen = [(number, len(begun)) for number in one_late(passes(), GPU)]
+    seen = [(number, len(begun)) for number in delayed_by_one(passes(), GPU)]
     assert seen == [(0, 2), (1, 3), (2, 3)]
     begun.clear()
-    assert [(number, len(begun)) for number in one_late(passes(), CPU)] == [(0, 1), (1, 2), (2, 3)]
+    assert [(number, len(begun)) for number in delayed_by_one(passes(), CPU)] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
 
 
 @pytest.mark.parametrize(

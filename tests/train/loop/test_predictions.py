@@ -77,7 +77,7 @@ def written(trainer: Trainer, run_dir: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in paths} if trainer.ranks.rank == 0 else {}
 
 
-def of_numbers(ranks: Ranks, folder: str, sync: str) -> dict[str, str]:
+def predictions_of_numbers(ranks: Ranks, folder: str, sync: str) -> dict[str, str]:
     config = TrainConfig(task="synthetic", sync=sync, eval_batch_size=2, device="cpu")
     run_dir = Path(folder) / f"run-{ranks.world_size}"
     return written(trainer_of(config, ranks, Numbers(config)), run_dir)
@@ -94,14 +94,16 @@ def predicted(made: Path, task: str) -> dict[str, str]:
 @pytest.mark.parametrize("sync", ["ddp", "fsdp"])
 def test_predictions_of_three_ranks_are_in_order(tmp_path, sync):
     """Of five rows, and of one row, of which two ranks have none."""
-    by_one_rank = of_numbers(Ranks(), str(tmp_path), "single")
+    by_one_rank = predictions_of_numbers(Ranks(), str(tmp_path), "single")
     assert by_one_rank.keys() == {"five.tsv", "single.tsv"}
     header, *lines = by_one_rank["five.tsv"].splitlines()
     keys, scores = zip(*(line.split("\t") for line in lines), strict=True)
     assert header == "index\tprediction" and keys == ("k0.5", "k-2", "k1", "k3", "k-1")
     assert len(set(scores)) == 5
     (tmp_path / "results").mkdir()
-    first, *others = results_of(of_numbers, 3, tmp_path / "results", str(tmp_path), sync)
+    first, *others = results_of(
+        predictions_of_numbers, 3, tmp_path / "results", str(tmp_path), sync
+    )
     assert first == by_one_rank and others == [{}, {}]
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from muster.errors import UsageError
 from train.loop.step import to_device
-from train.model.precision import advice, place, set_float32_matmul
+from train.model.precision import advice, move_model, set_float32_matmul
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ class Mixed(nn.Module):
      ("fp64", torch.float64, torch.float64)],
 )  # fmt: skip
 def test_bfloat16_parameters_stay_and_others_are_cast(precision, real, low):
-    model = place(Mixed(), precision, CPU)
+    model = move_model(Mixed(), precision, CPU)
     for name in ("in_float16", "in_float32", "in_float64"):
         assert getattr(model, name).dtype == getattr(model, f"{name}_buffer").dtype == real
     assert model.in_bfloat16.dtype == model.in_bfloat16_buffer.dtype == low
@@ -42,7 +42,7 @@ def test_bfloat16_parameters_stay_and_others_are_cast(precision, real, low):
 def test_tied_parameters_stay_tied_after_a_cast():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
-    assert place(model, "fp64", CPU)[1].weight is model[0].weight
+    assert move_model(model, "fp64", CPU)[1].weight is model[0].weight
 
 
 def test_float_inputs_are_cast_to_the_models_dtype_and_integers_stay():
@@ -56,7 +56,7 @@ def test_float_inputs_are_cast_to_the_models_dtype_and_integers_stay():
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
 def test_float_labels_keep_at_least_float32(precision):
     """And a loss can be computed with them and the numbers of a model in bfloat16."""
-    model = place(nn.Linear(1, 1).bfloat16(), precision, CPU)
+    model = move_model(nn.Linear(1, 1).bfloat16(), precision, CPU)
     scores = torch.tensor([[2.6], [4.75]])
     batch = to_device({"x": torch.ones(2, 1), "labels": scores}, model, CPU)
     assert torch.equal(batch["labels"].float(), scores)
@@ -76,7 +76,7 @@ def test_float_labels_keep_at_least_float32(precision):
 )
 def test_complex_or_quantised_parameter_is_refused_by_name(tensor, message):
     with pytest.raises(UsageError) as refusal:
-        place(Mixed(codes=tensor), "fp32", CPU)
+        move_model(Mixed(codes=tensor), "fp32", CPU)
     assert message in str(refusal.value)
 
 
@@ -86,11 +86,11 @@ def test_quantised_layer_is_refused_by_name():
     kind = torch.ao.nn.quantized.dynamic.Linear
     model[1] = kind(4, 4)
     with pytest.raises(UsageError, match=r"the model's part 1 is quantised \(Linear\)"):
-        place(model, "fp32", CPU)
+        move_model(model, "fp32", CPU)
     base = nn.Linear(4, 4)
     base.hf_quantizer = object()  # as transformers marks what it has quantised
     with pytest.raises(UsageError, match="the model's part 0 is quantised"):
-        place(nn.Sequential(base), "fp32", CPU)
+        move_model(nn.Sequential(base), "fp32", CPU)
 
 
 @pytest.mark.parametrize("feature", ["amx_bf16", "avx512_bf16", "bf16"])

@@ -99,8 +99,8 @@ def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path / "run"))
     recorder, rows = sys.modules[muster.record.__module__], []
     saved_objects = sys.modules[muster.checkpoints.__module__]
-    monkeypatch.setattr(recorder, "of_program", ProgramRequests())  # not of another test
-    monkeypatch.setattr(saved_objects, "of_program", recorder.of_program)
+    monkeypatch.setattr(recorder, "program_requests", ProgramRequests())  # not of another test
+    monkeypatch.setattr(saved_objects, "program_requests", recorder.program_requests)
     ranks = recorder.Ranks
     gather = ranks.all_gather
     monkeypatch.setattr(ranks, "all_gather", lambda own, row: rows.append(row) or gather(own, row))

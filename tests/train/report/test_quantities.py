@@ -27,11 +27,11 @@ def test_no_interval_of_few_values_or_below_zero(values):
 
 def test_seconds_of_table_share_unit_and_memory_is_mib():
     table = [{"eval_s": 0.6382, "high_s": 1.443, "peak_memory_bytes": 447 * 2**20}]
-    columns = {column.name: column.cells for column in page.shown(table)}
+    columns = {column.name: column.cells for column in page.visible_columns(table)}
     assert columns == {"eval_s": ["0.6382"], "high_s": ["1.443"], "peak_memory_MiB": ["447"]}
-    columns = [column.name for column in page.shown([{"eval_s": 0.2, "low_s": 0.1}])]
+    columns = [column.name for column in page.visible_columns([{"eval_s": 0.2, "low_s": 0.1}])]
     assert columns == ["eval_ms", "low_ms"]
-    (_, least) = page.shown([{"eval_s": 20.0, "sync_s": 8.6e-6}])
+    (_, least) = page.visible_columns([{"eval_s": 20.0, "sync_s": 8.6e-6}])
     assert least.cells == ["<0.0001"] and least.is_number
 
 

@@ -118,17 +118,17 @@ def without_drawings(monkeypatch):
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
 
 
-def of_values(runs, **changes):
+def subject_with(runs, **changes):
     """A description for `example`: so many runs as usual but for `changes`."""
     return False, [NORMAL | changes | {"workers": 1 + n % 4} for n in range(runs)]
 
 
-@fuzzed(runs_of(), examples=30)
-@example(of_values(100))
-@example(of_values(1, steps=1, evals=3, noise=[0.0, 2.0, -0.9]))
-@example(of_values(2, noise=[0.0, -0.9, 30.0]))
-@example(of_values(2, odd=[("step", "step_s", -0.25, 2), ("step", "sync_s", -1, 0)]))
-@example(of_values(2, is_foreign=True, lost=["summary.json", "launch.json"]))
+@fuzzed(runs_of(), examples=10)
+@example(subject_with(100))
+@example(subject_with(1, steps=1, evals=3, noise=[0.0, 2.0, -0.9]))
+@example(subject_with(2, noise=[0.0, -0.9, 30.0]))
+@example(subject_with(2, odd=[("step", "step_s", -0.25, 2), ("step", "sync_s", -1, 0)]))
+@example(subject_with(2, is_foreign=True, lost=["summary.json", "launch.json"]))
 def test_no_report_of_any_records_has_a_number_that_cannot_be(
     tmp_path_factory, without_drawings, runs
 ):
@@ -189,7 +189,7 @@ def shown_tables(text):
 
 
 @fuzzed(runs_of(), examples=10)
-@example(of_values(3, noise=[0.0]))
+@example(subject_with(3, noise=[0.0]))
 def test_no_shown_efficiency_is_above_what_is_believed(tmp_path_factory, without_drawings, runs):
     top = tmp_path_factory.mktemp("random")
     made = [folder_of(top / str(n), one) for n, one in enumerate(runs[1])]

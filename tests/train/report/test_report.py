@@ -196,7 +196,7 @@ def test_printed_course_report_has_its_numbers_inside_the_paper(tmp_path):
     right = (210 - 14) * 96 / 25.4  # of the text, in pixels
     assert [one.text for one in texts if one.position_x + one.width > right + 1] == []
     printed = {word for one in texts for word in one.text.split()}
-    for column in page.shown(records(parts[0].rows)):
+    for column in page.visible_columns(records(parts[0].rows)):
         if column.is_number:
             assert {word for cell in column.cells for word in cell.split()} <= printed, column.name
 

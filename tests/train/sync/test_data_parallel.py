@@ -14,7 +14,7 @@ from tests.train.workers import run_on_ranks
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+def differences(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What was not the same, on each rank; the worker itself holds all else."""
     folder: Path = tmp_path_factory.mktemp("found")
     run_on_ranks(worker.__file__, 2, str(folder))
@@ -23,14 +23,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("mode", [*worker.MODES, "comes to something"])
 @pytest.mark.parametrize("name", worker.LOOPS)
-def test_muster_sync_in_a_loop_equals_ddp(name, mode, found):
-    assert [rank[f"{name} {mode}"] for rank in found] == ["", ""]
+def test_muster_sync_in_a_loop_equals_ddp(name, mode, differences):
+    assert [rank[f"{name} {mode}"] for rank in differences] == ["", ""]
 
 
 @pytest.mark.skipif(not worker.HAS_ACCELERATE, reason="Accelerate is not installed")
 @pytest.mark.parametrize("name", worker.OF_FRAMEWORKS)
-def test_muster_sync_in_a_framework_equals_ddp(name, found):
-    assert [rank[f"{name} sync_ddp"] for rank in found] == ["", ""]
+def test_muster_sync_in_a_framework_equals_ddp(name, differences):
+    assert [rank[f"{name} sync_ddp"] for rank in differences] == ["", ""]
 
 
 def test_a_process_alone_needs_no_group():

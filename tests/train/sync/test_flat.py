@@ -19,11 +19,11 @@ def test_small_tensors_share_a_group_and_large_ones_do_not():
 
 
 def test_complete_group_is_not_delayed_by_a_large_tensor():
-    def found(*sizes):
+    def group_sizes(*sizes):
         return [[t.numel() for t in g] for g in groups([torch.zeros(n) for n in sizes], 100 * 4)]
 
-    assert found(20, 50, 20) == [[20], [50], [20]]
-    assert found(3, 50, 3, 90, 3) == [[50], [90], [3, 3, 3]]  # too little for a collective
+    assert group_sizes(20, 50, 20) == [[20], [50], [20]]
+    assert group_sizes(3, 50, 3, 90, 3) == [[50], [90], [3, 3, 3]]  # too little for a collective
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 400))

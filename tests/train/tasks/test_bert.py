@@ -13,7 +13,7 @@ from train.tasks import bert
 
 
 @pytest.fixture
-def made(tmp_path):
+def corpus(tmp_path):
     """A folder of text, a vocabulary and a model's configuration."""
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "train.txt").write_text(text(30))
@@ -21,8 +21,8 @@ def made(tmp_path):
     return small(tmp_path, VOCABULARY, MODEL)
 
 
-def test_bert_learns_masks_and_pairs_from_text(made):
-    history, _ = trained(made, "bert", batch_size=16, epochs=40)
+def test_bert_learns_masks_and_pairs_from_text(corpus):
+    history, _ = trained(corpus, "bert", batch_size=16, epochs=40)
     (scores,) = history.evaluations
     found = scores.metrics
     assert scores.samples == 24  # two chunks of each document
@@ -32,8 +32,8 @@ def test_bert_learns_masks_and_pairs_from_text(made):
     assert history.steps[-1].loss < 0.5 * history.steps[0].loss
 
 
-def test_masks_change_by_epoch_and_stay_in_evaluation(made):
-    task = prepared(made, "bert")
+def test_masks_change_by_epoch_and_stay_in_evaluation(corpus):
+    task = prepared(corpus, "bert")
     train, evaluation = task.build_datasets()
     retained, seen = list(evaluation[""]), []
     for epoch in (0, 1, 0):
@@ -41,14 +41,14 @@ def test_masks_change_by_epoch_and_stay_in_evaluation(made):
         seen.append(list(train))
         assert list(evaluation[""]) == retained
     assert seen[0] != seen[1] and seen[0] == seen[2]
-    other = prepared(made, "bert", seed=7).build_datasets()
+    other = prepared(corpus, "bert", seed=7).build_datasets()
     assert list(other.evaluation[""]) == retained and list(other.train) not in seen
 
 
-def test_pretraining_loss_equals_that_of_transformers(made):
+def test_pretraining_loss_equals_that_of_transformers(corpus):
     from transformers import BertForPreTraining
 
-    task = prepared(made, "bert")
+    task = prepared(corpus, "bert")
     model = task.build_model().eval()
     batch = task.collate([task.build_datasets().train[at] for at in range(9)])
     loss, counts = task.forward(model, batch)
@@ -65,8 +65,8 @@ def test_pretraining_loss_equals_that_of_transformers(made):
     assert task.units(batch)[1] == 9
 
 
-def test_batch_without_masked_tokens_adds_zero_to_the_loss(made):
-    task = prepared(made, "bert")
+def test_batch_without_masked_tokens_adds_zero_to_the_loss(corpus):
+    task = prepared(corpus, "bert")
     samples = [task.build_datasets().train[at] for at in range(3)]
     batch = task.collate([sample._replace(positions=[], targets=[]) for sample in samples])
     model = task.build_model()
@@ -76,25 +76,25 @@ def test_batch_without_masked_tokens_adds_zero_to_the_loss(made):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_padding_does_not_change_pretraining_losses(made):
-    assert pads_agree(made, "bert")
+def test_padding_does_not_change_pretraining_losses(corpus):
+    assert pads_agree(corpus, "bert")
 
 
-def test_saved_weights_have_the_names_of_transformers(made):
+def test_saved_weights_have_the_names_of_transformers(corpus):
     from transformers import BertForPreTraining
 
-    made_model = prepared(made, "bert").build_model()
-    made_model.save_pretrained(made / "saved")
-    again = prepared(made, "bert", model=str(made / "saved")).build_model()
-    theirs = BertForPreTraining.from_pretrained(made / "saved")
+    made_model = prepared(corpus, "bert").build_model()
+    made_model.save_pretrained(corpus / "saved")
+    again = prepared(corpus, "bert", model=str(corpus / "saved")).build_model()
+    theirs = BertForPreTraining.from_pretrained(corpus / "saved")
     for name, tensor in made_model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
         assert torch.equal(tensor, theirs.state_dict()[name]), name
 
 
 @pytest.fixture
-def shards(made):
-    folder = made / "shards"
+def shards(corpus):
+    folder = corpus / "shards"
     (folder / "test").mkdir(parents=True)
     for path in (folder / "a.hdf5", folder / "b.h5", folder / "test" / "0.h5"):
         one_token_shard(path, 20)
@@ -102,35 +102,35 @@ def shards(made):
 
 
 @pytest.mark.parametrize("data_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_bert_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
+def test_bert_learns_from_shards_without_a_tokenizer(corpus, shards, data_workers):
     recipe = {"batch_size": 16, "epochs": 20, "data_workers": data_workers}
-    history, _ = trained(made, "bert", data_dir=shards, tokenizer=None, **recipe)
+    history, _ = trained(corpus, "bert", data_dir=shards, tokenizer=None, **recipe)
     (scores,) = history.evaluations
     assert [step.samples for step in list(history.steps)[:3]] == [16, 16, 8]
     assert scores.metrics["mlm_accuracy_test"] > 0.9
-    assert not (made / "cache").exists()
+    assert not (corpus / "cache").exists()
 
 
-def test_impossible_settings_of_pretraining_are_refused(made, shards):
-    assert "needs --data-dir" in refusal(made, "bert", data_dir=None)
-    assert "leaves nothing to learn" in refusal(made, "bert", mask_probability=0.0)
-    assert "--max-seq-length 48 is longer than the 32" in refusal(made, "bert", max_seq_length=48)
-    assert "use --max-seq-length 16" in refusal(made, "bert", data_dir=shards, max_seq_length=8)
-    (made / "bert" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
+def test_impossible_settings_of_pretraining_are_refused(corpus, shards):
+    assert "needs --data-dir" in refusal(corpus, "bert", data_dir=None)
+    assert "leaves nothing to learn" in refusal(corpus, "bert", mask_probability=0.0)
+    assert "--max-seq-length 48 is longer than the 32" in refusal(corpus, "bert", max_seq_length=48)
+    assert "use --max-seq-length 16" in refusal(corpus, "bert", data_dir=shards, max_seq_length=8)
+    (corpus / "bert" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
     message = "has 1 document, "
-    assert f"the valid set of --data-dir {made / 'bert'} {message}" in refusal(made, "bert")
-    (made / "config.json").write_text(json.dumps({**MODEL, "model_type": "distilbert"}))
-    assert "distilbert" in refusal(made, "bert")
+    assert f"the valid set of --data-dir {corpus / 'bert'} {message}" in refusal(corpus, "bert")
+    (corpus / "config.json").write_text(json.dumps({**MODEL, "model_type": "distilbert"}))
+    assert "distilbert" in refusal(corpus, "bert")
 
 
-def test_whole_word_masks_without_wordpiece_are_refused(made):
-    prepared(made, "bert", whole_word=True)
-    (made / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
-    assert "--whole-word needs a WordPiece" in refusal(made, "bert", whole_word=True)
+def test_whole_word_masks_without_wordpiece_are_refused(corpus):
+    prepared(corpus, "bert", whole_word=True)
+    (corpus / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
+    assert "--whole-word needs a WordPiece" in refusal(corpus, "bert", whole_word=True)
 
 
-def test_default_model_is_bert_base_with_its_vocabulary(made):
-    task = bert.build(replace(build(made, "bert").config, model=None, tokenizer=None))
+def test_default_model_is_bert_base_with_its_vocabulary(corpus):
+    task = bert.build(replace(build(corpus, "bert").config, model=None, tokenizer=None))
     assert task.tokenizer == "bert-base-uncased" and task.is_fresh
     shape = task._model_config
     assert (shape.hidden_size, shape.num_hidden_layers, shape.vocab_size) == (768, 12, 30522)

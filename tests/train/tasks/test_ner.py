@@ -24,7 +24,7 @@ MODEL = {**SMALL, "vocab_size": 20, "max_position_embeddings": 24}
 
 
 @pytest.fixture
-def made(tmp_path):
+def ner_folder(tmp_path):
     """Files in CoNLL's form, a vocabulary and a model's configuration."""
     (tmp_path / "ner").mkdir()
     for name, text in (("train", TRAIN * 10), ("dev", TRAIN * 2), ("test", TRAIN)):
@@ -32,8 +32,8 @@ def made(tmp_path):
     return small(tmp_path, WORDS, MODEL)
 
 
-def test_ner_learns_and_scores_entities_of_both_sets(made):
-    history, _ = trained(made, "ner", batch_size=4, epochs=8)
+def test_ner_learns_and_scores_entities_of_both_sets(ner_folder):
+    history, _ = trained(ner_folder, "ner", batch_size=4, epochs=8)
     (scores,) = history.evaluations
     assert scores.samples == 4 + 2
     for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "f1_test", "f1_PER_test"):
@@ -41,8 +41,8 @@ def test_ner_learns_and_scores_entities_of_both_sets(made):
     assert scores.metrics["eval_loss"] < 0.3
 
 
-def test_first_token_of_a_word_has_its_tag(made):
-    task = prepared(made, "ner")
+def test_first_token_of_a_word_has_its_tag(ner_folder):
+    task = prepared(ner_folder, "ner")
     batch = task.collate(list(task.build_datasets().evaluation["test"]))
     # [CLS] Bo ##b ##by saw Ann in New York . [SEP]; [CLS] Ann saw York . [SEP]
     assert batch["labels"].tolist() == [
@@ -53,8 +53,8 @@ def test_first_token_of_a_word_has_its_tag(made):
     assert task.units(batch).tolist() == [11]
 
 
-def test_ner_loss_equals_the_models_mean_over_words(made):
-    task = prepared(made, "ner")
+def test_ner_loss_equals_the_models_mean_over_words(ner_folder):
+    task = prepared(ner_folder, "ner")
     model = task.build_model().eval()
     batch = task.collate(list(task.build_datasets().train)[:3])
     output = task.forward(model, batch)
@@ -62,32 +62,32 @@ def test_ner_loss_equals_the_models_mean_over_words(made):
     assert output.loss.item() == pytest.approx(model(**batch).loss.item(), abs=1e-6)
 
 
-def test_words_beyond_max_seq_length_are_counted_in_a_warning(made, caplog):
-    task = prepared(made, "ner", max_seq_length=8)
+def test_words_beyond_max_seq_length_are_counted_in_a_warning(ner_folder, caplog):
+    task = prepared(ner_folder, "ner", max_seq_length=8)
     assert "test set: 3 words are left out" in caplog.text
     batch = task.collate(list(task.build_datasets().train)[:1])
     assert batch["labels"].tolist() == [[-100, 3, -100, -100, 0, 3, 0, -100]]
 
 
-def test_tagger_with_other_tags_is_refused(made):
+def test_tagger_with_other_tags_is_refused(ner_folder):
     from transformers import AutoModelForTokenClassification, BertConfig
 
     config = BertConfig(**MODEL, id2label={0: "O", 1: "B-ORG"})
-    AutoModelForTokenClassification.from_config(config).save_pretrained(made / "tuned")
+    AutoModelForTokenClassification.from_config(config).save_pretrained(ner_folder / "tuned")
     message = "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)"
-    assert message in refusal(made, "ner", model=str(made / "tuned"))
+    assert message in refusal(ner_folder, "ner", model=str(ner_folder / "tuned"))
 
 
-def test_text_classifier_as_tagger_is_refused_without_new_head(made):
+def test_text_classifier_as_tagger_is_refused_without_new_head(ner_folder):
     """Its weights have the name of a tagger's, and here even their shape."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    config = AutoConfig.from_pretrained(made / "config.json", num_labels=4)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(made / "model")
-    message = refusal(made, "ner", model=str(made / "model"))
+    config = AutoConfig.from_pretrained(ner_folder / "config.json", num_labels=4)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(ner_folder / "model")
+    message = refusal(ner_folder, "ner", model=str(ner_folder / "model"))
     assert "for SequenceClassification, not TokenClassification, but the training set" in message
     assert "--new-head" in message
-    task = prepared(made, "ner", model=str(made / "model"), new_head=True)
+    task = prepared(ner_folder, "ner", model=str(ner_folder / "model"), new_head=True)
     assert task.build_model().config.label2id == {"O": 0, "B-LOC": 1, "I-LOC": 2, "B-PER": 3}
 
 
@@ -120,33 +120,33 @@ def test_random_bytes_as_conll_are_read_or_refused_by_file(pieces):
                 assert sentences and all(len(one.words) == len(one.tags) > 0 for one in sentences)
 
 
-def test_evaluation_tag_unknown_to_training_is_refused(made):
-    path = made / "ner" / "dev.txt"
+def test_evaluation_tag_unknown_to_training_is_refused(ner_folder):
+    path = ner_folder / "ner" / "dev.txt"
     path.write_text("Ann B-PER\nsaw I-PER\n")
-    assert f"{path}:2: the training file has no tag 'I-PER'" in refusal(made, "ner")
+    assert f"{path}:2: the training file has no tag 'I-PER'" in refusal(ner_folder, "ner")
 
 
-def test_valid_or_dev_file_is_read_and_test_file_is_optional(made):
-    folder = made / "ner"
-    prepared(made, "ner")
+def test_valid_or_dev_file_is_read_and_test_file_is_optional(ner_folder):
+    folder = ner_folder / "ner"
+    prepared(ner_folder, "ner")
     (folder / "valid.txt").write_text("Ann B-PER\n")  # comes before dev.txt
     (folder / "test.txt").unlink()
-    assert not build(made, "ner").is_prepared()
-    ((name, samples),) = prepared(made, "ner").build_datasets().evaluation.items()
+    assert not build(ner_folder, "ner").is_prepared()
+    ((name, samples),) = prepared(ner_folder, "ner").build_datasets().evaluation.items()
     assert (name, len(samples)) == ("", 1)
     (folder / "valid.txt").unlink()
     (folder / "dev.txt").unlink()
-    assert "has no valid.txt or dev.txt; " in refusal(made, "ner")
+    assert "has no valid.txt or dev.txt; " in refusal(ner_folder, "ner")
 
 
-def test_ner_set_of_the_hub_is_read_by_its_columns(made, hub):
+def test_ner_set_of_the_hub_is_read_by_its_columns(ner_folder, hub):
     from datasets import ClassLabel, List, Value
 
     rows = {"tokens": [["Ann", "saw", "New", "York"], [], ["Ann"]]}
     rows |= {"ner_tags": [[1, 0, 2, 3], [], [1]]}
     tags = List(ClassLabel(names=["O", "B-PER", "B-LOC", "I-LOC"]))
     asked = hub(rows, tokens=List(Value("string")), ner_tags=tags)
-    task = prepared(made, "ner", data_dir=None)
+    task = prepared(ner_folder, "ner", data_dir=None)
     train, evaluation = task.build_datasets()
     assert (len(train), list(evaluation)) == (2, ["", "test"])
     assert task.collate([train[0]])["labels"].tolist() == [[-100, 3, 0, 1, 2, -100]]

@@ -249,7 +249,7 @@ def defaults() -> dict[str, Any]:
 
 
 @cache
-def of_training() -> frozenset[str]:
+def training_settings() -> frozenset[str]:
     """The settings of a training; those of its run folder are not among them."""
     of_folder = {item.name for item in fields(RunConfig)}
     return frozenset(item.name for item in fields(TrainConfig)) - of_folder

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from muster.orderly_stop import without_advice
-from train.report.data.frames import add_up, mean_of_all, of_last_attempt
+from train.report.data.frames import add_up, last_attempt_records, mean_of_all
 from train.report.data.reader import Row, Run, mean
 from train.report.data.subject import Subject
 
@@ -21,17 +21,17 @@ COLLECTIVE_FIELDS = ["operation", "shape", "dtype", "bytes", "parameter"]
 
 def traffic(subject: Subject) -> pd.DataFrame:
     """Bytes of each host and epoch; epoch 0 is the broadcast that made the replicas equal."""
-    table = of_last_attempt(subject.entries, "traffic")
+    table = last_attempt_records(subject.entries, "traffic")
     counts = [name for name in table if "_bytes" in name]
     table = table.astype(dict.fromkeys(counts, "Int64"))
     of_last = subject.steps[subject.steps["is_last"]].groupby("run")
     largest = table["run"].map(of_last["payload_bytes"].max())
     table["is_large"] = largest >= BAND_FROM_BYTES
-    ways = pd.concat([_one_way(table, way) for way in ("sent", "received")])
+    ways = pd.concat([_direction_rows(table, way) for way in ("sent", "received")])
     return ways.sort_index(kind="stable").reset_index(drop=True).astype(object)
 
 
-def _one_way(table: pd.DataFrame, way: str) -> pd.DataFrame:
+def _direction_rows(table: pd.DataFrame, way: str) -> pd.DataFrame:
     """The bytes that were sent, or those that were received."""
     rows = table[["run", "host", "rank", "interface", "epoch", "steps"]].assign(direction=way)
     rows["payload_bytes"] = table[f"payload_{way}_bytes"]
@@ -68,7 +68,7 @@ def sent(totals: pd.DataFrame) -> pd.DataFrame:
 def collectives(subject: Subject) -> pd.DataFrame:
     """The gradient collectives of a step, one per row, as recorded by the lowest rank."""
     # all ranks take part in the same ones
-    of_steps = of_last_attempt(subject.entries, "collectives", of_lead=True)
+    of_steps = last_attempt_records(subject.entries, "collectives", of_lead=True)
     table = of_steps.explode("collectives").dropna(subset="collectives")
     parts = pd.DataFrame(list(table["collectives"]), index=table.index, columns=COLLECTIVE_FIELDS)
     parts["shape"] = ["x".join(map(str, shape)) for shape in parts["shape"]]
@@ -79,7 +79,7 @@ def collectives(subject: Subject) -> pd.DataFrame:
 
 def balance(subject: Subject) -> pd.DataFrame:
     """Each division of --split auto, and its effect: the steps after it against those before."""
-    plans = of_last_attempt(subject.entries, "split", of_lead=True)
+    plans = last_attempt_records(subject.entries, "split", of_lead=True)
     table = plans[["run", "step", "parts", "predicted_gain"]].reset_index(drop=True)
     until = table.groupby("run")["step"].shift(-1).fillna(math.inf)
     timed = subject.steps[subject.steps["is_timed"] & subject.steps["is_lead"]]
@@ -96,7 +96,7 @@ def balance(subject: Subject) -> pd.DataFrame:
 
 def drift(subject: Subject) -> pd.DataFrame:
     """How much ranks' parameters differed when they were made equal."""
-    rows = of_last_attempt(subject.entries, "drift", of_lead=True)
+    rows = last_attempt_records(subject.entries, "drift", of_lead=True)
     by_size = rows.assign(size=rows["drift"].fillna(0)).sort_values(
         "size", ascending=False, kind="stable"
     )
@@ -109,7 +109,7 @@ def drift(subject: Subject) -> pd.DataFrame:
 
 def checkpoints(subject: Subject) -> pd.DataFrame:
     """The cost of checkpoints on each rank that wrote some."""
-    rows = of_last_attempt(subject.entries, "checkpoint")
+    rows = last_attempt_records(subject.entries, "checkpoint")
     rows["has_failed"] = rows["error"].fillna("") != ""
     of_ranks = rows.groupby(["run", "rank"], sort=False)
     table = of_ranks.size().to_frame("checkpoints").assign(failed=of_ranks["has_failed"].sum())

@@ -53,7 +53,7 @@ def _identity(entry: Entry) -> Row:
     return dict(zip(IDENTITY, named, strict=True))
 
 
-def of_kind(entries: Sequence[Entry], kind: str) -> pd.DataFrame:
+def records_of_kind(entries: Sequence[Entry], kind: str) -> pd.DataFrame:
     """A row for each record of this kind, by run, attempt and rank.
 
     `is_last`: it is of the last attempt. `is_lead`: it is of the lowest rank that recorded any in
@@ -76,9 +76,11 @@ def _rows(entries: Sequence[Entry], kind: str) -> Iterator[Row]:
                 yield from (own | row for row in kinds[kind])
 
 
-def of_last_attempt(entries: Sequence[Entry], kind: str, *, of_lead: bool = False) -> pd.DataFrame:
+def last_attempt_records(
+    entries: Sequence[Entry], kind: str, *, of_lead: bool = False
+) -> pd.DataFrame:
     """The rows of the last attempt; those of all ranks, or of the lead alone."""
-    table = of_kind(entries, kind)
+    table = records_of_kind(entries, kind)
     return table[table["is_last"] & (table["is_lead"] | (not of_lead))]
 
 
@@ -90,7 +92,7 @@ def steps(entries: Sequence[Entry]) -> pd.DataFrame:
     `is_kept`: it is of that rank, and no later attempt began at this step or before it. So a run
     has each of its steps once.
     """
-    table = of_kind(entries, "step").rename(columns={"lr": "scheduled_lr"})
+    table = records_of_kind(entries, "step").rename(columns={"lr": "scheduled_lr"})
     quantities = [field for field in FIELDS["step"] if field not in KEYS and field in table]
     table = table.astype(dict.fromkeys([*quantities, "scheduled_lr"], float) | {"step": int})
     number = table.groupby(["run", "attempt", "rank"]).cumcount()
@@ -108,7 +110,7 @@ def steps(entries: Sequence[Entry]) -> pd.DataFrame:
 
 def evaluations(entries: Sequence[Entry]) -> pd.DataFrame:
     """A row for each evaluation, as the lowest rank recorded it; of attempts the latest counts."""
-    table = of_kind(entries, "eval").astype({"samples": float})
+    table = records_of_kind(entries, "eval").astype({"samples": float})
     last = table[table["is_lead"]].drop_duplicates(["run", "step"], keep="last")
     in_order = last.assign(at=pd.factorize(last["run"])[0]).sort_values(["at", "step"])
     return in_order.drop(columns="at").reset_index(drop=True)
@@ -126,7 +128,7 @@ def runs(
     entries: list[Entry], roles: Roles, steps: pd.DataFrame, evaluations: pd.DataFrame
 ) -> pd.DataFrame:
     """A row for each run: settings, how it ended, seconds, losses, the last metrics and bytes."""
-    rows = [entry.settings | _identity(entry) | _of_files(entry) for entry in entries]
+    rows = [entry.settings | _identity(entry) | _file_columns(entry) for entry in entries]
     columns = dict.fromkeys(key for row in [*rows, dict.fromkeys(RUN_COLUMNS)] for key in row)
     table = pd.DataFrame(rows, columns=list(columns), dtype=object)
     table.index = pd.Index(table["run"], name=None)
@@ -140,7 +142,7 @@ def runs(
     made["samples_per_s"] = of_timed["samples"] / of_timed["step_s"].replace(0, float("nan"))
     made["last_batch_loss"] = last["loss"]
     made["payload_bytes"] = kept.groupby("run")["payload_bytes"].agg(mean)  # of a step
-    traffic = of_last_attempt(entries, "traffic")
+    traffic = last_attempt_records(entries, "traffic")
     of_epochs = traffic[traffic["epoch"].astype(bool)].groupby("run")
     made["observed_sent_bytes"] = of_epochs["observed_sent_bytes"].agg(add_up)
     bases = [loss_reference(entry, entries, roles) for entry in entries]
@@ -174,7 +176,7 @@ def losses(curves: pd.DataFrame) -> pd.DataFrame:
     return curves.dropna(subset="loss").drop(columns="wanted").astype(object)
 
 
-def _of_files(entry: Entry) -> Row:
+def _file_columns(entry: Entry) -> Row:
     """What a run's files beside its records say of it."""
     run = entry.run
     row: Row = {"folder": run.name, "state": run.state, "is_foreign": run.is_foreign}

@@ -197,7 +197,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         if kind not in FIELDS or not fits(raw.get("step"), records.is_count):
             problems[f"record(s) of unknown kind {kind[:40]!r} left out"] += 1
             continue
-        row = {name: known(as_plain(raw.get(name))) for name in FIELDS[kind]}
+        row = {name: finite(as_plain(raw.get(name))) for name in FIELDS[kind]}
         if absurd := [name for name in FIELDS[kind] if not _can_be(name, row)]:
             problems[
                 f"{kind} record(s) with an impossible {', '.join(absurd)}, which was left out"
@@ -219,7 +219,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     return rows
 
 
-def known(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """`value`, or None for NaN and infinity, with which nothing can be computed."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -17,12 +17,12 @@ from train.report.data.columns import (
     Entry,
     Roles,
     is_known,
-    of_training,
     selected,
     tell_apart,
+    training_settings,
     varying_of,
 )
-from train.report.data.reader import Row, Run, known, numbers, read_mapping, read_run
+from train.report.data.reader import Row, Run, finite, numbers, read_mapping, read_run
 
 KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
@@ -159,16 +159,16 @@ def _add_study(subject: Subject, record: Path) -> None:
 def _roles(study: Row, notes: list[str]) -> Roles:
     """What the file of the study said of its columns; a value of another kind is noted."""
 
-    def of_kind(name: str, kind: type) -> Any:
+    def typed_value(name: str, kind: type) -> Any:
         value = study.get(name)
         if value is None or isinstance(value, kind):
             return value
         notes.append(f"study.json: {name} is left out, because it is not {KINDS[kind]}")
         return None
 
-    x = of_kind("x", str)
-    series = of_kind("series", list)
-    reference = of_kind("reference", dict) or {}
+    x = typed_value("x", str)
+    series = typed_value("series", list)
+    reference = typed_value("reference", dict) or {}
     return Roles(
         as_column(x) if x else WORKERS,
         None if series is None else tuple(map(as_column, series)),
@@ -199,11 +199,11 @@ def _check_roles(subject: Subject) -> None:
 
 def as_cell(value: Any) -> Any:
     """A setting as a cell of a table: a damaged one may be a list, or no finite number."""
-    return str(value) if isinstance(value, list | dict) else known(value)
+    return str(value) if isinstance(value, list | dict) else finite(value)
 
 
 def _entry(run: Run, settings: Row) -> Entry:
-    of_run = {k: v for k, v in run.config.items() if k in of_training()}
+    of_run = {k: v for k, v in run.config.items() if k in training_settings()}
     of_run |= {k: v for k, v in settings.items() if of_run.get(k) is None}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))

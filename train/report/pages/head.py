@@ -21,7 +21,7 @@ def facts(subject: Subject) -> list[str]:
         commit[:8] + commit[12:] for commit in versions.get("commit", "?").split(", ")
     )
     every = [
-        _what(subject),
+        _tasks_and_data(subject),
         states(subject),
         _when(subject.entries),
         f"commit {commit}" if not commit.startswith("?") else "",
@@ -30,7 +30,7 @@ def facts(subject: Subject) -> list[str]:
     return list(filter(None, every))
 
 
-def _what(subject: Subject) -> str:
+def _tasks_and_data(subject: Subject) -> str:
     """The tasks and their data; of a single run also its mode and workers."""
     entries = subject.entries
     tasks = sorted({str(entry.settings.get("task")) for entry in entries} - {"None"})

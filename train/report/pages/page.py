@@ -12,7 +12,7 @@ from muster import extras
 from muster.printable import csv_cell, json_text, without_html
 from train.report.data import quantities
 from train.report.data.frames import frame, records
-from train.report.data.reader import Row, known, numbers
+from train.report.data.reader import Row, finite, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST
 from train.report.pages import drawing, head, provenance, repeat, sections, verdict
@@ -45,7 +45,7 @@ class Column(NamedTuple):
     cells: list[str]
 
 
-def shown(
+def visible_columns(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
 ) -> list[Column]:
@@ -76,7 +76,7 @@ def shown(
 
 def as_text(value: Any, column: str = "", places: int | None = None) -> str:
     """A value as a person reads it, with the decimals of its column; an unknown one is a dash."""
-    if value is None or value is pd.NA or known(value) is None:
+    if value is None or value is pd.NA or finite(value) is None:
         return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -117,7 +117,7 @@ def layout(part: Section) -> str:
     """
     if part.is_folded:
         return "half"
-    columns = len(shown(part.rows, part.shown))
+    columns = len(visible_columns(part.rows, part.shown))
     if len(part.figures) != 1:
         return "half" if not part.figures and columns <= MOST_HALF else ""
     if part.in_appendix or not part.has_table:
@@ -152,7 +152,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for convert in (as_anchor, as_heading, layout, shown, without_html):
+    for convert in (as_anchor, as_heading, layout, visible_columns, without_html):
         environment.filters[convert.__name__] = convert
     environment.filters["as_markdown"] = partial(markdown_table, heading=as_plain_heading)
     on_page = [part for part in parts if part.is_on_page]
@@ -169,7 +169,7 @@ def markdown_table(
 ) -> str:
     """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
-    for column in shown(table, columns):
+    for column in visible_columns(table, columns):
         name, *cells = (
             without_html(cell).replace("|", "\\|").replace("\n", " ")
             for cell in (heading(column.name), *column.cells)

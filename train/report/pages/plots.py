@@ -32,11 +32,11 @@ MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 MOST_NAME_LINES = 36  # of all its bars, for the same reason
 MOST_POINTS = 30  # of a line with markers
 MOST_LINES = 6  # over workers: with more, bars are told apart more easily
-ON_ONE_LINE = 0.01  # of the range of losses: a smaller difference cannot be seen
+SAME_LINE_PART = 0.01  # of the range of losses: a smaller difference cannot be seen
 MEANS = 40  # of a smoothed curve: as many do not overlap
 ROUNDING = 1e-6  # of the largest loss: a smaller difference is that of a few roundings
 ALIKE = 0.05  # of the longest bar: bars that differ less have nothing to compare
-SEEN = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
+SMALLEST_VISIBLE_PART = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _once(table: pd.DataFrame, x: str, y: str) -> tuple[pd.DataFrame, str]:
     """The table without the curves that lie on an earlier one, and a title that counts those."""
     runs = table.loc[table[y].notna(), "run"].unique()
     curves = table.astype({y: float}).pivot_table(index=x, columns="run", values=y, aggfunc="last")
-    most = ON_ONE_LINE * (curves.max(axis=None) - curves.min(axis=None))
+    most = SAME_LINE_PART * (curves.max(axis=None) - curves.min(axis=None))
     kept: list[Any] = []
     for run in runs:
         curve = curves[run].dropna()
@@ -317,9 +317,13 @@ def phases(
     parts = parts.where(~parts.isna().any(axis=1), 0.0)
     longest = table[whole].astype(float).max()
     # a legend names no part that cannot be seen: all such are "other"
-    seen = [part for part in parts if parts[part].max() > SEEN * longest]
+    seen = [part for part in parts if parts[part].max() > SMALLEST_VISIBLE_PART * longest]
     other = (table[whole].astype(float) - parts[seen].sum(axis=1)).clip(lower=0)
-    sizes = parts[seen].assign(other_s=other) if other.max() > SEEN * longest else parts[seen]
+    sizes = (
+        parts[seen].assign(other_s=other)
+        if other.max() > SMALLEST_VISIBLE_PART * longest
+        else parts[seen]
+    )
     sizes = sizes if len(sizes.columns) else sizes.assign(other_s=other)
     sizes = sizes.rename(columns=lambda column: column.removesuffix("_s"))
     unit = unit_of_seconds([*table[whole], *table["high_s"]])

@@ -81,12 +81,12 @@ def _without_folders(value: object) -> object:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    return list(dict.fromkeys([*subject.notes, *_of_runs(subject, _missing)]))
+    return list(dict.fromkeys([*subject.notes, *_run_notes(subject, _missing)]))
 
 
 def remarks(subject: Subject) -> list[str]:
     """What a reader may look for in vain, where nothing is wrong."""
-    return _of_runs(subject, lambda run: run.remarks)
+    return _run_notes(subject, lambda run: run.remarks)
 
 
 def _missing(run: Run) -> list[str]:
@@ -96,7 +96,7 @@ def _missing(run: Run) -> list[str]:
     return own + (["no steps were recorded"] if is_to_train and run.lead("step") is None else [])
 
 
-def _of_runs(subject: Subject, notes_of: Callable[[Run], list[str]]) -> list[str]:
+def _run_notes(subject: Subject, notes_of: Callable[[Run], list[str]]) -> list[str]:
     """The notes of each run; the same one of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:

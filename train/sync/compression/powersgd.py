@@ -20,7 +20,11 @@ from ..base import DEFAULT_MB, SyncOptions
 from ..ddp.hooks import BucketHook
 from ..ranks import Ranks, waits
 
-KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")  # torch's tensors by number of the bucket
+STATE_KEYS = (
+    "error_dict",
+    "p_memory_dict",
+    "q_memory_dict",
+)  # torch's tensors by number of the bucket
 RANDOM = "MT19937"  # numpy's name of the generator that torch uses
 TINY = 1e-8  # added to the length of a column, so that a matrix of zeros does not become NaN
 
@@ -79,7 +83,7 @@ class PowerSgd(BucketHook):
     def state(self) -> dict[str, Tensor]:
         kept = {
             f"{kind}/{index}": tensor
-            for kind in KEPT
+            for kind in STATE_KEYS
             for index, tensor in getattr(self._state, kind).items()
         }
         random = self._state.rng.get_state(legacy=False)["state"]
@@ -100,7 +104,7 @@ class PowerSgd(BucketHook):
         self._state.rng.set_state(random)
         for name, tensor in state.items():
             kind, _, index = name.removeprefix(self._prefix).partition("/")
-            if name.startswith(self._prefix) and kind in KEPT:
+            if name.startswith(self._prefix) and kind in STATE_KEYS:
                 getattr(self._state, kind)[int(index)] = tensor.to(self.device)
 
 

@@ -32,7 +32,7 @@ VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
 _wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataParallel]]" = (
     weakref.WeakKeyDictionary()
 )
-GONE = {  # removed options, and what replaces them
+REMOVED_OPTIONS = {  # removed options, and what replaces them
     "compress_share": "it belonged to topk, which was removed; for powersgd, use compress_rank",
     "overlap": "communication always overlaps with the backward pass",
     "ddp_prefix": "names always begin with `module.`; model.module.state_dict() omits it",
@@ -134,8 +134,8 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
             "mixed_precision= needs DDP's own communication hook, and DDP allows only one"
             "\ntip: use torch.autocast, or mode='ddp' without compress"
         )
-    for name in ddp_options.keys() & GONE.keys():
-        yield f"the option {name} was removed: {GONE[name]}"
+    for name in ddp_options.keys() & REMOVED_OPTIONS.keys():
+        yield f"the option {name} was removed: {REMOVED_OPTIONS[name]}"
     yield from option_problems(options)
     if mode in ("gather_scatter", "single") and options.compress != "none":
         yield (
@@ -165,7 +165,7 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
         if options.compress not in names:
             known = ", ".join(names)
             known = entry_points.unknown(entry_points.COMPRESSORS, options.compress, known)
-            yield f"compress is {options.compress!r}; {known}"
+            yield f"compress is {options.compress!r}{known}"
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
     yield from whole_number("compress_rank", options.compress_rank, 1)

@@ -77,11 +77,11 @@ def sync_ddp(
     )
     accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
     if hasattr(accelerator, "ddp_handler"):
-        _of_accelerate(accelerator, hook_choice)
+        _sync_accelerate(accelerator, hook_choice)
     elif hasattr(framework, "configure_ddp"):
-        _of_lightning(framework, hook_choice, "configure_ddp")
+        _sync_lightning(framework, hook_choice, "configure_ddp")
     elif hasattr(framework, "setup_module") and hasattr(framework, "_ddp_kwargs"):
-        _of_lightning(framework, hook_choice, "setup_module")
+        _sync_lightning(framework, hook_choice, "setup_module")
     else:
         raise UsageError(
             "muster.sync_ddp: expected an Accelerator, a transformers Trainer, or a DDPStrategy "
@@ -91,7 +91,7 @@ def sync_ddp(
     return framework
 
 
-def _of_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
+def _sync_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
     if _has_prepared_models(accelerator):
         raise UsageError(
             "muster.sync_ddp: this Accelerator has already prepared a model"
@@ -128,9 +128,9 @@ def hand_over(accelerator: Any, options: Any, register: Any) -> None:
     accelerator.ddp_handler = Handler(**vars(given))
 
 
-def _of_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
+def _sync_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
     """Change what `method` of a strategy makes DDP with, and register the hook with that DDP."""
-    ddp_options, comm_hook = _given_to_strategy(strategy)
+    ddp_options, comm_hook = _strategy_options(strategy)
     if comm_hook is not None:
         raise UsageError(
             "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP allows only one"
@@ -154,6 +154,6 @@ def _has_prepared_models(accelerator: Any) -> bool:
     return bool(accelerator._models)
 
 
-def _given_to_strategy(strategy: Any) -> tuple[dict[str, Any], Any]:
+def _strategy_options(strategy: Any) -> tuple[dict[str, Any], Any]:
     """The options with which the strategy will make DDP, themselves, and its hook or None."""
     return strategy._ddp_kwargs, getattr(strategy, "_ddp_comm_hook", None)

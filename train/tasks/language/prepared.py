@@ -149,7 +149,7 @@ class PreparedTask(Task):
         """The cache for exactly this data, tokenizer and length."""
         identity = tokens.identity(self._loaded_tokenizer)
         parts = [*self._source(), identity, str(self.config.max_seq_length)]
-        return cache.place(self.config.cache_dir, self.config.task, parts)
+        return cache.path_for(self.config.cache_dir, self.config.task, parts)
 
     @cached_property
     def _cached(self) -> dict[str, Any]:

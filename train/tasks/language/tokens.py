@@ -110,7 +110,7 @@ def encode(
         encoded = tokenizer(*texts, is_split_into_words=tags is not None, **options)
         if tags is not None:
             rows = enumerate(tags[part])
-            encoded["labels"] = [_of_first(encoded.word_ids(row), own) for row, own in rows]
+            encoded["labels"] = [_first_token_tags(encoded.word_ids(row), own) for row, own in rows]
         for key, values in encoded.items():
             flat[key].extend(chain.from_iterable(values))
         lengths += map(len, encoded["input_ids"])
@@ -118,7 +118,7 @@ def encode(
     return {**tensors, "offsets": torch.tensor([0, *accumulate(lengths)])}
 
 
-def _of_first(words: list[int | None], tags: Sequence[int]) -> list[int]:
+def _first_token_tags(words: list[int | None], tags: Sequence[int]) -> list[int]:
     """The tag of each token that begins a word; `words` has the word of each token."""
     return [
         IGNORED if word is None or word == before else tags[word]

@@ -47,7 +47,7 @@ def fingerprint(parts: Iterable[str | bytes]) -> str:
     return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:16]
 
 
-def place(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) -> Path:
+def path_for(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) -> Path:
     """The cache's path for data that `parts` identify completely."""
     return root(cache_dir) / f"{name}-{fingerprint(parts)}.pt"
 

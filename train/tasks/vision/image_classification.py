@@ -128,7 +128,7 @@ class ImageTask(Task):
 
     @property
     def _cache(self) -> Path:
-        return cache.place(self.config.cache_dir, "images", (self.spec.hub, self.spec.column))
+        return cache.path_for(self.config.cache_dir, "images", (self.spec.hub, self.spec.column))
 
     def _unpacked(self, split: str) -> tuple[Tensor, Tensor]:
         """Pixels uint8 (n, channels, height, width) and labels (n,) of the Hub's split."""

@@ -35,7 +35,7 @@ def sent(number):
 def view(rank, begun=5, *, place=STEP, waits=None, world=4, **more):
     """A rank that has begun so many collectives of the default group, and waits in `waits`."""
     groups, collectives = {"0": Group(tuple(range(world)), begun)}, (waits or sent(begun),)
-    more |= {"answers": True, "status": "sleeping", "words": "sleeps", "place": place}
+    more |= {"answers": True, "status": "sleeping", "words": "sleeps", "user_frame": place}
     return RankView(rank, f"node{rank}", groups=groups, collectives=collectives, **more)
 
 
@@ -176,7 +176,7 @@ def report_in(*frames: Frame) -> Report:
     ],
 )
 def test_users_line_is_outside_muster_torch_and_python(frames, file):
-    place = view_of(report_in(*frames), "node0").place
+    place = view_of(report_in(*frames), "node0").user_frame
     assert (place and Path(place.file).name) == file
 
 
@@ -200,7 +200,7 @@ def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
     gone = [replace(waiting(rank), timed_out=True) for rank in (1, 3)]
     ended = replace(view(0), groups={}, collectives=(), ended="exit code 1 at 12:00:03")
     held = {"status": "stopped", "words": "is stopped by a signal (SIGSTOP)"}
-    stopped = replace(view(2), place=None, **held)
+    stopped = replace(view(2), user_frame=None, **held)
     (sentence,) = diagnosed(replace(ended, lost_peer=True), *gone, stopped)
     assert re.match(r"rank 2 on node2 .* all_reduce 6 of the default group: ", sentence)
     assert "rank 0 on node0" in diagnosed(ended, *gone, stopped)[0]  # of its own accord
@@ -208,14 +208,14 @@ def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
 
 def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     plain = [replace(view(r), groups={}, collectives=()) for r in range(4)]
-    odd = replace(plain[2], place=LINE)
+    odd = replace(plain[2], user_frame=LINE)
     found = diagnosed(plain[0], plain[1], odd, plain[3])
     assert found[0].startswith("rank 2 on node2: ") and found[0].endswith("load_data, train.py:13")
     assert found[1].startswith("ranks 0, 1, 3: ") and found[1].endswith("in step, train.py:20")
     importing = [replace(one, imports=True) for one in plain]
     assert diagnosed(*importing) == ["all ranks are importing their modules"]
     brief = Frame(STEP.file, STEP.line, STEP.function, for_s=0.1)
-    moving = [replace(one, place=brief) for one in plain]
+    moving = [replace(one, user_frame=brief) for one in plain]
     assert diagnosed(*moving) == ["no rank has been waiting long in a collective"]
 
 

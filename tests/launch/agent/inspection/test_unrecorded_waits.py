@@ -57,7 +57,7 @@ LINE = Frame("/home/me/train.py", 7, "main", "init_process_group()", 40.0)
 
 def in_init(rank, *, world_size=2, store="", serves=False):
     call = InitCall(rank, world_size, store, serves, False, "")
-    return RankView(rank, "node0", True, "sleeping", "sleeps", place=LINE, init_call=call)
+    return RankView(rank, "node0", True, "sleeping", "sleeps", user_frame=LINE, init_call=call)
 
 
 def test_unserved_store_duplicate_rank_and_missing_ranks_are_named():

@@ -18,7 +18,7 @@ def strategy(alone):
     from lightning.pytorch import accelerators, strategies
     from lightning.pytorch.plugins.environments import LightningEnvironment
 
-    def made(**options) -> strategies.DDPStrategy:
+    def make_strategy(**options) -> strategies.DDPStrategy:
         made = strategies.DDPStrategy(
             accelerator=accelerators.CPUAccelerator(),
             parallel_devices=[torch.device("cpu")],
@@ -30,7 +30,7 @@ def strategy(alone):
         made.connect(model)
         return made
 
-    return made
+    return make_strategy
 
 
 def test_lightning_strategy_makes_ddp_with_our_buckets_and_hook(strategy):

@@ -15,12 +15,12 @@ def chain() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(1, 1) for _ in range(4)))
 
 
-def made(model: nn.Module, **options) -> DistributedDataParallel:
+def make_ddp(model: nn.Module, **options) -> DistributedDataParallel:
     return DistributedDataParallel(model, bucket_cap_mb=BUCKET_BYTES / 2**20, **options)
 
 
 def test_buckets_are_cut_in_the_given_order_and_stay_so(alone):
-    model = made(chain())
+    model = make_ddp(chain())
     params = list(model.parameters())
     order = [3, 1, 4, 0, 5, 2, 7, 6]
     assert reducer.can_cut_buckets(model)
@@ -33,11 +33,11 @@ def test_buckets_are_cut_in_the_given_order_and_stay_so(alone):
 
 
 def test_bucket_order_of_first_pass_is_readable_and_reusable(alone):
-    first = made(chain())
+    first = make_ddp(chain())
     first(torch.ones(1, 1)).sum().backward()
     order = reducer.bucket_order(first)
     assert sorted(order) == [*range(8)]
-    second = made(chain())
+    second = make_ddp(chain())
     params = list(second.parameters())
     reducer.cut_buckets(second, [params[place] for place in order])
     second(torch.ones(1, 1)).sum().backward()
@@ -46,11 +46,11 @@ def test_bucket_order_of_first_pass_is_readable_and_reusable(alone):
 
 
 def test_static_graph_keeps_its_own_buckets(alone):
-    assert not reducer.can_cut_buckets(made(chain(), static_graph=True))
+    assert not reducer.can_cut_buckets(make_ddp(chain(), static_graph=True))
 
 
 def test_backward_pass_with_unused_parameters_ends(alone):
-    model = made(nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]))
+    model = make_ddp(nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]))
     used, unused = model.module
     unused.bias.requires_grad = False  # since DDP was made
     reached = []
@@ -68,7 +68,7 @@ def test_backward_pass_with_unused_parameters_ends(alone):
 
 
 def test_bytes_and_seconds_of_each_step_are_in_the_log(alone):
-    model = made(chain())
+    model = make_ddp(chain())
     reducer.log_each_step(model)
     reducer.cut_buckets(model, list(model.parameters())[::-1])
     for _ in range(12):
@@ -83,7 +83,7 @@ def test_bytes_and_seconds_of_each_step_are_in_the_log(alone):
 
 
 def test_communication_hook_is_detected_and_not_copied(alone):
-    model = made(chain())
+    model = make_ddp(chain())
     assert reducer.hooks_of(model) == []
 
     def hook(_, bucket):
@@ -98,7 +98,7 @@ def test_communication_hook_is_detected_and_not_copied(alone):
 
 
 def test_divisor_of_join_is_known(alone):
-    model = made(chain())
+    model = make_ddp(chain())
     assert not reducer.divides_by_joined(model)
     with model.join():
         assert not reducer.divides_by_joined(model)

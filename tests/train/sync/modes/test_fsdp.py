@@ -105,7 +105,7 @@ def measured(call: Callable[..., Any], name: str, results: dict[str, int]) -> Ca
 
 
 @pytest.fixture(scope="module")
-def of_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def results_by_mode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """Of each mode, on two ranks."""
     return {
         mode: results_of(growths, 2, (folder := tmp_path_factory.mktemp(mode)), mode, str(folder))
@@ -114,30 +114,30 @@ def of_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
 
 
 @pytest.mark.slow
-def test_fsdp_splits_the_model_in_the_memory_of_a_few_layers(of_modes):
-    assert max(rank["wrap"] for rank in of_modes["fsdp"]) < FEW_LAYERS
+def test_fsdp_splits_the_model_in_the_memory_of_a_few_layers(results_by_mode):
+    assert max(rank["wrap"] for rank in results_by_mode["fsdp"]) < FEW_LAYERS
 
 
 @pytest.mark.slow
-def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(of_modes):
-    assert max(rank["_evaluate"] for rank in of_modes["fsdp"]) < FEW_LAYERS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_non_writing_rank_gathers_one_parameter_at_a_time(of_modes, mode):
-    assert of_modes[mode][1]["make"] < 2 * FEW_LAYERS  # of 8, with two means each
+def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(results_by_mode):
+    assert max(rank["_evaluate"] for rank in results_by_mode["fsdp"]) < FEW_LAYERS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
-def test_resume_reads_one_parameter_at_a_time(of_modes, mode):
-    assert max(rank["load"] for rank in of_modes[mode]) < STATE_BYTES + FEW_LAYERS
+def test_non_writing_rank_gathers_one_parameter_at_a_time(results_by_mode, mode):
+    assert results_by_mode[mode][1]["make"] < 2 * FEW_LAYERS  # of 8, with two means each
 
 
 @pytest.mark.slow
-def test_fsdp_gives_the_whole_model_to_rank_0_alone(of_modes):
-    first, second = of_modes["fsdp"]
+@pytest.mark.parametrize("mode", ["fsdp", "zero1"])
+def test_resume_reads_one_parameter_at_a_time(results_by_mode, mode):
+    assert max(rank["load"] for rank in results_by_mode[mode]) < STATE_BYTES + FEW_LAYERS
+
+
+@pytest.mark.slow
+def test_fsdp_gives_the_whole_model_to_rank_0_alone(results_by_mode):
+    first, second = results_by_mode["fsdp"]
     assert second["whole"] < FEW_LAYERS
     assert (first["kind"], first["saved"], first["is_same"]) == (
         "Layers",
@@ -148,11 +148,11 @@ def test_fsdp_gives_the_whole_model_to_rank_0_alone(of_modes):
 
 
 @pytest.mark.slow
-def test_evaluation_with_fewer_batches_on_a_rank_counts_each_sample_once(of_modes):
+def test_evaluation_with_fewer_batches_on_a_rank_counts_each_sample_once(results_by_mode):
     """Of nine samples, in batches of four, rank 0 has two batches and rank 1 has one."""
-    metrics = of_modes["fsdp"][0]["metrics"]
-    assert metrics == pytest.approx(of_modes["zero1"][0]["metrics"], abs=1e-6)
-    assert metrics == of_modes["fsdp"][1]["metrics"]
+    metrics = results_by_mode["fsdp"][0]["metrics"]
+    assert metrics == pytest.approx(results_by_mode["zero1"][0]["metrics"], abs=1e-6)
+    assert metrics == results_by_mode["fsdp"][1]["metrics"]
 
 
 def test_fsdp_refuses_a_scalar_parameter_by_name(alone):

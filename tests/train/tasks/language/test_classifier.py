@@ -9,9 +9,9 @@ import torch
 from tests.train.tasks.text.made import MODEL, WORDS, build, prepared, refusal, small
 
 
-def batch_and_model(made, task="rte", **settings):
+def batch_and_model(glue, task="rte", **settings):
     """All samples, and a model that does not drop any of its values."""
-    built = prepared(made, task, **settings)
+    built = prepared(glue, task, **settings)
     return built, built.collate(list(built.build_datasets().train)), built.build_model().eval()
 
 
@@ -20,57 +20,57 @@ def inputs_of(batch):
 
 
 @pytest.mark.parametrize("name", ["rte", "stsb"])
-def test_classifier_loss_equals_the_models_own(made, name):
-    task, batch, model = batch_and_model(made, name)
+def test_classifier_loss_equals_the_models_own(glue, name):
+    task, batch, model = batch_and_model(glue, name)
     loss = task.forward(model, batch).loss.item()
     assert loss == pytest.approx(model(**batch).loss.item(), abs=1e-6)
 
 
-def saved(made, folder, labels, head="SequenceClassification"):
+def saved(glue, folder, labels, head="SequenceClassification"):
     """A fine-tuned model's folder with labels of its own."""
     import transformers
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(made / "config.json")
+    config = AutoConfig.from_pretrained(glue / "config.json")
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: at for at, label in enumerate(labels)}
     kind = getattr(transformers, f"AutoModelFor{head}")
-    kind.from_config(config).save_pretrained(made / folder)
-    return str(made / folder)
+    kind.from_config(config).save_pretrained(glue / folder)
+    return str(glue / folder)
 
 
-def test_label_order_of_a_fine_tuned_model_is_followed(made):
-    folder = saved(made, "tuned", ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
-    task, batch, model = batch_and_model(made, "mnli", model=folder)
+def test_label_order_of_a_fine_tuned_model_is_followed(glue):
+    folder = saved(glue, "tuned", ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
+    task, batch, model = batch_and_model(glue, "mnli", model=folder)
     expected = model(**inputs_of(batch)).logits[:, [2, 1, 0]]  # as the Hub numbers its labels
     assert torch.equal(task.forward(model, batch).logits, expected)
 
 
-def test_numbered_labels_are_taken_in_glues_order(made):
-    folder = saved(made, "tuned", ["LABEL_0", "LABEL_1"])
-    task, batch, model = batch_and_model(made, model=folder)
+def test_numbered_labels_are_taken_in_glues_order(glue):
+    folder = saved(glue, "tuned", ["LABEL_0", "LABEL_1"])
+    task, batch, model = batch_and_model(glue, model=folder)
     assert model.config.label2id == {"entailment": 0, "not_entailment": 1}
     assert torch.equal(task.forward(model, batch).logits, model(**inputs_of(batch)).logits)
 
 
-def test_model_with_other_labels_is_refused_unless_weights_are_random(made):
-    folder = saved(made, "tuned", ["entailment", "neutral", "contradiction"])
+def test_model_with_other_labels_is_refused_unless_weights_are_random(glue):
+    folder = saved(glue, "tuned", ["entailment", "neutral", "contradiction"])
     message = "has 3 labels (entailment, neutral, contradiction), but rte has 2"
-    assert message in refusal(made, model=folder)
-    task = prepared(made, model=f"{folder}/config.json")
+    assert message in refusal(glue, model=folder)
+    task = prepared(glue, model=f"{folder}/config.json")
     assert task.build_model().num_labels == 2
 
 
-def test_head_of_another_kind_is_refused(made):
+def test_head_of_another_kind_is_refused(glue):
     """Also where it has as many labels, and its weights would fit."""
-    folder = saved(made, "tuned", ["O", "B-LOC"], "TokenClassification")
+    folder = saved(glue, "tuned", ["O", "B-LOC"], "TokenClassification")
     message = "has 2 labels (O, B-LOC), for TokenClassification, not SequenceClassification"
-    assert message in refusal(made, model=folder)
-    assert "but rte has 2" in refusal(made, model=folder)
+    assert message in refusal(glue, model=folder)
+    assert "but rte has 2" in refusal(glue, model=folder)
 
 
-def test_weights_that_differ_from_their_configuration_are_named(made):
-    folder = saved(made, "tuned", ["yes", "no", "perhaps"])
+def test_weights_that_differ_from_their_configuration_are_named(glue):
+    folder = saved(glue, "tuned", ["yes", "no", "perhaps"])
     settings = json.loads(Path(folder, "config.json").read_text())
     for changed, message in (
         ({"architectures": None}, "classifier.bias has shape (3,) in its weights, but (2,) in"),
@@ -78,17 +78,17 @@ def test_weights_that_differ_from_their_configuration_are_named(made):
         ({"intermediate_size": 24}, "dense.bias has shape (32,) in its weights, but (24,) in"),
     ):
         Path(folder, "config.json").write_text(json.dumps({**settings, **changed}))
-        assert message in refusal(made, model=folder, new_head="intermediate_size" in changed)
+        assert message in refusal(glue, model=folder, new_head="intermediate_size" in changed)
 
 
 @pytest.mark.parametrize("task", ["rte", "mnli"])
-def test_new_head_is_drawn_by_seed_and_body_is_the_models(made, task):
+def test_new_head_is_drawn_by_seed_and_body_is_the_models(glue, task):
     """Also where the old one would fit."""
     from transformers import AutoModelForSequenceClassification
 
-    folder = saved(made, "tuned", ["entailment", "neutral", "contradiction"])
+    folder = saved(glue, "tuned", ["entailment", "neutral", "contradiction"])
     old = AutoModelForSequenceClassification.from_pretrained(folder)
-    built = prepared(made, task, model=folder, new_head=True)
+    built = prepared(glue, task, model=folder, new_head=True)
     models = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -117,23 +117,23 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13
         ("pytorch_model.bin", lambda _: POINTER, "is a Git LFS pointer"),
     ],
 )
-def test_unusable_model_file_is_named_with_its_fault(made, file, harm, message):
-    folder = Path(saved(made, "tuned", ["entailment", "not_entailment"]))
+def test_unusable_model_file_is_named_with_its_fault(glue, file, harm, message):
+    folder = Path(saved(glue, "tuned", ["entailment", "not_entailment"]))
     data = (folder / "model.safetensors").read_bytes()
     if file == "pytorch_model.bin":
         (folder / "model.safetensors").unlink()
     (folder / file).write_bytes(harm(data))
-    assert refusal(made, model=str(folder)).startswith(f"--model {folder / file} {message}")
+    assert refusal(glue, model=str(folder)).startswith(f"--model {folder / file} {message}")
 
 
-def test_lfs_pointer_that_is_not_read_is_ignored(made):
-    folder = saved(made, "tuned", ["entailment", "not_entailment"])
+def test_lfs_pointer_that_is_not_read_is_ignored(glue):
+    folder = saved(glue, "tuned", ["entailment", "not_entailment"])
     Path(folder, "pytorch_model.bin").write_bytes(POINTER)
-    assert prepared(made, model=folder).build_model().num_labels == 2
+    assert prepared(glue, model=folder).build_model().num_labels == 2
 
 
 @pytest.mark.parametrize("of_model", [None, 1])
-def test_gpt2_pads_with_its_end_of_text_token(made, of_model):
+def test_gpt2_pads_with_its_end_of_text_token(glue, of_model):
     """Also where the model's configuration has another, as Llama's."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -143,13 +143,13 @@ def test_gpt2_pads_with_its_end_of_text_token(made, of_model):
     words = {word: number for number, word in enumerate(["<|endoftext|>", "?", *WORDS[5:]])}
     plain = Tokenizer(WordLevel(words, unk_token="?"))
     plain.pre_tokenizer = Whitespace()
-    folder = made / "gpt2"
+    folder = glue / "gpt2"
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
     sizes = {"vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
     GPT2Config(**sizes, pad_token_id=of_model).save_pretrained(folder)
     task, batch, model = batch_and_model(
-        made, model=str(folder / "config.json"), tokenizer=str(folder)
+        glue, model=str(folder / "config.json"), tokenizer=str(folder)
     )
     together = task.forward(model, batch).logits
     alone = [task.collate([one]) for one in task.build_datasets().train]
@@ -158,46 +158,46 @@ def test_gpt2_pads_with_its_end_of_text_token(made, of_model):
     assert model.config.pad_token_id == task.tokens().pad_token_id == 0
 
 
-def test_model_without_head_gets_a_new_one(made):
+def test_model_without_head_gets_a_new_one(glue):
     from transformers import AutoConfig, AutoModel
 
-    body = AutoModel.from_config(AutoConfig.from_pretrained(made / "config.json"))
-    body.save_pretrained(made / "body")
-    model = build(made, "mnli", model=str(made / "body")).build_model()
+    body = AutoModel.from_config(AutoConfig.from_pretrained(glue / "config.json"))
+    body.save_pretrained(glue / "body")
+    model = build(glue, "mnli", model=str(glue / "body")).build_model()
     weights = body.embeddings.word_embeddings.weight
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, weights)
     assert model.classifier.weight.shape == (3, 16)
     assert model.dtype == torch.float32
 
 
-def test_weights_of_another_architecture_are_refused(made):
+def test_weights_of_another_architecture_are_refused(glue):
     from safetensors.torch import save_file
 
-    folder = made / "other"
+    folder = glue / "other"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(MODEL))
-    assert "other" in refusal(made, model=str(folder))  # no weights at all
+    assert "other" in refusal(glue, model=str(folder))  # no weights at all
     save_file({"layer.weight": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
     message = "its weights do not belong to BertForSequenceClassification"
-    assert message in refusal(made, model=str(folder))
+    assert message in refusal(glue, model=str(folder))
 
 
-def test_too_long_samples_and_too_large_vocabulary_are_refused(made):
+def test_too_long_samples_and_too_large_vocabulary_are_refused(glue):
     message = "--max-seq-length 33 is longer than the 32 positions of "
-    assert refusal(made, max_seq_length=33).startswith(message)
-    small(made, [*WORDS, *(f"w{i}" for i in range(40))])
-    assert "the tokenizer has 57 tokens, but --model" in refusal(made)
+    assert refusal(glue, max_seq_length=33).startswith(message)
+    small(glue, [*WORDS, *(f"w{i}" for i in range(40))])
+    assert "the tokenizer has 57 tokens, but --model" in refusal(glue)
 
 
-def test_inputs_reach_a_model_inside_peft(made):
+def test_inputs_reach_a_model_inside_peft(glue):
     """PEFT names few inputs, and hands on the others; DistilBERT has no token types."""
     from peft import LoraConfig, get_peft_model
     from transformers import DistilBertConfig
 
     sizes = DistilBertConfig(vocab_size=40, dim=16, n_layers=1, n_heads=2, hidden_dim=16)
-    sizes.save_pretrained(made / "distilled")
+    sizes.save_pretrained(glue / "distilled")
     for model, layer in (("config.json", "query"), ("distilled/config.json", "q_lin")):
-        task, batch, plain = batch_and_model(made, model=str(made / model))
+        task, batch, plain = batch_and_model(glue, model=str(glue / model))
         expected = task.forward(plain, batch).logits
         adapted = get_peft_model(plain, LoraConfig(task_type="SEQ_CLS", target_modules=[layer]))
         assert torch.equal(task.forward(adapted.eval(), batch).logits, expected)

@@ -17,7 +17,7 @@ CONTENT = {"sets": {"train": TENSORS}, "side": "right"}
 
 @pytest.fixture
 def path(tmp_path):
-    path = cache.place(tmp_path, "rte", ["data"])
+    path = cache.path_for(tmp_path, "rte", ["data"])
     cache.write(path, CONTENT)
     return path
 

@@ -96,29 +96,29 @@ def small(folder, words, model=MODEL):
     return folder
 
 
-def build(made, task="rte", **settings):
+def build(folder, task="rte", **settings):
     """The task of that name on the files in its own folder, with the vocabulary and the model."""
-    own = {"data_dir": made / task, "max_seq_length": 24} | settings
-    return plugins.load("train.tasks", task)(alone.settings(made, task=task, **own))
+    own = {"data_dir": folder / task, "max_seq_length": 24} | settings
+    return plugins.load("train.tasks", task)(alone.settings(folder, task=task, **own))
 
 
-def prepared(made, task="rte", **settings):
-    built = build(made, task, **settings)
+def prepared(folder, task="rte", **settings):
+    built = build(folder, task, **settings)
     built.prepare()
     assert built.is_prepared()
     return built
 
 
-def trained(made, task, **settings):
-    built = build(made, task, **settings)
-    return alone.train(built.config, made, built)
+def trained(folder, task, **settings):
+    built = build(folder, task, **settings)
+    return alone.train(built.config, folder, built)
 
 
-def pads_agree(made, task):
+def pads_agree(folder, task):
     """Whether short samples give the same, filled up to the longest or to --max-seq-length."""
     outputs, chosen = [], []
     for pad in ("longest", "max_length"):
-        built = prepared(made, task, pad=pad)
+        built = prepared(folder, task, pad=pad)
         torch.manual_seed(0)
         model = built.build_model().double().eval()
         samples = list(built.build_datasets().train)
@@ -129,9 +129,9 @@ def pads_agree(made, task):
     return all(torch.allclose(*pair, atol=1e-12) for pair in zip(*outputs, strict=True))
 
 
-def refusal(made, task="rte", **settings):
+def refusal(folder, task="rte", **settings):
     """The one line that says why it cannot be prepared or has no model."""
-    built = build(made, task, **settings)
+    built = build(folder, task, **settings)
     with pytest.raises(UsageError) as error:
         built.prepare()
         built.build_model()

@@ -42,9 +42,9 @@ LABELS |= {name: [1, 0, 1] for name in ("rte", "qnli", "wnli")}
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_text_task_trains_and_has_its_metrics(made, name):
-    assert not build(made, name).is_prepared()
-    task = prepared(made, name)
+def test_every_text_task_trains_and_has_its_metrics(glue, name):
+    assert not build(glue, name).is_prepared()
+    task = prepared(glue, name)
     train, evaluation = task.build_datasets()
     assert list(evaluation) == {"mnli": ["", "mm"], "emotion": ["val", "test"]}.get(name, [""])
     assert {len(samples) for samples in evaluation.values()} == {5}
@@ -62,50 +62,50 @@ def test_every_text_task_trains_and_has_its_metrics(made, name):
     assert metric.compute().keys() == METRICS.get(name, {"accuracy"})
 
 
-def test_padding_does_not_change_loss_and_logits(made):
-    assert pads_agree(made, "rte")
+def test_padding_does_not_change_loss_and_logits(glue):
+    assert pads_agree(glue, "rte")
 
 
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_lengths_are_those_of_samples_collated_alone(made, multiple):
-    task = prepared(made)
+def test_lengths_are_those_of_samples_collated_alone(glue, multiple):
+    task = prepared(glue)
     task.pad_multiple = multiple
     for samples in (task.build_datasets().train, task.build_datasets().evaluation[""]):
         widths = [task.collate([one])["input_ids"].shape[1] for one in samples]
         assert task.lengths(samples).tolist() == widths
         assert task.collate(list(samples))["input_ids"].shape[1] == max(widths)
     assert len(set(widths)) > 1
-    full = prepared(made, pad="max_length")  # there are no lengths where all are filled up
+    full = prepared(glue, pad="max_length")  # there are no lengths where all are filled up
     assert lengths_of(full, full.build_datasets().train) == []
 
 
-def test_cache_of_tokens_is_used_until_settings_or_files_change(made):
-    prepared(made)
-    (path,) = (made / "cache").iterdir()
+def test_cache_of_tokens_is_used_until_settings_or_files_change(glue):
+    prepared(glue)
+    (path,) = (glue / "cache").iterdir()
     before, whole = path.stat().st_mtime_ns, path.read_bytes()
-    prepared(made)
+    prepared(glue)
     assert path.stat().st_mtime_ns == before
     path.write_bytes(whole[:-9])
-    assert not build(made).is_prepared()
-    prepared(made)
+    assert not build(glue).is_prepared()
+    prepared(glue)
     assert path.read_bytes() == whole
-    prepared(made, max_seq_length=20)
-    small(made, [*WORDS, "more"])
-    prepared(made)
-    path = made / "rte" / "dev.tsv"
+    prepared(glue, max_seq_length=20)
+    small(glue, [*WORDS, "more"])
+    prepared(glue)
+    path = glue / "rte" / "dev.tsv"
     path.write_text(path.read_text().replace("dog", "cat"))
-    assert not build(made).is_prepared()
-    prepared(made)
-    assert len(list((made / "cache").iterdir())) == 4
+    assert not build(glue).is_prepared()
+    prepared(glue)
+    assert len(list((glue / "cache").iterdir())) == 4
 
 
-def test_cache_of_another_label_order_is_not_used(made):
-    task = prepared(made)
+def test_cache_of_another_label_order_is_not_used(glue):
+    task = prepared(glue)
     other = replace(task.spec, labels=tuple(reversed(task.spec.labels)))
     assert not classification.GlueTask(other, task.config).is_prepared()
 
 
-def test_quickstart_trains_on_generated_or_given_text(tmp_path, made):
+def test_quickstart_trains_on_generated_or_given_text(tmp_path, glue):
     build_it = plugins.load("train.tasks", "quickstart")
     task = build_it(TrainConfig(cache_dir=tmp_path / "cache"))
     assert not task.is_prepared()
@@ -116,7 +116,7 @@ def test_quickstart_trains_on_generated_or_given_text(tmp_path, made):
     batch = task.collate([train[at] for at in range(64)])
     assert 1 not in batch["input_ids"]  # [UNK]
     assert task.forward(task.build_model(), batch).logits.shape == (64, 2)
-    other = prepared(made, "quickstart", data_dir=made / "rte")
+    other = prepared(glue, "quickstart", data_dir=glue / "rte")
     assert len(other.build_datasets().train) == 7
 
 
@@ -192,10 +192,10 @@ def test_wrong_tsv_row_is_named_by_file_and_line(tmp_path, task, text, message):
         (b"", "is empty"),
     ],
 )
-def test_data_file_that_is_pointer_page_or_empty_is_named(made, data, message):
-    path = made / "rte" / "dev.tsv"
+def test_data_file_that_is_pointer_page_or_empty_is_named(glue, data, message):
+    path = glue / "rte" / "dev.tsv"
     path.write_bytes(data)
-    assert refusal(made).startswith(f"{path} {message}")
+    assert refusal(glue).startswith(f"{path} {message}")
 
 
 PIECES = [b"\t", b"\n", b"\r", b"\0", b"\xff", b" ", b'"', b"1", b"nan", b"0.5", "\u2028".encode()]
@@ -223,21 +223,21 @@ def test_unreadable_file_is_named(tmp_path):
         refuse_stand_in(tmp_path, "--model")
 
 
-def test_missing_data_files_and_folders_are_named(made):
-    for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
-        message = refusal(made, data_dir=folder)
+def test_missing_data_files_and_folders_are_named(glue):
+    for folder, what in ((glue / "no", "does not exist"), (glue / "vocab.txt", "is not a folder")):
+        message = refusal(glue, data_dir=folder)
         assert message.startswith(f"--data-dir {folder} {what} on {gethostname()}; ")
         assert message.endswith(f"--send {folder}")
-    (made / "none").mkdir()
+    (glue / "none").mkdir()
     message = "has no train.tsv, dev_matched.tsv, dev_mismatched.tsv; "
-    assert message in refusal(made, "mnli", data_dir=made / "none")
-    (made / "rte").rename(made / "RTE")  # as in GLUE's own archive
-    assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")
+    assert message in refusal(glue, "mnli", data_dir=glue / "none")
+    (glue / "rte").rename(glue / "RTE")  # as in GLUE's own archive
+    assert refusal(glue, data_dir=glue).endswith(f"dev.tsv; they are in {glue / 'RTE'}")
 
 
-def test_unlabelled_set_of_the_hub_is_read_by_its_columns(made, hub):
+def test_unlabelled_set_of_the_hub_is_read_by_its_columns(glue, hub):
     texts = ["the cat", "a dog ran"]
     asked = hub({"sentence1": texts, "sentence2": texts, "label": [-1, -1], "idx": [0, 1]})
-    unlabelled = build(made, data_dir=None).unlabelled()["RTE"]
+    unlabelled = build(glue, data_dir=None).unlabelled()["RTE"]
     assert (unlabelled.texts, unlabelled.keys) == ([texts, texts], ["0", "1"])
     assert [words[-1] for words in asked] == ["test"]
