@@ -40,7 +40,7 @@ from launch.programs.user_program import UserProgram
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
-from muster.command import as_typed, own_arguments, reveal
+from muster.command import own_arguments, restore_env_values, this_command
 from muster.errors import UsageError, refuse
 from muster.printable import printable
 from muster.run_files import NETWORK
@@ -77,11 +77,16 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
 def main() -> int:
-    flags, typed = split_program(reveal(own_arguments(), os.environ))
+    flags, typed = split_program(restore_env_values(own_arguments(), os.environ))
     classes = (*CLASSES, DoctorConfig)
     example = "muster doctor --hosts hosts.txt -- train.py"
     parsed = cli.parsed(
-        classes, flags, prog=as_typed(), description=ABOUT, first=SHOWN_SETTINGS, example=example
+        classes,
+        flags,
+        prog=this_command(),
+        description=ABOUT,
+        first=SHOWN_SETTINGS,
+        example=example,
     )
     settings, problems = parsed.instances(
         [training(parsed) if cls is TrainConfig else cls for cls in classes]
@@ -188,7 +193,7 @@ def _measure(
         print(f"not measured: {lacks[0]}; {hint}", file=sys.stderr)
         return 1, None
     spec = _spec(launch, train, facts, python)
-    run_record.write_down(spec, launcher.plan(spec, facts), name, cli.to_yaml(train))
+    run_record.record_launch(spec, launcher.plan(spec, facts), name, cli.to_yaml(train))
     if code := lead_or_submit(launcher, spec, facts, follows=True):
         return code, None
     result = NETWORK.path(spec.run_dir)

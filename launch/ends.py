@@ -361,7 +361,7 @@ class Step(NamedTuple):
     where: Callable[[End], bool] = _any  # which ends of this kind
     beside: Callable[[End], bool] = _any  # the step counts only if such an end is there, too
 
-    def among(self, ends: Collection[End]) -> list[End]:
+    def matching_ends(self, ends: Collection[End]) -> list[End]:
         if not any(map(self.beside, ends)):
             return []
         return [end for end in ends if end.kind is self.example.kind and self.where(end)]
@@ -413,7 +413,7 @@ def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
         # a scheduler sends signals to all others when it has lost a node, or ends the job
         all_ends = {end for end in all_ends if end.kind is not Kind.SIGNAL}
     own = [end for end in all_ends if not end.kind.can_be_consequence]
-    candidates = next(filter(None, (own, *(step.among(all_ends) for step in STEPS))), None)
+    candidates = next(filter(None, (own, *(step.matching_ends(all_ends) for step in STEPS))), None)
     if candidates is None:
         return None
     cause = min(candidates, key=_order)

@@ -26,7 +26,7 @@ from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from muster import json_output, records, run_files
-from muster.command import as_typed
+from muster.command import this_command
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import own_logs, project_of
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    prog = as_typed()
+    prog = this_command()
     parser = Parser(prog=prog, description="Show, follow and end runs.", epilog=at_login(prog))
     of_logs = "folder with run folders (default: all of your known runs)"
     parser.add_argument("--logs-dir", type=Path, metavar="FOLDER", help=of_logs)

@@ -16,7 +16,7 @@ from launch.runs import run_record
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
-from muster.command import as_typed, own_arguments
+from muster.command import own_arguments, this_command
 from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
 
@@ -44,7 +44,7 @@ def main() -> int:
         cell_runs.print_commands(study)
         return 0
     refuse(extras.problems(extras.REPORT))  # refused now, not after all runs
-    study.refuse_lacking()
+    study.require_trainer_packages()
     with cell_runs.sweep_lock(study.folder):
         cell_runs.wait_for_last(study)
         cell_runs.begin(study)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    prog = as_typed()
+    prog = this_command()
     parser = Parser(
         prog=prog,
         usage=f"{prog} [flags] FILE [flags of muster run]",

@@ -26,7 +26,7 @@ from launch.runs import run_record
 from launch.runs.watching.run_document import RunEvents, documented
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec
 from muster import json_output
-from muster.command import VALUES, as_typed, own_arguments
+from muster.command import VALUES, own_arguments, this_command
 from muster.errors import MusterError, UsageError, refuse
 from muster.printable import listed, on_one_line
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    line, problems = CommandLine.read(own_arguments(), prog=as_typed())
+    line, problems = CommandLine.read(own_arguments(), prog=this_command())
     os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
     if launch.json:

@@ -18,7 +18,7 @@ from launch.runs import run_record
 from launch.studies import around_runs, array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
-from muster.command import VALUES, as_typed, own_arguments
+from muster.command import VALUES, own_arguments, this_command
 from muster.errors import UsageError
 from muster.run_files import own_logs, project_of
 
@@ -38,7 +38,7 @@ def main() -> int:
     logs = project_of(Path.cwd()) / "logs" if sweep.first.words else own_logs()
     root = args.logs_dir or sweep.first.run.logs_dir or logs
     sweep.folder = root.absolute() / run_files.SWEEPS / sweep.name
-    is_array = array_job.suits(sweep, args.at_once)
+    is_array = array_job.can_use_job_array(sweep, args.at_once)
     groups = [] if is_array else cell_runs.host_groups(sweep, args.at_once)
     if args.dry_run:
         if is_array:
@@ -46,7 +46,7 @@ def main() -> int:
         hosts = f"--hosts={cell_runs.hosts_file(sweep, 0)}"
         cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
-    sweep.refuse_lacking()
+    sweep.require_trainer_packages()
     with cell_runs.sweep_lock(sweep.folder):
         if not is_array:
             cell_runs.wait_for_last(sweep)
@@ -78,7 +78,7 @@ def _go_on_in_background(folder: Path) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    prog = as_typed()
+    prog = this_command()
     parser = Parser(
         prog=prog,
         usage=f"{prog} --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",

@@ -29,7 +29,7 @@ from launch.virtual_cluster import (
 )
 from launch.virtual_cluster.virtual_nodes import Options, rate, rate_text
 from muster.checkout import CHECKOUT
-from muster.command import as_typed
+from muster.command import this_command
 from muster.errors import UsageError
 from muster.printable import printable
 from muster.terminal import TIP
@@ -60,7 +60,7 @@ def main() -> int:
     if args.action == "env":
         print(_env())
         return 0
-    commands.refuse_unfit_box()
+    commands.require_supported_host()
     if args.action == "down":
         lifecycle.down(_say)
         return 0
@@ -111,10 +111,10 @@ def _up(args: argparse.Namespace) -> int:
         private_home=args.private_home,
         venv=str(venv) if venv and args.private_home else None,
     )
-    commands.refuse_unfit_box()
+    commands.require_supported_host()
     slurm_daemons.refuse_gpus(wanted.gpus)
     lifecycle.up(wanted, CHECKOUT, _say)
-    command = as_typed()
+    command = this_command()
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
         f'  Slurm   eval "$({command} env)"; srun --nodes {wanted.nodes} hostname\n'
@@ -138,7 +138,7 @@ def _venv(named: str | None) -> Path | None:
 def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     if not command:
         raise UsageError("exec needs a command\ntip: put it after --: exec node0 -- hostname")
-    commands.refuse_unfit_box()
+    commands.require_supported_host()
     cluster = lifecycle.present()
     nodes = {node.name: node for node in cluster.nodes}
     if name not in nodes:
@@ -165,7 +165,7 @@ def _env() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    prog = as_typed()
+    prog = this_command()
     parser = Parser(
         prog=prog,
         description="Turn this machine into a test cluster: nodes with a network, Slurm and sshd.",

@@ -127,24 +127,24 @@ def version_text(checkout: Path) -> str:
 
 def become(script: str, *words: str, typed: str = "") -> NoReturn:
     """Run a script of the checkout in place of this process; `typed`: the word after `muster`."""
-    argv = [sys.executable, *say_typed(typed), str(CHECKOUT / script), *words]
+    argv = [sys.executable, *typed_word_options(typed), str(CHECKOUT / script), *words]
     os.execv(sys.executable, argv)
 
 
-def say_typed(word: str) -> list[str]:
+def typed_word_options(word: str) -> list[str]:
     """Python's options that tell a script the word; processes that it starts do not have them."""
     return ["-X", f"{OPTION}={word}"] if word else []
 
 
-def as_typed(otherwise: str = "") -> str:
+def this_command(otherwise: str = "") -> str:
     """The present command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
     for word in COMMANDS:
-        if sys.orig_argv[1:3] == say_typed(word):
+        if sys.orig_argv[1:3] == typed_word_options(word):
             return f"muster {word}"
     return otherwise or f"python {sys.argv[0]}"
 
 
-def to_type(word: str, *words: str) -> str:
+def command_hint(word: str, *words: str) -> str:
     """A command of ours as this user can type it in any folder: `muster report RUN`."""
     own = Path(sys.executable).with_name("muster")
     on_path = shutil.which("muster")
@@ -157,7 +157,7 @@ def to_type(word: str, *words: str) -> str:
     return shlex.join([*start, *words])
 
 
-def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_env_values(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split a command line into one without the values, and the values; `--` ends our part."""
     own_count = _own_count(words)
     visible = list(words)
@@ -172,7 +172,7 @@ def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return visible, values
 
 
-def reveal(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def restore_env_values(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Restore the command line that `hide` was given, with the values in `env`."""
     values = json.loads(env.get(VALUES, "{}"))
     restored = list(words)
@@ -190,7 +190,7 @@ def variable(values: Mapping[str, str]) -> dict[str, str]:
 def own_arguments() -> list[str]:
     """This command's arguments without the values; if it has values, it starts again."""
     words = sys.argv[1:]
-    visible, values = hide(words)
+    visible, values = split_env_values(words)
     if values:
         env = {**os.environ, **variable(values)}
         start = sys.orig_argv[: -len(words)]  # Python, its options, and the script or module

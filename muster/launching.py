@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from muster import arguments
-from muster.command import LOGIN, hide, logins, variable
+from muster.command import LOGIN, logins, split_env_values, variable
 from muster.errors import UsageError, refuse, text_of
 from muster.job_lookup import job, job_of
 from muster.remote_job import MUSTER, Job, run_command
@@ -214,7 +214,7 @@ def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, 
             words.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None:
             words.append(f"{flag}={value}")
-    visible, values = hide(words)  # other users can see command lines
+    visible, values = split_env_values(words)  # other users can see command lines
     return visible, {**_environment(), **variable(values)}
 
 

@@ -59,7 +59,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
     from train.loop import run
     from train.records.sinks import Console
 
-    with run.joined(config, world, exit_guard, what=PROGRAM_NAME) as (peers, run_dir):
+    with run.join_workers(config, world, exit_guard, what=PROGRAM_NAME) as (peers, run_dir):
         world = peers.world
         network.require_all_ranks(config.timeout_s)
         results: dict[str, Any] = {"run_id": run_dir.name, **network.placement(peers)}

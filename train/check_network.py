@@ -23,7 +23,7 @@ def _check(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     from train.benchmarks import network
     from train.loop import run
 
-    with run.joined(config, world, exit_guard) as (peers, run_dir):
+    with run.join_workers(config, world, exit_guard) as (peers, run_dir):
         measured = network.measure(peers, config.timeout_s)
         if peers.world.is_main:
             write_json(NETWORK.path(run_dir), measured)

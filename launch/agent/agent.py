@@ -574,7 +574,7 @@ class NodeAttempt:
         workload = self._workload
         is_busy = workload is not None and workload.runs and workload.may_have_workers
         if ending.code > 128 and is_busy:
-            self._inspect().last_look()
+            self._inspect().record_final_state()
             if not self._stoppable.is_asked:
                 self._stoppable.ask_all()
         if not self._stoppable.has_time:
@@ -638,7 +638,7 @@ class NodeAttempt:
         if ending.cause in ("command", "peer"):
             self._let_workers_record()
         if self._has_workers() and not self._ends_at_once():
-            self._inspect().last_look()
+            self._inspect().record_final_state()
         processes = self._end_processes()
         if is_failure:  # the processes that have ended since then ended because of this
             offset_s = self._leader.clock_offset_s

@@ -431,7 +431,7 @@ class Meeting:
         elif by == node:
             del self._connected[node]
 
-    def newly_met(self) -> list[ConnectionEnds]:
+    def newly_confirmed(self) -> list[ConnectionEnds]:
         """The connections that both ends have newly reported, as node 0 reports them."""
         met = {
             connection for connection in self._connected.values() if connection in self._accepted
@@ -472,7 +472,7 @@ class Meeting:
         return "; ".join([head, *(why for at in missing if (why := self._reason(at)))])
 
     @property
-    def at_fault(self) -> int:
+    def cut_off_node(self) -> int:
         """The node that cannot be reached, or cannot reach others, while nodes are missing."""
         return self._cut_off(self.missing)
 

@@ -708,7 +708,7 @@ class Attempt:
     def _meet(self, meeting: Meeting) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
         node_0 = self._agents[0]
-        for connection in meeting.newly_met():
+        for connection in meeting.newly_confirmed():
             node_0.channel.send(KeepConnection(connection))
         if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
@@ -720,7 +720,7 @@ class Attempt:
             write_json(run_files.AWAITED_NODES.path(self._run_dir), about)
             self._print_line(line)
         if why := meeting.failure(running_s()):
-            self._note_end(self._agents[meeting.at_fault].end_of(Kind.NODE_LOST, why))
+            self._note_end(self._agents[meeting.cut_off_node].end_of(Kind.NODE_LOST, why))
 
     def _look_for_lost_nodes(self, meeting: Meeting) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""

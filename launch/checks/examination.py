@@ -39,10 +39,10 @@ def look(
     with opened as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
         silence = list(silent.values())
-        return judge_nodes(survey, probes, launcher, choose, workers, silence, planned)
+        return check_answers(survey, probes, launcher, choose, workers, silence, planned)
 
 
-def judge_nodes(
+def check_answers(
     survey: Survey,
     probes: Mapping[int, Probe],
     launcher: str,

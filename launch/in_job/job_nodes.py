@@ -84,7 +84,7 @@ class JobNodes:
             raise MusterError(
                 f"no restart: {len(left)} nodes answer, but at least {self.least} are needed"
             )
-        if run_job.avoids_bad(self.job):
+        if run_job.excludes_bad_nodes(self.job):
             avoided = node_history.avoided(left, self.current.cluster or self.name, self.least)
             excluded |= {host: f"--exclude auto avoids {host}" for host in avoided}
         for reason in excluded.values():
@@ -141,7 +141,7 @@ class JobNodes:
             return f"{hosts[index]}: the step for --send failed: {last_line(error_text)}"
 
         transport = Transport(hosts, [argv], explain, self.current.env)
-        places = sending.have_data(spec.send, hosts, transport, None, quiet=spec.quiet)
+        places = sending.copy_data(spec.send, hosts, transport, None, quiet=spec.quiet)
         self._data |= dict(zip(hosts, places, strict=True))
 
     def _start_agents(

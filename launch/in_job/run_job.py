@@ -132,7 +132,7 @@ def refuse_too_many(current: SchedulerJob) -> None:
         )
 
 
-def avoids_bad(job: Mapping[str, Any]) -> bool:
+def excludes_bad_nodes(job: Mapping[str, Any]) -> bool:
     """Whether --exclude auto was given."""
     return node_history.AUTO in (job.get("exclude") or "").split(",")
 
@@ -171,7 +171,7 @@ def _requeue(reason: str, current: SchedulerJob, job: Mapping[str, Any]) -> None
         return
     _say(f"{reason}: requeueing job {current.name} to continue from the last checkpoint")
     excluded = None
-    if avoids_bad(job):
+    if excludes_bad_nodes(job):
         excluded = node_history.excluded(job["exclude"], lambda: current.cluster or "") or ""
     try:
         current.requeue(excluded)

@@ -107,7 +107,7 @@ class Local(Launcher):
         from launch.nodes import sending  # imported here, since few runs send data
 
         transport = survey.local_transport(1)
-        (place,) = sending.have_data(spec.send, ["this machine"], transport, None, quiet=spec.quiet)
+        (place,) = sending.copy_data(spec.send, ["this machine"], transport, None, quiet=spec.quiet)
         return place
 
 

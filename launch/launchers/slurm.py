@@ -137,7 +137,7 @@ class Slurm(Launcher):
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
-            return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
+            return "\n".join([f"# {self._current.usage_line(len(facts.nodes))}", *nodes])
         script = self._script(spec.run_id, [spec], facts, job_folder(spec.run_dir))
         return "\n".join([script, *nodes])
 
@@ -195,7 +195,7 @@ class Slurm(Launcher):
         job = {**self._job(facts), "step": f"muster-{spec.run_id}", "output": current.output}
         run_job.write_spec(spec, job)
         if not spec.quiet:
-            print(current.use(count), flush=True)
+            print(current.usage_line(count), flush=True)
             for line in current.notes(self._config):
                 say_once(line)
         return JobNodes(

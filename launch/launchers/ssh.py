@@ -12,7 +12,7 @@ from configs import console
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, is_hosts_file, text_problems
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
-from launch.checks.examination import judge_nodes, look
+from launch.checks.examination import check_answers, look
 from launch.checks.findings import Row, lines
 from launch.checks.node_checks import SHARED_MEMORY
 from launch.launchers.base import Launcher, with_data
@@ -67,7 +67,7 @@ class Ssh(Launcher):
             self._refuse_without_gpus(nodes)
             if self.checks_nodes:
                 workers = self.workers_python
-                findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
+                findings = check_answers(survey, probes, self.name, lambda _: chosen, workers)
                 # agents check this with the number of workers that share it, unknown here
                 others = [row for row in findings if row.check != SHARED_MEMORY]
                 for line in lines(others, "warn"):

@@ -119,7 +119,7 @@ def begin_run(
     job = {"nproc": nproc, "network": launch.network, "master_port": launch.master_port}
     job["output"] = current.output
     run_job.write_spec(spec, job)
-    run_record.write_down(spec, [], current.launcher, program.settings(launch))
+    run_record.record_launch(spec, [], current.launcher, program.settings(launch))
     return spec, job
 
 

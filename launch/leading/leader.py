@@ -61,7 +61,7 @@ def new_run(
         program, run_id, takes_snapshot=launcher.takes_snapshot, is_sent=is_sent, shared=shared
     )
     settings = program.settings(line.launch, line.ssh, line.slurm)
-    run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
+    run_record.record_launch(spec, launcher.plan(spec, facts), launcher.name, settings)
     return program.title, spec
 
 
@@ -233,7 +233,7 @@ def _print_end(
 ) -> int:
     """Print how an attempt ended, see `report`; return its exit code."""
     if failure is None:
-        if not spec.quiet and (note := run_record.each_ran_alone(spec.run_dir)):
+        if not spec.quiet and (note := run_record.unconnected_workers_line(spec.run_dir)):
             print(note, file=sys.stderr)
         if not spec.quiet:
             run_record.print_done(spec.run_dir)

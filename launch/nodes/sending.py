@@ -78,7 +78,7 @@ def _in_shell(place: str) -> str:
     return f'{user}"{rest}"' if rest else user
 
 
-def have_data(
+def copy_data(
     sending: Sending,
     names: Sequence[str],
     transport: Transport,

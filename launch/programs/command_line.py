@@ -26,7 +26,7 @@ from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
 from muster.checkout import nodes_python
-from muster.command import reveal
+from muster.command import restore_env_values
 from muster.errors import UsageError, refuse
 
 LAUNCH_CLASSES = (LaunchConfig, SshConfig, SlurmConfig)
@@ -98,7 +98,7 @@ class CommandLine(Settings):
             UsageError: a file of settings cannot be read, or no program follows after `--`.
             SystemExit: 0, after --help.
         """
-        flags, words = split_program(reveal(argv, os.environ))
+        flags, words = split_program(restore_env_values(argv, os.environ))
         parsed, (settings, wrong) = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         of_python: list[str] = []

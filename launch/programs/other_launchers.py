@@ -21,7 +21,7 @@ from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN, is_one_of_several_tasks
 
 # Commands that start the words after their own flags.
-IN_FRONT = frozenset(
+WRAPPER_COMMANDS = frozenset(
     "env nohup nice time timeout stdbuf exec numactl taskset uv poetry pipenv conda mamba "
     "micromamba pixi hatch pdm apptainer singularity".split()
 )
@@ -44,7 +44,7 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
 
 def launcher_in(words: Sequence[str]) -> str | None:
     """The launcher that a command starts: directly, by Python, or behind a command like `env`."""
-    goes_on = bool(words) and Path(words[0]).name in IN_FRONT
+    goes_on = bool(words) and Path(words[0]).name in WRAPPER_COMMANDS
     for at, word in enumerate(words):
         for launcher in LAUNCHERS:
             name, *more = launcher.split()

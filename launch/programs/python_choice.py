@@ -21,7 +21,7 @@ from muster.run_files import project_of
 from muster.terminal import TIP
 
 # The question to a Python whether it finds a package; the current folder is taken off its path.
-FINDS = """
+FIND_PACKAGE_SCRIPT = """
 import sys
 sys.path[: not getattr(sys.flags, "safe_path", False)] = []
 import importlib.util
@@ -205,7 +205,7 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
 
 def has(python: str, package: str, environment: WorkersEnvironment) -> bool:
     """Whether that Python finds a package when it starts a worker; nothing is imported."""
-    return _succeeds(python, (FINDS, package), environment.cwd, environment.settings)
+    return _succeeds(python, (FIND_PACKAGE_SCRIPT, package), environment.cwd, environment.settings)
 
 
 def has_here(python: str, package: str, environment: WorkersEnvironment) -> bool:

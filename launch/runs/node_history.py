@@ -23,7 +23,7 @@ from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 
 AUTO = "auto"  # in the text of --exclude
-OFTEN = 2
+MIN_FAILURES = 2
 FAILURE: dict[Any, Any] = {
     "time_unix_s": is_time,
     **dict.fromkeys(("cluster", "node", "run_id", "message"), str),
@@ -61,7 +61,7 @@ def failures() -> list[dict[str, Any]]:
     return []
 
 
-def bad(cluster: str) -> dict[str, str]:
+def bad_nodes(cluster: str) -> dict[str, str]:
     """The cluster's bad nodes, and the last failure of each."""
     by_node: dict[str, list[dict[str, Any]]] = {}
     for failure in failures():
@@ -69,7 +69,7 @@ def bad(cluster: str) -> dict[str, str]:
             by_node.setdefault(failure["node"], []).append(failure)
     reasons = {}
     for node, of_node in by_node.items():
-        if len(of_node) >= OFTEN:
+        if len(of_node) >= MIN_FAILURES:
             last = f"most recently in {of_node[-1]['run_id']}: {of_node[-1]['message']}"
             reasons[node] = f"the cause of {len(of_node)} failures in seven days, {last}"
     return reasons
@@ -77,14 +77,14 @@ def bad(cluster: str) -> dict[str, str]:
 
 def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
     """A line for each bad node among those on which a run starts."""
-    reasons = bad(cluster)
+    reasons = bad_nodes(cluster)
     hosts = [node.spec.host for node in nodes if node.spec.host in reasons]
     return [f"{host} was {reasons[host]}; --exclude {AUTO} avoids it" for host in hosts]
 
 
 def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
     """The bad ones among the hosts, if at least `least` hosts remain without them; else none."""
-    bad_hosts = {host for host in hosts if host in bad(cluster)}
+    bad_hosts = {host for host in hosts if host in bad_nodes(cluster)}
     return bad_hosts if len(hosts) - len(bad_hosts) >= least else set()
 
 
@@ -93,7 +93,7 @@ def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
     names = [] if text is None else text.split(",")
     if AUTO not in names:
         return text
-    return ",".join([*(name for name in names if name != AUTO), *bad(cluster())]) or None
+    return ",".join([*(name for name in names if name != AUTO), *bad_nodes(cluster())]) or None
 
 
 def forget(names: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from configs.settings.launch import RunConfig
 from launch.ends import Kind
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
-from muster.command import hide, to_type
+from muster.command import command_hint, split_env_values
 from muster.errors import (
     MusterError,
     UsageError,
@@ -69,11 +69,13 @@ def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
     return run
 
 
-def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
+def record_launch(
+    spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str
+) -> None:
     """Record, before the start, the settings that repeat the run, its leader, and every command."""
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
-        "command": shlex.join(["python", *hide(sys.argv)[0]]),
+        "command": shlex.join(["python", *split_env_values(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "stop_grace_s": spec.stop_grace_s,
@@ -231,7 +233,7 @@ def _report_command(folder: Path, run_dirs: Iterable[Path]) -> str:
 
     for problem in extras.problems(extras.REPORT):
         print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
-    return on_one_line(to_type("report", str(folder.absolute())))
+    return on_one_line(command_hint("report", str(folder.absolute())))
 
 
 def output_lines(
@@ -309,7 +311,7 @@ def all_done(run_dir: Path, world_size: int | None) -> bool:
     return [end.get("cause") for end in _rank_ends(run_dir)].count("done") == world_size
 
 
-def each_ran_alone(run_dir: Path) -> str:
+def unconnected_workers_line(run_dir: Path) -> str:
     """A line if a run had several workers, and none of them has met the others; else "".
 
     A worker that is not Python, or has no torch, does not record whether it has.

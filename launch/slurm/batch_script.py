@@ -151,9 +151,9 @@ def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
     """
     try:
         controller.name(env, SLURM_ANSWERS_S)
-    except controller.Silent as error:
+    except controller.SlurmNotResponding as error:
         hint = "try again later, or train on this machine with --launcher local"
-        raise controller.Silent(f"{error}{TIP}{hint}") from None
+        raise controller.SlurmNotResponding(f"{error}{TIP}{hint}") from None
 
 
 def _user_value(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:

@@ -55,7 +55,7 @@ SQUEUE_FIELDS = "JobID JobArrayID State StartTime EndTime Reason RestartCnt STDO
 SQUEUE_FORMAT = ":.|,".join(SQUEUE_FIELDS) + ":."
 
 
-class Silent(MusterError):
+class SlurmNotResponding(MusterError):
     """Slurm does not answer, so nothing is known of it or of a job; asking again may help."""
 
 
@@ -104,7 +104,7 @@ def ask(
     except FileNotFoundError:
         raise MusterError(_missing(argv[0])) from None
     except subprocess.TimeoutExpired:
-        raise Silent(
+        raise SlurmNotResponding(
             f"Slurm does not answer: {argv[0]} timed out after {timeout_s:.0f} s"
         ) from None
 
@@ -147,7 +147,7 @@ def configured(key: str, env: Mapping[str, str], timeout_s: float = SLURM_IS_SIL
     result = ask(["scontrol", "show", "config"], env, timeout_s)
     match = re.search(rf"^{key}\s*=\s*(\S+)", result.stdout, re.MULTILINE)
     if match is None:
-        raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
+        raise SlurmNotResponding(f"Slurm does not answer: {last_line(result.stderr)}")
     return match[1]
 
 
@@ -271,7 +271,7 @@ def job_states(
     result = ask(argv, env, timeout_s)
     # squeue calls an id invalid only if it is given that id alone
     if result.returncode and "Invalid job id" not in result.stderr:
-        raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
+        raise SlurmNotResponding(f"Slurm does not answer: {last_line(result.stderr)}")
     states = dict.fromkeys(job_ids, JobState(FORGOTTEN))
     columns = len(SQUEUE_FIELDS)
     rows = (line.split("|", columns - 1) for line in result.stdout.splitlines())
@@ -303,7 +303,7 @@ def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
         return
     state = job_state(job_id, env)
     if state.name == UNKNOWN:
-        raise Silent(state.reason)
+        raise SlurmNotResponding(state.reason)
     if not state.is_over:
         raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(result.stderr)}")
 
@@ -319,7 +319,7 @@ def retry_while_silent(act: Callable[[], None], say: Callable[[str], None]) -> N
         try:
             act()
             return
-        except Silent as error:
+        except SlurmNotResponding as error:
             if time.monotonic() > deadline:
                 raise
             if not earlier_calls:

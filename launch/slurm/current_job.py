@@ -192,7 +192,7 @@ class CurrentJob(SchedulerJob):
                 variables["SLURM_TRES_PER_TASK"] = own_tres
         return variables
 
-    def use(self, nodes: int) -> str:
+    def usage_line(self, nodes: int) -> str:
         """A line about a run that uses the first `nodes` of the job's nodes."""
         names = ", ".join(self.nodes[:nodes])
         share = "its" if nodes == self.num_nodes else f"{nodes} of its {self.num_nodes}"

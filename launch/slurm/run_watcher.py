@@ -40,7 +40,7 @@ from launch.slurm.controller import (
     UNKNOWN,
     WAITING_STATES,
     JobState,
-    Silent,
+    SlurmNotResponding,
     act_on,
     forgotten,
     job_states,
@@ -81,10 +81,10 @@ class JobStates:
         """
         if self._cluster is None:
             if time.monotonic() < self._silent_until_s:
-                raise Silent(self._silence.reason)
+                raise SlurmNotResponding(self._silence.reason)
             try:
                 self._cluster = controller.name(self._env, self._patience_s)
-            except Silent as error:
+            except SlurmNotResponding as error:
                 self._note_silence(error)
                 raise
         return self._cluster

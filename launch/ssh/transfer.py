@@ -129,7 +129,7 @@ def send_data(
 
     names = [node.name for node in nodes]
     transport = openssh.transport([node.spec for node in nodes], config)
-    places = data_sending.have_data(sending, names, transport, copy, quiet=quiet)
+    places = data_sending.copy_data(sending, names, transport, copy, quiet=quiet)
     return {node.spec: place for node, place in zip(nodes, places, strict=True)}
 
 

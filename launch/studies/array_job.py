@@ -16,7 +16,7 @@ from launch.studies.progress_table import report_change
 from muster.errors import MusterError, UsageError, refuse
 
 
-def suits(sweep: Sweep, at_once: int) -> bool:
+def can_use_job_array(sweep: Sweep, at_once: int) -> bool:
     """Whether the runs become a job array: on Slurm, but not inside one of its jobs.
 
     Raises:

@@ -102,7 +102,7 @@ class Sweep:
     def first(self) -> CommandLine:
         return self.cells[0].parsed
 
-    def refuse_lacking(self) -> None:
+    def require_trainer_packages(self) -> None:
         """Refuse to begin on this machine if the trainer lacks packages: no run would start.
 
         Raises:

@@ -24,7 +24,7 @@ def report_change(sweep: Sweep, cell: Cell) -> None:
     sweep.write()
     json_output.emit("cell", **cell.record())
     line = f"{cell.id}: {cell.state} {cell.message}".rstrip()
-    line = line if cell.state == "running" else f"{line} ({how_far(sweep)})"
+    line = line if cell.state == "running" else f"{line} ({progress_summary(sweep)})"
     print(on_one_line(line), flush=True)
 
 
@@ -32,7 +32,7 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     """Print and write all results; return the exit code."""
     write_csv(sweep)
     # a title inside the table would be cut to its width
-    console.show(f"{sweep.title}: {how_far(sweep)}", table(sweep), pipe_width=PIPE_WIDTH)
+    console.show(f"{sweep.title}: {progress_summary(sweep)}", table(sweep), pipe_width=PIPE_WIDTH)
     failed = [cell for cell in sweep.cells if cell.state in ("failed", "stopped")]
     for cell in failed:
         line = f"{cell.id} {cell.state}: {cell.message}; see {sweep.run_dir(cell)}"
@@ -124,7 +124,7 @@ def _short(value: object) -> str:
     return "" if value is None else on_one_line(value)
 
 
-def how_far(sweep: Sweep) -> str:
+def progress_summary(sweep: Sweep) -> str:
     """How many cells are done, and about how long the rest takes."""
     done = [cell for cell in sweep.cells if cell.state == "done"]
     left = sum(cell.state in ("waiting", "running") for cell in sweep.cells)

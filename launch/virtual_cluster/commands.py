@@ -21,7 +21,7 @@ PACKAGES = {
 }
 
 
-def refuse_unfit_box() -> None:
+def require_supported_host() -> None:
     """Refuse to make a testbed where it is impossible.
 
     Raises:

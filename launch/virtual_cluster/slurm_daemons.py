@@ -29,7 +29,7 @@ CONTROLLER = "slurmctld"
 NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
-PRETENDS_GPUS = (24, 5)  # the oldest version of Slurm that can
+FAKE_GPUS_SINCE = (24, 5)  # the oldest version of Slurm that can
 
 
 def refuse_gpus(count: int) -> None:
@@ -38,8 +38,8 @@ def refuse_gpus(count: int) -> None:
     Raises:
         UsageError: the installed Slurm is too old.
     """
-    if count and (installed := version()) < PRETENDS_GPUS:
-        needed, own = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
+    if count and (installed := version()) < FAKE_GPUS_SINCE:
+        needed, own = (f"{year}.{month:02}" for year, month in (FAKE_GPUS_SINCE, installed))
         raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, but this is {own}")
 
 

@@ -92,7 +92,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path) -> Iterator[Path]:
     """A name beside `path`, for a file that becomes `path` at the end of the context.
 
     So a reader sees all of it or none. After an error the earlier file stays.
@@ -119,7 +119,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, forced: bool = Fa
     Raises:
         OSError: the disk is full, or refuses; the earlier file stays.
     """
-    with written_whole(path) as partial:
+    with atomic_replacement(path) as partial:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

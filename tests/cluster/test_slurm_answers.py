@@ -132,7 +132,7 @@ def test_a_step_has_all_cores_that_its_job_has(run):
 @pytest.mark.slow
 def test_a_step_has_the_gpus_and_their_cores(other_cluster, run):
     """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
-    if slurm_daemons.version() < slurm_daemons.PRETENDS_GPUS:
+    if slurm_daemons.version() < slurm_daemons.FAKE_GPUS_SINCE:
         pytest.skip(f"Slurm {slurm_daemons.version()} does not pretend GPUs")
     cluster = other_cluster("--nodes", "2", "--gpus", "2")
     one = run(ways.sbatch("multinode.sh", "--gpus-per-node=2", "--cpus-per-gpu=3"), 2, on=cluster)

@@ -7,7 +7,7 @@ import pytest
 from launch.ssh.login_node import __main__ as login_node
 from muster import command
 from muster.checkout import CHECKOUT
-from muster.command import LOGIN, hide, logins, main, reveal, variable
+from muster.command import LOGIN, logins, main, restore_env_values, split_env_values, variable
 from muster.errors import UsageError
 from muster.writing import write_json
 from tests.commands import call
@@ -30,14 +30,17 @@ HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
     ],
 )
 def test_values_are_hidden_and_come_back(words, shown, values):
-    assert hide(words) == (shown, values)
-    assert reveal(shown, variable(values)) == words
+    assert split_env_values(words) == (shown, values)
+    assert restore_env_values(shown, variable(values)) == words
 
 
 def test_the_last_of_one_name_counts():
-    shown, values = hide(["--env", "A=1", "--env", "A=2"])
+    shown, values = split_env_values(["--env", "A=1", "--env", "A=2"])
     assert shown == ["--env", "A", "--env", "A"] and values == {"A": "2"}
-    assert hide(["--env", "A=1", "--env", "A"]) == (["--env", "A", "--env", "A"], {})
+    assert split_env_values(["--env", "A=1", "--env", "A"]) == (
+        ["--env", "A", "--env", "A"],
+        {},
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def become(script: str, *words: str, typed: str = "") -> NoReturn:
     """Run a script as `muster.command.become` does, but in this process."""
     path = CHECKOUT / script
     sys.argv = [str(path), *words]
-    sys.orig_argv = [sys.executable, *command.say_typed(typed), *sys.argv]
+    sys.orig_argv = [sys.executable, *command.typed_word_options(typed), *sys.argv]
     sys.path.insert(0, str(path.parent))
     runpy.run_path(str(path), run_name="__main__")
     sys.exit(0)

@@ -62,7 +62,7 @@ class Splitter:
         self._note = note
         self._betas = [0.0] * ranks.world_size  # seconds per sample on each rank; 0: unknown
 
-    def better(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
+    def rebalanced(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
         """`plan`, or one with other parts from `step` on if that gains enough.
 
         Every rank must call it: one all_gather of two numbers. This rank has computed `amount` in

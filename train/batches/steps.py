@@ -257,7 +257,7 @@ class Steps:
         """Give faster ranks more samples if that gains enough; collective."""
         self.measured = self.step
         if self._pace.steps > 1:
-            self.plan = self._splitter.better(self.plan, self.step, *self._pace.take())
+            self.plan = self._splitter.rebalanced(self.plan, self.step, *self._pace.take())
 
     def require_handed_out(self, step: int) -> None:
         """Refuse a checkpoint after `step` if later steps were handed out: it would skip samples.

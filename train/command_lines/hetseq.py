@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device_id is not None and len(ranks) == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(args.device_id))
     size = args.distributed_world_size
-    with meeting_point(args.distributed_init_method, ranks, size, config.join_timeout_s) as at:
+    with rendezvous_address(args.distributed_init_method, ranks, size, config.join_timeout_s) as at:
         each = [ByHand(master_ip=at[0], master_port=at[1], world_size=size, rank=r) for r in ranks]
         return worker.train(config, each[0]) if len(each) == 1 else _train_each(config, each)
 
@@ -173,7 +173,7 @@ def ranks_here(args: argparse.Namespace) -> range:
 
 
 @contextmanager
-def meeting_point(
+def rendezvous_address(
     method: str | None, ranks: range, size: int, timeout_s: float
 ) -> Iterator[tuple[str, int]]:
     """Address and port of rank 0: from tcp://, from the file of file://, or on this machine.

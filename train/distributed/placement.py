@@ -158,7 +158,7 @@ def choose_backend(choice: str, device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
+def with_local_ranks(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with local ranks, for workers started by hand: a host counts as a node."""
     places = [worker.machine_key for worker in workers]
     own_place = places[world.rank]

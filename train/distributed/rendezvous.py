@@ -166,7 +166,7 @@ def meet(world: World, meeting: Meeting) -> Iterator[Peers]:
     is_closed = False
     try:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
-            world = placement.with_neighbours(world, workers)
+            world = placement.with_local_ranks(world, workers)
         yield Peers(world, store, workers, device)
         _leave_together(world, store, connections)
     except StoppedCleanly:

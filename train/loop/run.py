@@ -75,7 +75,7 @@ def _write_results(trainer: Trainer, history: History, run_dir: Path, *, saves: 
 
 
 @contextmanager
-def joined(
+def join_workers(
     config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
 ) -> Iterator[tuple[Peers, Path]]:
     """All workers that have met, and their run folder; `what` names a run that does not train.
@@ -108,7 +108,7 @@ def prepared(
     Raises:
         MusterError: a worker, a file or a setting prevents it.
     """
-    with joined(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
+    with join_workers(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
         device, ranks = peers.device, Ranks(peers.world.rank, peers.world.world_size)
         task = plugins.load("train.tasks", config.task)(config)
         if config.new_head and not task.takes_new_head:

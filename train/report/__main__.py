@@ -7,14 +7,14 @@ from pathlib import Path
 from configs import cli
 from configs.help_page import Parser, at_login
 from muster import extras
-from muster.command import as_typed
+from muster.command import this_command
 from muster.errors import UsageError, refuse
 from muster.printable import printable
 from muster.run_files import REPORT
 
 
 def main() -> int:
-    prog = as_typed("python -m train.report")
+    prog = this_command("python -m train.report")
     if sys.argv[1:2] == ["compare"]:
         return _compare(f"{prog} compare", sys.argv[2:])
     parser = Parser(

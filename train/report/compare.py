@@ -25,7 +25,7 @@ def main(folders: list[Path], wanted: float | None) -> int:
     print(f"## What differs\n\n{markdown_table(table) if len(table) else 'nothing'}\n")
     print("## Losses\n")
     tolerance = TOLERANCE if wanted is None else wanted
-    parts = [part(runs[0], run, tolerance) for run in runs[1:]]
+    parts = [compare_losses(runs[0], run, tolerance) for run in runs[1:]]
     for name, (_, text) in zip(names[1:], parts, strict=True):
         print(f"{names[0]} and {name}: {text}")
     for name, run in zip(names, runs, strict=True):
@@ -34,7 +34,7 @@ def main(folders: list[Path], wanted: float | None) -> int:
     return 0 if wanted is None or all(is_equal for is_equal, _ in parts) else 1
 
 
-def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
+def compare_losses(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
     """Whether losses agree at all steps that both have, and a sentence about it."""
     first, second = _curve(base), _curve(other)
     gaps = (first - second).abs().dropna()

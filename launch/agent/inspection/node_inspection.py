@@ -9,11 +9,11 @@ computes meanwhile. A process that the program has started, such as a pool that 
 active whenever it computes: an endless loop in it cannot be recognised. One rank that evaluates,
 saves, compiles or loads is progress for all others that wait for it.
 
-Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked_s`, `_sampled_s`,
-`_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
-thread of its own. The thread puts its result into `_answers`, a queue, and the next `tick` sends
-it. At most one thread samples at a time; it alone changes `_activity`, except for the number of
-questions, which has a lock.
+Threads: the agent's loop calls `hear`, `tick` and `record_final_state`, and owns `_looked_s`,
+`_sampled_s`, `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each
+question has a thread of its own. The thread puts its result into `_answers`, a queue, and the next
+`tick` sends it. At most one thread samples at a time; it alone changes `_activity`, except for the
+number of questions, which has a lock.
 """
 
 import queue
@@ -102,7 +102,7 @@ class NodeInspection:
         while not self._answers.empty():
             self._leader.send(self._answers.get())
 
-    def last_look(self) -> None:
+    def record_final_state(self) -> None:
         """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
@@ -110,7 +110,7 @@ class NodeInspection:
             self.tick()
 
     def _ask(self, question_id: str, patience_s: float = WORKER_ANSWERS_S) -> None:
-        with self._activity.disturbed():
+        with self._activity.ignoring_activity():
             reports = self._ask_workers(patience_s, ask="stacks")
         for report in reports.values():
             report = replace(report, clock_offset_s=self._leader.clock_offset_s)
@@ -183,7 +183,7 @@ class Activity:
         return running_s() - last
 
     @contextmanager
-    def disturbed(self) -> Iterator[None]:
+    def ignoring_activity(self) -> Iterator[None]:
         """A context in which workers answer questions, which is no progress.
 
         They read their source files for that. It takes time, and another thread may look at the

@@ -32,7 +32,7 @@ from muster.writing import tail, writing
 
 # Writes which of the modules the image's Python lacks. The current folder is taken off its path. An
 # engine may print, too, so the answer goes to a file.
-LACKS = """
+MISSING_MODULES_SCRIPT = """
 import sys
 if sys.version_info < (3, 8):
     sys.exit("it is Python %d.%d, but Muster needs 3.8 or newer" % sys.version_info[:2])
@@ -194,7 +194,7 @@ def assignment_inside(
     printed = Path(scratch, "printed")
     first = assignment.commands[0]
     python = first.argv[0]
-    question = replace(first, argv=(python, "-c", LACKS, str(answer), *needs))
+    question = replace(first, argv=(python, "-c", MISSING_MODULES_SCRIPT, str(answer), *needs))
     with printed.open("wb") as log:
         process = spawn(container.command(question, env), env, log)
     while process.poll() is None:

@@ -42,11 +42,11 @@ from muster.command import (
     LOGIN,
     VALUES,
     become,
-    hide,
     logins,
     own_arguments,
     records_of_runs,
-    reveal,
+    restore_env_values,
+    split_env_values,
     variable,
 )
 from muster.errors import UsageError, refuse
@@ -308,7 +308,9 @@ def _start(command: Command, installation: Installation, node: LoginConfig) -> i
     session = installation.new_session(command.name)
     calls = f"{session}.call"
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
-    words, passed_on = hide(reveal(command.words_there(calls), variable(values)))
+    words, passed_on = split_env_values(
+        restore_env_values(command.words_there(calls), variable(values))
+    )
     env = {**_environment(command), **variable(passed_on)}
     if node.login_python is not None:
         env["MUSTER_PYTHON"] = node.login_python

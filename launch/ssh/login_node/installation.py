@@ -26,7 +26,7 @@ from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster import extras
 from muster.checkout import CHECKOUT
-from muster.command import say_typed
+from muster.command import typed_word_options
 from muster.errors import MusterError
 
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
@@ -66,7 +66,7 @@ class Installation:
 
         Its messages name it by `muster_word`, the word after `muster`; see `muster.command`.
         """
-        return [self.python, *say_typed(muster_word), f"{self.checkout}/{script}", *words]
+        return [self.python, *typed_word_options(muster_word), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
         """The path for the folder of a new session."""

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from launch.agent.processes.container import (
-    LACKS,
+    MISSING_MODULES_SCRIPT,
     Container,
     assignment_inside,
     container_of,
@@ -107,7 +107,7 @@ def test_missing_engine_image_or_odd_name_is_named_with_its_node(tmp_path):
 
 PYTHON = os.path.realpath(sys.executable)
 AS_OLD = "import sys; sys.version_info = (3, 6, 9); sys.argv[:] = ['-c', *sys.argv[3:]]"
-OLD = f"#!{PYTHON}\n{AS_OLD}\nexec({LACKS!r})\n"
+OLD = f"#!{PYTHON}\n{AS_OLD}\nexec({MISSING_MODULES_SCRIPT!r})\n"
 BARE = f'#!/bin/sh\nexec {PYTHON} -IS "$@"\n'
 
 

@@ -47,16 +47,16 @@ def begun(count: int) -> Meeting:
 
 def test_a_node_counts_when_both_ends_report_the_same_connection():
     made = meeting(3)
-    assert made.missing == [1, 2] and made.at_fault == 0
+    assert made.missing == [1, 2] and made.cut_off_node == 0
     made.take(0, Accepted(ends(NODE_0, node(1))), NOW_S)
     made.take(2, Connected(ends(node(2), NODE_0)), NOW_S)
-    assert made.missing == [1, 2] and made.newly_met() == []
+    assert made.missing == [1, 2] and made.newly_confirmed() == []
     made.take(1, Connected(ends(node(1), NODE_0)), NOW_S)
     made.take(0, Accepted(ends(NODE_0, node(2))), NOW_S)
     assert made.missing == []
-    met = made.newly_met()
+    met = made.newly_confirmed()
     assert {one.peer for one in met} == {Endpoint(*node(1)), Endpoint(*node(2))}
-    assert made.newly_met() == []
+    assert made.newly_confirmed() == []
 
 
 @pytest.mark.parametrize("accepted", [
@@ -92,7 +92,7 @@ def test_missing_node_is_named_once_and_ends_the_run():
     assert made.waiting(112.0) is None
     made.take(0, Accepted(ends(NODE_0, node(2))), NOW_S)
     made.take(2, Connected(ends(node(2), NODE_0)), NOW_S)
-    assert made.waiting(113.0) == "waiting for node 3" and made.at_fault == 3
+    assert made.waiting(113.0) == "waiting for node 3" and made.cut_off_node == 3
     made.take(3, Unreached("connection refused"), NOW_S)
     assert made.failure(399.0) is None
     assert made.failure(401.0) == (
@@ -129,7 +129,7 @@ def test_a_connection_that_breaks_before_the_start_is_no_loss():
     for port in (40_000, 40_001):
         made.take(0, Accepted(ends(NODE_0, node(1, port))), NOW_S)
         made.take(1, Connected(ends(node(1, port), NODE_0)), NOW_S)
-        assert made.missing == [] and len(made.newly_met()) == 1
+        assert made.missing == [] and len(made.newly_confirmed()) == 1
         made.take(0, Broken(ends(NODE_0, node(1, port)), "closed"), 101.0)
         assert made.missing == [1]
         made.take(1, Broken(ends(node(1, port), NODE_0), "closed"), 101.0)

@@ -14,7 +14,7 @@ import pytest
 
 from configs.settings.launch import Sending
 from launch.nodes import node_data
-from launch.nodes.sending import have_data, problems
+from launch.nodes.sending import copy_data, problems
 from launch.nodes.survey import LOAD, Survey, Transport
 from muster.errors import MusterError
 from muster.writing import in_use
@@ -59,7 +59,7 @@ class Nodes:
 
     def have(self, sending: str | Path, *, quiet: bool = False) -> list[Path]:
         parsed = Sending.parse(str(sending))
-        return [*map(Path, have_data(parsed, self.names, self.transport(), None, quiet=quiet))]
+        return [*map(Path, copy_data(parsed, self.names, self.transport(), None, quiet=quiet))]
 
 
 @pytest.fixture

@@ -562,7 +562,7 @@ def test_random_records_of_a_node_have_a_cause(records):
         failure = explain(run_dir, 1, 1, FROM_JOB)
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
-        run_record.each_ran_alone(run_dir)
+        run_record.unconnected_workers_line(run_dir)
         recovery.recorded_fault_unix_s(run_dir, 2)
         recovery.report(run_dir, 2, 8.0, has_output=True, clock_offset_s=0.0)
 

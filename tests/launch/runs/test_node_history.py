@@ -69,9 +69,9 @@ def test_runs_that_end_at_the_same_moment_are_all_written_down(ended, tmp_path):
 
 def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path):
     ended(GONE.format("n1"))
-    assert node_history.bad("ssh") == {}
+    assert node_history.bad_nodes("ssh") == {}
     ended(GONE.format("n1"), cluster="other")
-    assert node_history.bad("ssh") == {}
+    assert node_history.bad_nodes("ssh") == {}
     path = tmp_path / "state" / "muster" / "nodes.json"
     found = json.loads(path.read_text())["failures"]
     path.write_text(json.dumps({"failures": [*found, {"node": "n1"}]}))  # as of another version
@@ -87,7 +87,7 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
     assert node_history.excluded("n[1,3]", pytest.fail) == "n[1,3]"
     later = time.time() + node_history.NODE_FAILURES_COUNT_FOR_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
-    assert node_history.bad("ssh") == {} and node_history.failures() == []
+    assert node_history.bad_nodes("ssh") == {} and node_history.failures() == []
 
 
 def hosts_of(exclude, nodes, hosts="n1,n2,n3"):

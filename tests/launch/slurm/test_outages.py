@@ -229,7 +229,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
         "from launch.runs import run_record\n"
         "from launch.spec import LaunchSpec, Program\n"
         "spec = LaunchSpec('run', pathlib.Path(sys.argv[1]), Program(()))\n"
-        "run_record.write_down(spec, [], 'local', '')\n"
+        "run_record.record_launch(spec, [], 'local', '')\n"
         "if run_record.go_on_in_background(spec): time.sleep(10_000)\n"
     )
     run, lines = run_folder(tmp_path, "run"), []

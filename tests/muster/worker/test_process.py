@@ -68,7 +68,7 @@ def test_a_file_is_written_whole_in_one_place():
 def test_unfinished_file_is_removed(tmp_path):
     path = tmp_path / "summary.json"
     process.write_whole(path, b"before")
-    with pytest.raises(KeyboardInterrupt), process.written_whole(path) as partial:
+    with pytest.raises(KeyboardInterrupt), process.atomic_replacement(path) as partial:
         partial.write_bytes(b"half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"before"

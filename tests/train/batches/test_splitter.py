@@ -28,7 +28,7 @@ def better(monkeypatch):
     def call(plan, *rows):
         monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
         monkeypatch.setattr(Ranks, "all_gather", lambda ranks, local: torch.tensor(rows))
-        return splitter.better(plan, 8, 0.0, 0.0)
+        return splitter.rebalanced(plan, 8, 0.0, 0.0)
 
     return call, lines, records
 

@@ -147,12 +147,12 @@ def test_meeting_file_of_another_run_is_refused_and_left(tmp_path):
     path = tmp_path / "meeting"
     path.write_text("theirs")
     with pytest.raises(UsageError, match="another run"):
-        hetseq.meeting_point(f"file://{path}", range(1), 2, 1.0).__enter__()
+        hetseq.rendezvous_address(f"file://{path}", range(1), 2, 1.0).__enter__()
     assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
 
 
 def test_port_of_rank_0_is_reserved_until_it_listens_there():
-    with hetseq.meeting_point(None, range(2), 2, 1.0) as (address, port):
+    with hetseq.rendezvous_address(None, range(2), 2, 1.0) as (address, port):
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind((address, port))
         world = World(world_size=2, master_addr=address, master_port=port)

@@ -144,7 +144,7 @@ def test_backend_follows_the_device():
 def test_workers_started_by_hand_have_their_hosts_as_nodes():
     workers = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
     own = [World(rank=rank, world_size=4) for rank in range(4)]
-    worlds = [placement.with_neighbours(world, workers) for world in own]
+    worlds = [placement.with_local_ranks(world, workers) for world in own]
     assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
     assert {w.num_nodes for w in worlds} == {3}
     assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.command import to_type
+from muster.command import command_hint
 from tests.commands import call
 from tests.train.report.folders import make_run
 from train.report.data.subject import read_subject
@@ -51,9 +51,9 @@ def test_run_without_a_recorded_command_is_repeated_from_its_settings(tmp_path):
 
 def test_printed_command_has_full_path_where_path_lacks_muster(monkeypatch):
     monkeypatch.setenv("PATH", str(MUSTER.parent))
-    assert to_type("report", "a b") == "muster report 'a b'"
+    assert command_hint("report", "a b") == "muster report 'a b'"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert to_type("report", "a b") == f"{MUSTER} report 'a b'"
+    assert command_hint("report", "a b") == f"{MUSTER} report 'a b'"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from train.sync.ddp import hooks
-from train.sync.ddp.hooks import candidates, touched
+from train.sync.ddp.hooks import candidates, nonzero_rows
 
 
 class Tied(nn.Module):
@@ -36,11 +36,11 @@ def test_touched_rows_are_those_with_any_number_but_zero(dtype, rows, width):
     numbers = {"none": 0.0, "one": -1.0, "nan": float("nan"), "tiny": 1e-44}
     gradient = torch.zeros(len(rows), width, dtype=dtype)
     gradient[:, -1] = torch.tensor([numbers[kind] for kind in rows], dtype=dtype)
-    assert touched(gradient).bool().tolist() == [kind != "none" for kind in rows]
+    assert nonzero_rows(gradient).bool().tolist() == [kind != "none" for kind in rows]
 
 
 def test_gradient_within_a_bucket_is_searched_for_used_rows():
     """It may begin where no number of eight bytes does."""
     bucket = torch.zeros(1 + 4 * 2)
     bucket[3] = 1.0
-    assert touched(bucket[1:].view(4, 2)).bool().tolist() == [False, True, False, False]
+    assert nonzero_rows(bucket[1:].view(4, 2)).bool().tolist() == [False, True, False, False]

@@ -149,7 +149,7 @@ def without_doubted(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(base=table["base"].mask(table["run"] == table["base"], None))
 
 
-def drawn(table: pd.DataFrame) -> pd.DataFrame:
+def with_origin(table: pd.DataFrame) -> pd.DataFrame:
     """`table` of gains as a line over workers has it: it begins at one, where the base is."""
     if "doubt" not in table:
         return table

@@ -15,7 +15,7 @@ import pandas as pd
 from train.records.schema import PHASES
 from train.report.data.event_tables import sent
 from train.report.data.over_workers import has_points
-from train.report.data.quantities import drawn, unit_of_seconds
+from train.report.data.quantities import unit_of_seconds, with_origin
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, MARKERS, text
 
@@ -190,7 +190,7 @@ def speedup(table: pd.DataFrame) -> dict[str, str]:
 
     A series has only the measured points; those over a base in doubt are left out.
     """
-    table, found = drawn(table), dict[str, str]()
+    table, found = with_origin(table), dict[str, str]()
     for few, own in table.groupby("base_workers", sort=False):
         most, (base, *others) = own["workers"].max(), own["base"].unique()
         several = f"{few} worker{'' if few == 1 else 's'} with the same batch"

@@ -169,7 +169,7 @@ def _throughput(subject: Subject, charts: Charts) -> Content:
         figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     table, gains = training[columns], scaling.speedup(subject)
-    has_section = len(quantities.drawn(gains)) > 0
+    has_section = len(quantities.with_origin(gains)) > 0
     data = {"speedup": gains} if len(gains) and not has_section else {}
     shown = _without_same(table, "precision")
     return {"table": table, "figures": figures, "shown": shown, "data": data}
@@ -177,7 +177,9 @@ def _throughput(subject: Subject, charts: Charts) -> Content:
 
 def _speedup(subject: Subject, charts: Charts) -> Content:
     table = scaling.speedup(subject)
-    if not len(quantities.drawn(table)):  # each base is in doubt, as the first table's warning says
+    if not len(
+        quantities.with_origin(table)
+    ):  # each base is in doubt, as the first table's warning says
         return {"table": table[:0]}
     content: Content = {"table": table, "figures": plots.speedup(table)}
     if not _is_same(table, "base"):  # one base is named once, under the first table
@@ -190,7 +192,7 @@ def _evaluation(subject: Subject, charts: Charts) -> Content:
     table = over_workers.evaluation(subject)
     figures = plots.evaluation(table) if len(table) > 1 else {}
     if subject.runs["steps"].isna().any():  # some runs only evaluate
-        figures |= plots.over_x(quantities.drawn(table), subject.roles.x, charts)
+        figures |= plots.over_x(quantities.with_origin(table), subject.roles.x, charts)
     return {"table": table, "figures": figures}
 
 

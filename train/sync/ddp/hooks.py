@@ -78,7 +78,7 @@ class BucketHook:
         # detached: with create_graph gradients belong to a graph, which DDP's collectives do not
         buffer = bucket.buffer().detach()
         if not self.sends:
-            return done_with(buffer)
+            return completed_future(buffer)
         if bucket.index() == 0:
             self.ranks.ledger.step.clear()  # the previous pass, if nobody took its entries
             self.ready = []  # a new list: the last pass's may not have been read yet
@@ -90,7 +90,7 @@ class BucketHook:
         if buffer.is_sparse:  # sent as DDP itself sends it, in every mode
             return summed(buffer.div_(self.ranks.world_size), self.ranks)
         if not buffer.numel():
-            return done_with(buffer)
+            return completed_future(buffer)
         return self.send(bucket)
 
     def send(self, bucket: dist.GradBucket) -> Future[Tensor]:
@@ -108,7 +108,7 @@ class BucketHook:
         moving = [*gradients.values(), *(rows.moved for rows in used)]
         flat = flatten(moving) if len(moving) > 1 else moving[0].flatten()  # the same memory
         if not flat.numel():  # only rows of an embedding that no rank has used
-            return done_with(buffer)
+            return completed_future(buffer)
 
         def put_back(done: Future[Tensor]) -> Tensor:
             if len(moving) > 1:
@@ -140,7 +140,7 @@ class BucketHook:
         """Continue from what `state` returned."""
 
 
-def done_with(buffer: Tensor) -> Future[Tensor]:
+def completed_future(buffer: Tensor) -> Future[Tensor]:
     """A future that is already done: there is nothing to send."""
     done = new_future(buffer.device)
     done.set_result(buffer)
@@ -152,7 +152,7 @@ def summed(tensor: Tensor, ranks: Ranks) -> Future[Tensor]:
     ranks.ledger.gradient("all_reduce", tensor._values() if tensor.is_sparse else tensor)
     work = dist.all_reduce(tensor, group=ranks.group, async_op=True)
     assert work is not None
-    return done_by(work, tensor)
+    return future_of_work(work, tensor)
 
 
 def new_future(device: torch.device) -> Future[Any]:
@@ -184,7 +184,7 @@ def promise(device: torch.device) -> tuple[Callable[..., None], Future[Any]]:
     return complete, promised.then(result_of)
 
 
-def done_by(work: dist.Work, tensor: Tensor) -> Future[Tensor]:
+def future_of_work(work: dist.Work, tensor: Tensor) -> Future[Tensor]:
     """The future of `tensor`, which `work`, a collective, writes."""
     return work.get_future().then(lambda done: (done.value(), tensor)[1])
 
@@ -283,13 +283,13 @@ def candidates(model: nn.Module) -> list[nn.Parameter]:
 def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
     """For each gradient (rows, width), the rows that some rank has used; collective."""
     marks = ranks.all_reduce(
-        torch.cat([touched(gradient) for gradient in gradients]), dist.ReduceOp.MAX
+        torch.cat([nonzero_rows(gradient) for gradient in gradients]), dist.ReduceOp.MAX
     )
     unions = marks.split([len(gradient) for gradient in gradients])
     return [Rows(gradient, union) for gradient, union in zip(gradients, unions, strict=True)]
 
 
-def touched(gradient: Tensor) -> Tensor:
+def nonzero_rows(gradient: Tensor) -> Tensor:
     """Which rows are not all zero: uint8 (rows,), the largest byte of each row."""
     # A number is zero if its bytes are; the maximum of the bytes is the fastest test.
     return gradient.view(torch.uint8).amax(dim=1)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..base import DEFAULT_MB
-from ..ddp.hooks import BackgroundThread, BucketHook, all_done, done_by, new_stream
+from ..ddp.hooks import BackgroundThread, BucketHook, all_done, future_of_work, new_stream
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
@@ -65,9 +65,9 @@ class GatherScatterHook(BucketHook):
                 ended.append(self._end.promise(_sent, piece, scattered))
             else:  # both use the memory of `piece`: the root scatters it after it has gathered all
                 work = dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True)
-                ended.append(done_by(work, piece))
+                ended.append(future_of_work(work, piece))
                 work = dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True)
-                ended.append(done_by(work, piece))
+                ended.append(future_of_work(work, piece))
         return all_done(ended, flat, self._stream)
 
     def _gather(self, piece: Tensor, group: Any) -> tuple[Tensor, dist.Work]:

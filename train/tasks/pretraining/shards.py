@@ -10,7 +10,7 @@ import h5py
 import torch
 
 from muster.errors import UsageError, text_of
-from muster.worker.process import written_whole
+from muster.worker.process import atomic_replacement
 from muster.writing import writing
 from train.tasks.base import Samples
 from train.tasks.pretraining.segment_pairs import PairSample, padded
@@ -141,7 +141,7 @@ def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
         CannotWrite: the disk is full or refuses.
     """
     rows = len(samples)
-    with writing(path), written_whole(path) as partial, h5py.File(partial, "w") as file:
+    with writing(path), atomic_replacement(path) as partial, h5py.File(partial, "w") as file:
         for start in range(0, rows, WRITTEN_ROWS):
             part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
             columns = {

@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import Join
 
 from train.sync.ddp import reducer
-from train.sync.ddp.hooks import done_with
+from train.sync.ddp.hooks import completed_future
 
 BUCKET_BYTES = 16  # of two parameters of the model
 
@@ -88,7 +88,7 @@ def test_communication_hook_is_detected_and_not_copied(alone):
 
     def hook(_, bucket):
         assert reducer.in_backward_pass()
-        return done_with(bucket.buffer())
+        return completed_future(bucket.buffer())
 
     model.register_comm_hook(None, hook)
     assert reducer.hooks_of(model) == [hook]
