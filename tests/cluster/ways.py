@@ -143,7 +143,7 @@ class Script(Trainer):
     def words(self, folder: Path) -> list[str]:
         return ["--", "train.py", str(folder), *self._own]
 
-    def place(self, folder: Path) -> Path:
+    def working_folder(self, folder: Path) -> Path:
         project = folder.parent / "project"  # beside the runs: a snapshot has none of them
         project.mkdir(exist_ok=True)
         (project / "train.py").write_text((PROGRAMS / self.file).read_text())
