@@ -67,7 +67,7 @@ def test_placed_data_are_held_by_run_then_found_by_clean(project, tmp_path):
         run.communicate(timeout=300)
     assert run.returncode == 0
     (left,) = [each for each in leftovers.here() if each.path == str(place)]
-    assert left.description == "data from --send" and not left.stays
+    assert left.what == "data from --send" and not left.stays
     leftovers.remove(left)
     assert not place.exists() and node_data.data_left({}) == []
 
