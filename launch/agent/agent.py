@@ -54,6 +54,7 @@ from launch.agent.processes.workers import (
     ends_of_starter,
     ends_of_workers,
     environment_of,
+    records_of,
     refuse_absent_interface,
     start_workload,
     stopped_cleanly,
@@ -69,7 +70,7 @@ from launch.deadlines import (
     WORKERS_END_AFTER_SIGTERM_S,
     WORKERS_RECORD_LOST_PEER_S,
 )
-from launch.ends import End, Kind, cause_of, on_leaders_clock
+from launch.ends import End, Kind, WorkerEnd, cause_of, on_leaders_clock
 from launch.nodes.channel import Channel, Heartbeat, running_s, wait_for_news, waiting_for
 from launch.nodes.messages import (
     REFUSED,
@@ -635,14 +636,17 @@ class NodeAttempt:
         """
         if is_failure:
             self._report(ending.ends)
+        ended: Sequence[WorkerEnd] = ()
         if ending.cause in ("command", "peer"):
             self._let_workers_record()
+        if ending.cause == "peer" and self._workload is not None:
+            ended = self._ended_by_themselves(self._workload)
         if self._has_workers() and not self._ends_at_once():
             self._inspect().record_final_state()
         processes = self._end_processes()
         if is_failure:  # the processes that have ended since then ended because of this
             offset_s = self._leader.clock_offset_s
-            self._report(ends_of_workers(self._assignment, (), offset_s))
+            self._report(ends_of_workers(self._assignment, ended, offset_s))
             self._report(ends_of_processes(self._assignment, processes))
         full = self._write_exit(ending, processes)
         if full and is_failure:
@@ -662,6 +666,20 @@ class NodeAttempt:
         while self._has_workers() and running_s() < deadline and not self._signals.stops:
             time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
+
+    def _ended_by_themselves(self, workload: Workload) -> Sequence[WorkerEnd]:
+        """How workers have ended before this agent ends any: one of them may be the first cause.
+
+        Their starter reports an end a moment after it.
+        """
+        deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
+        while workload.runs and not self._has_workers() and running_s() < deadline:
+            known = {*records_of(self._assignment), *(end.rank for end in workload.ends())}
+            if known.issuperset(self._assignment.ranks) or self._signals.stops:
+                break
+            time.sleep(MAIN_LOOP_TICK_S)
+            self._keep_in_touch()
+        return workload.ends()
 
     def _end_processes(self) -> list[TerminatedProcess]:
         self._end_idle_starter()

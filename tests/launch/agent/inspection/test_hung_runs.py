@@ -10,7 +10,7 @@ from tests.fork_server import interpreter
 from tests.launch.submit import SUBMIT, start
 
 PROGRAM = """
-import os, pathlib, sys, time
+import contextlib, os, pathlib, socket, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -33,6 +33,15 @@ def step(number):
                 return
             case "early":
                 sys.exit(0)
+            case "lost":  # its peer reports that it is gone before it is
+                for fd in map(int, os.listdir("/proc/self/fd")):
+                    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as end:
+                        if end.family == socket.AF_INET and end.getpeername():
+                            end.shutdown(socket.SHUT_RDWR)
+                while not os.path.exists("logs/lost/exits/rank_00000.json"):
+                    time.sleep(0.05)
+                time.sleep(0.7)  # and until this node has been told
+                os.abort()
             case "late":
                 load_data()
     dist.all_reduce(torch.ones(1000))
@@ -50,6 +59,7 @@ SENTENCES = {
     "early": r"error: rank (0 .* in all_reduce, step, hung\.py:\d+, but rank 1 .*: it ended with "
     r"exit code 0 on node1|1 on node1 .* all_reduce 3 .*: exit code 0 at [\d:]+; "
     r"rank 0 timed out after \d+ s, in step, hung\.py:\d+)$",
+    "lost": r"error: rank 1 on node1 died: Aborted",
     "late": r"error: rank 1 on node1 .* all_reduce 3 of the default group: .* sleeping for \d+ s "
     r"in load_data, hung\.py:\d+; rank 0 timed out after \d+ s",
     "rank": r"error: ranks 0, 1 .* init_process_group, in hung\.py:\d+: rank 0 on node0 \(pid "
@@ -64,7 +74,7 @@ HUNG = [
     ["late"],
     *(
         pytest.param(hung, marks=pytest.mark.slow)
-        for hung in (["operation", "shape", "early"], ["rank", "size"])
+        for hung in (["operation", "shape", "early", "lost"], ["rank", "size"])
     ),
 ]
 
@@ -82,7 +92,7 @@ def test_the_cause_is_the_last_line(tmp_path, hung):
 
 def assert_says_the_cause(folder, how, err, code):
     assert re.search(SENTENCES[how], cause_in(err)), err
-    assert code == (134 if how == "shape" else 1)
+    assert code == (134 if how in ("shape", "lost") else 1)
     if how in ("operation", "late"):
         jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
         seen = call(*jobs, cwd=folder)
