@@ -465,9 +465,9 @@ class Meeting:
             return None
         node_0 = "node 0" if self.node_0_endpoint is None else _in_words(self.node_0_endpoint)
         head = (
-            f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
-            f"check that it can reach {node_0}, that node 0 has this address on their network, and "
-            "that no firewall is in between"
+            f"after {self._join_s:.0f} s, still missing: {_numbers(missing)} "
+            f"(of {len(self._names)}); check that it can reach {node_0}, that node 0 has this "
+            "address on their network, and that no firewall is in between"
         )
         return "; ".join([head, *(why for at in missing if (why := self._reason(at)))])
 

@@ -238,7 +238,7 @@ class JobNodes:
             waited_s = running_s() - began_s
             if waited_s > spec.join_s:
                 raise MusterError(
-                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}"
+                    f"after {spec.join_s:.0f} s, still missing: {missing} (of {len(hosts)})"
                     f"\ntip: see {self.current.shown_by}"
                 )
             if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:

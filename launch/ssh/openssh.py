@@ -91,7 +91,8 @@ EXPLANATIONS = (
     ),
     (
         "_exchange_identification",
-        "a server on the way drops logins\ntip: raise MaxStartups of its sshd",
+        "an ssh server closed the connection during login\ntip: increase MaxStartups in its sshd "
+        "configuration; the server may be a jump host",
     ),
     (
         "Connection refused",

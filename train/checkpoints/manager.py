@@ -306,8 +306,8 @@ class CheckpointManager:
             for checkpoint in storage.list_checkpoints(self.folder) if self.writes else ():
                 if not self._is_own(storage.run_of(checkpoint)):
                     raise UsageError(
-                        f"{where}{self.folder} has checkpoints of another run, for example of "
-                        f"step {checkpoint.step}"
+                        f"{where}{self.folder} contains checkpoints from another run, for "
+                        f"example from step {checkpoint.step}"
                         f"\ntip: {remedies}"
                     )
 

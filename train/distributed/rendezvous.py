@@ -271,8 +271,8 @@ def _gather_workers(
             raise MusterError(store.get("given_up").decode())
         if waited > timeout_s:
             raise MusterError(
-                f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
-                f"{world.world_size}"
+                f"after {timeout_s:.0f} s, still missing: rank {_missing(store, keys)} (of "
+                f"{world.world_size})"
                 "\ntip: check that it was started, with the same --world-size and its own --rank"
             )
         if waited > ANNOUNCE_S and world.is_main and not announced:

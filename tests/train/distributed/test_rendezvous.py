@@ -60,7 +60,7 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
     ended = finish([start_by_hand(rank, 5, port, *more) for rank in (0, 2, 3)])
     # rank 0 says so after 10 s, by when a busy machine may not have started the others
     assert re.search(r"^waiting for rank 1, (2, )?(3, )?4$", ended[0][2], re.M), ended[0][2]
-    assert "still missing: rank 1, 4 of 5" in only_error(ended[0])
+    assert "still missing: rank 1, 4 (of 5)" in only_error(ended[0])
     for other in ended[1:]:
         only_error(other)
 
@@ -132,7 +132,7 @@ def test_missing_ranks_are_named_and_all_give_up_in_the_same_words(monkeypatch, 
     store = dist.HashStore()
     store.set("here/3", "{}")
     own_info = WorkerInfo("h", "machine", (0,), ())
-    missing = "still missing: rank 1, 2, 4 of 5; "
+    missing = r"still missing: rank 1, 2, 4 \(of 5\); "
     with pytest.raises(MusterError, match=missing) as given_up:
         rendezvous._gather_workers(World(rank=0, world_size=5), own_info, store, 1.0)
     assert capsys.readouterr().err == "waiting for rank 1, 2, 4\n"

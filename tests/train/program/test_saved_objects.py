@@ -292,8 +292,8 @@ def test_program_that_does_not_resume_is_refused_in_the_folder_of_another_run(
         with pytest.raises(muster.UsageError) as error:
             getattr(checkpoints, method)(1)
         assert str(error.value) == (
-            f"muster.checkpoints: {tmp_path / 'saved'} has checkpoints of another run, for "
-            "example of step 2; to continue from them, call resume() before the first step; "
+            f"muster.checkpoints: {tmp_path / 'saved'} contains checkpoints from another run, "
+            "for example from step 2; to continue from them, call resume() before the first step; "
             "otherwise choose another folder"
         )
     assert checkpoints.resume() == 2
