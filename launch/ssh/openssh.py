@@ -72,6 +72,10 @@ CHANGED_KEY = (
     "its host key has changed\ntip: if the machine was reinstalled, remove the old key with "
     "ssh-keygen -R {host}; if not, this may be an attack"
 )
+CLOSED_AT_LOGIN = (
+    "an ssh server, or a jump host, closed the connection during login\ntip: increase "
+    "MaxStartups in its sshd configuration"
+)
 # The messages of bash, zsh, fish and tcsh.
 RSYNC_NOT_FOUND = re.compile(
     r"rsync: (?:command )?not found|command not found: rsync|Unknown command:? '?rsync",
@@ -89,11 +93,7 @@ EXPLANATIONS = (
         "Permission denied",
         "permission denied\ntip: load your key with ssh-add, or give the user name",
     ),
-    (
-        "_exchange_identification",
-        "an ssh server closed the connection during login\ntip: increase MaxStartups in its sshd "
-        "configuration; the server may be a jump host",
-    ),
+    ("_exchange_identification", CLOSED_AT_LOGIN),
     (
         "Connection refused",
         "connection refused\ntip: check that it runs an ssh server, and that the port is right",

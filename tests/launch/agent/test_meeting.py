@@ -97,8 +97,8 @@ def test_missing_node_is_named_once_and_ends_the_run():
     assert made.failure(399.0) is None
     assert made.failure(401.0) == (
         "after 300 s, still missing: node 3 (of 4); check that it can reach 10.10.1.1 (port "
-        "20000), that node 0 has this address on their network, and that no firewall is in between; host3 "
-        "could not connect: connection refused"
+        "20000), that node 0 has this address on their network, and that no firewall is in "
+        "between; host3 could not connect: connection refused"
     )
 
 
