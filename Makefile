@@ -77,8 +77,10 @@ test-all: ## make test, then make test-slow, whatever the first one finds
 	exit $$failed
 
 REPORT = $(if $(JUNIT),--junitxml=$(JUNIT)/$@.xml)
+# The slow tests wait more than the others.
+AT_ONCE = $$(($(JOBS) + $(if $(filter slow,$(WHICH)),1,0)))
 test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
+	@$(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
 		--ignore=tests/cluster $(REPORT) $(ARGS)
 
 # There is one testbed per box, so each of the processes that test gets a box of its own; where none
@@ -87,7 +89,7 @@ BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
-		set -- --dist worksteal --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
+		set -- --dist worksteal --tx "$$(($(AT_ONCE) + 1))*popen//python=$(BOX) $(BIN)/python"; \
 	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(REPORT) $(ARGS)
 
 test-bare: $(TEST) ## make test with the programs of make packages hidden: the last lines list what is skipped (as root)

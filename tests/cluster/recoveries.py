@@ -172,7 +172,7 @@ def recover(run: Run, fault: Fault) -> dict[str, Any]:
     attempt = len(list(run.run_dir.glob("attempts/*"))) + 2
     try:
         fault.hit(run)
-        wait_until(lambda: run.is_over() or _attempt(record) == attempt)
+        wait_until(lambda: run.is_over() or _attempt(record) == attempt, about=run.printed)
         assert not run.is_over(), run.printed()
     finally:
         fault.after(run)

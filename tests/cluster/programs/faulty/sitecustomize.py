@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 LOOK_S = 0.1
+AGAIN_S = 30  # a worker ends long before
 
 
 class EmptySample(ValueError):
@@ -19,9 +20,14 @@ class EmptySample(ValueError):
 
 
 def raised_in_main(error):
-    """As if the program's own code had raised it, wherever that is now."""
+    """As if the program's own code had raised it, wherever that is now.
+
+    Python ignores an exception that reaches a destructor or a callback; then it is raised again.
+    """
     main = ctypes.c_ulong(threading.main_thread().ident)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(error))
+    while True:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(error))
+        time.sleep(AGAIN_S)
 
 
 def eat():
