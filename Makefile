@@ -78,7 +78,7 @@ test-all: ## make test, then make test-slow, whatever the first one finds
 
 REPORT = $(if $(JUNIT),--junitxml=$(JUNIT)/$@.xml)
 # The slow tests wait more than the others.
-AT_ONCE = $$(($(JOBS) + $(if $(filter slow,$(WHICH)),1,0)))
+AT_ONCE = $$(($(JOBS) + $(if $(filter not,$(WHICH)),0,1)))
 test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
 	@$(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
 		--ignore=tests/cluster $(REPORT) $(ARGS)
