@@ -14,6 +14,15 @@ from muster import errors
 LIMIT_S = 300  # against hanging
 
 
+def refusal(call: Callable[..., object], *given: object, **named: object) -> str:
+    """The message of the error by which a function refuses what it is given."""
+    try:
+        call(*given, **named)
+    except errors.MusterError as error:
+        return str(error)
+    raise AssertionError(f"{call} refuses nothing: {given}, {named}")
+
+
 def refused(main: Callable[[], object], *argv: object) -> str:
     """What a command says that is called in this process, and refused: it prints nothing else."""
     words = ["command", *map(str, argv)]

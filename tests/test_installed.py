@@ -39,7 +39,7 @@ print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def outside(tmp_path: Path) -> Path:
     return write(tmp_path / "project", PROJECT)
 
 
@@ -56,32 +56,32 @@ def test_a_wheel_has_the_tracked_files_alone(wheel):
     assert packages == checkout | importable
 
 
-def test_own_program_under_another_python_finds_its_own_names(installed, project, tmp_path):
+def test_own_program_under_another_python_finds_its_own_names(installed, outside, tmp_path):
     skip_if_quick()
     venv.create(tmp_path / "other", symlinks=True)
     other = tmp_path / "other" / "bin" / "python"
     before = installed.files()
     flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--python", other]
-    done = call(installed.muster, "run", *flags, "--", "train.py", cwd=project)
+    done = call(installed.muster, "run", *flags, "--", "train.py", cwd=outside)
     assert done.returncode == 0, done.stderr
     assert "owners user user user" in done.stdout
     assert f"python {other}\n" in done.stdout
     assert "has []" in done.stdout and "rank 0 of 2" in done.stdout
-    (run_dir,) = (project / "logs").glob("*/job.json")
-    shown = call(installed.muster, "jobs", "list", cwd=project).stdout  # from its records
+    (run_dir,) = (outside / "logs").glob("*/job.json")
+    shown = call(installed.muster, "jobs", "list", cwd=outside).stdout  # from its records
     assert run_dir.parent.name in shown
     assert installed.files() == before
 
 
-def test_the_trainer_writes_into_the_project_and_not_into_the_installation(installed, project):
+def test_the_trainer_writes_into_the_project_and_not_into_the_installation(installed, outside):
     flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--dry-run"]
     flags += ["--python", sys.executable]  # which has the trainer's packages
-    done = call(installed.muster, "run", *flags, "--run-id", "first", cwd=project)
+    done = call(installed.muster, "run", *flags, "--run-id", "first", cwd=outside)
     assert done.returncode == 0, done.stderr
-    assert f"--logs-dir={project}/logs" in done.stdout
+    assert f"--logs-dir={outside}/logs" in done.stdout
     study = f"{_path(installed)}/configs/studies/quick.yaml"
-    done = call(installed.muster, "study", study, "--dry-run", cwd=project)
-    assert f"--logs-dir={project}/logs/studies/quick/runs" in done.stdout
+    done = call(installed.muster, "study", study, "--dry-run", cwd=outside)
+    assert f"--logs-dir={outside}/logs/studies/quick/runs" in done.stdout
 
 
 def test_the_folder_of_scripts_is_printed_and_nothing_else(installed):
@@ -99,7 +99,7 @@ def test_scripts_of_an_installation_find_its_python(installed):
 
 
 @pytest.mark.slow
-def test_an_editable_installation_hides_no_name_of_a_users(project, tmp_path):
+def test_an_editable_installation_hides_no_name_of_a_users(outside, tmp_path):
     source = installations.clone(tmp_path / "a clone")
     editable = installations.install(tmp_path / "env", "--editable", str(source))
     assert _path(editable) == str(source)
@@ -109,7 +109,7 @@ def test_an_editable_installation_hides_no_name_of_a_users(project, tmp_path):
     done = call(editable.python, "-c", found, cwd="/")
     assert done.stdout == "None None None\n", done.stderr
     done = call(editable.muster, "run", "--dry-run", "--launcher", "local", "--workers", "manual",
-                "--python", sys.executable, "--", "train.py", cwd=project)  # fmt: skip
+                "--python", sys.executable, "--", "train.py", cwd=outside)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 

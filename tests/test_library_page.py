@@ -15,7 +15,7 @@ from tests.fork_server import interpreter, skip_if_quick
 from tests.pages import ACCELERATE, DOCS, LIGHTNING, ONE_LINE, TRAINER, WHOLE_LOOP, text_of
 
 PAGE = text_of(DOCS / "library.md")
-LOADER = re.search(r"`(loader = iter\(.*\))` after resuming", PAGE)[1]
+LOADER = re.search(r"After resuming, create `(loader = iter\(.*\))`", PAGE)[1]
 READ = re.search(r"`(for micro, batch in zip\(.*:)`", PAGE)[1]
 SIGNATURES = re.search(r"## The other signatures\n\n```text\n(.*?)```", PAGE, re.DOTALL)[1]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]

@@ -23,7 +23,7 @@ print(place, sorted(str(path.relative_to(place)) for path in place.rglob("*.txt"
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def reader(tmp_path) -> Path:
     return write(tmp_path / "project", {"reads.py": READS})
 
 
@@ -35,16 +35,16 @@ def data(tmp_path) -> Path:
 
 
 def send(
-    cluster: Cluster, project: Path, sending: str, *more: str, nodes: int = 2
+    cluster: Cluster, reader: Path, sending: str, *more: str, nodes: int = 2
 ) -> tuple[int, str, str]:
     """A run over ssh of a program that reads what was sent."""
-    own = ["--logs-dir", str(project.parent / "runs"), "--workers", "manual", "--send", sending]
-    return ways.call(cluster, ways.ssh(cluster, nodes, *own, *more, "--", "reads.py"), cwd=project)
+    own = ["--logs-dir", str(reader.parent / "runs"), "--workers", "manual", "--send", sending]
+    return ways.call(cluster, ways.ssh(cluster, nodes, *own, *more, "--", "reads.py"), cwd=reader)
 
 
-def outputs(project: Path) -> str:
+def outputs(reader: Path) -> str:
     """What all ranks of all runs have printed."""
-    paths = (project.parent / "runs").glob("*/workers/rank_*.out")
+    paths = (reader.parent / "runs").glob("*/workers/rank_*.out")
     return "".join(path.read_text() for path in paths)
 
 
@@ -60,12 +60,12 @@ def home() -> str:
 
 
 @pytest.mark.slow
-def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data):
-    code, _, err = send(apart, project, f"{data}:~/set")
+def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, reader, data):
+    code, _, err = send(apart, reader, f"{data}:~/set")
     assert code == 0, err
     place = f"{home()}/set"
     assert f"sending {data} (100.0 kB) to 2 nodes" in err and f"data: {place} (" in err
-    assert outputs(project).count(f"{place} ['a.txt', 'deep/b.txt']\n") == 2
+    assert outputs(reader).count(f"{place} ['a.txt', 'deep/b.txt']\n") == 2
     for node in ("node0", "node1"):
         assert on_node(apart, node, f"ls -A {place}").split() == [
             ".muster-data",
@@ -75,7 +75,7 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
         ]
         sent = on_node(apart, node, f"cd {place} && cat a.txt deep/b.txt large")
         assert sent == f"firstlast{'x' * 100_000}"
-    code, _, err = send(apart, project, f"{data}:~/set")
+    code, _, err = send(apart, reader, f"{data}:~/set")
     assert code == 0 and f"data: {place} (already complete" in err, err
     flags = ["--hosts", "node[0-1]", "--ssh-config", str(apart.ssh_config)]
     shown = ways.jobs(apart, "clean", *flags)
@@ -85,11 +85,11 @@ def test_nodes_get_the_data_once_and_jobs_clean_knows_them(apart, project, data)
 
 
 @pytest.mark.slow
-def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tmp_path):
+def test_a_node_without_room_is_named_and_nothing_stays_there(apart, reader, tmp_path):
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
     on_node(apart, "node1", "mkdir -p ~/full && mount -n -t tmpfs -o size=2m tmpfs ~/full")
     try:
-        code, _, err = send(apart, project, f"{many}:~/full/set")
+        code, _, err = send(apart, reader, f"{many}:~/full/set")
         assert code == 1
         assert "No space left on device" in cause_in(err) and "node1: " in cause_in(err)
         assert on_node(apart, "node1", "ls -A ~/full") == ""
@@ -102,50 +102,50 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, project, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["slurm", "sbatch"])
-def test_nodes_of_a_job_copy_data_to_their_own_disks(cluster, project, data, tmp_path, way):
+def test_nodes_of_a_job_copy_data_to_their_own_disks(cluster, reader, data, tmp_path, way):
     """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
     place = f"{tmp_path}/$SLURMD_NODENAME"
     runs = tmp_path / "runs"
     runs.mkdir()  # sbatch does not make it
     flags = ["--logs-dir", str(runs), "--workers", "manual"]
-    flags += ["--send", f"{data}:{place}", "--", str(project / "reads.py")]
-    code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *flags), cwd=project)
+    flags += ["--send", f"{data}:{place}", "--", str(reader / "reads.py")]
+    code, out, err = ways.call(cluster, ways.WAYS[way](cluster, 2, *flags), cwd=reader)
     assert code == 0, (out, err, [path.read_text() for path in runs.glob("job.out")])
     places = sorted(tmp_path.glob("node*"))  # Slurm chooses the two nodes
     for copied in places:
         assert (copied / "deep" / "b.txt").read_text() == "last"
         assert (copied / node_data.DATA_MARK).exists()
     lines = [f"{copied} ['a.txt', 'deep/b.txt']" for copied in places]
-    assert sorted(outputs(project).splitlines()) == lines and len(lines) == 2
+    assert sorted(outputs(reader).splitlines()) == lines and len(lines) == 2
 
 
 @pytest.mark.slow
 def test_refused_archive_is_unpacked_by_the_prologue_of_its_message(
-    cluster, project, data, tmp_path
+    cluster, reader, data, tmp_path
 ):
     archive = shutil.make_archive(str(tmp_path / "set"), "gztar", data)
     own = ["--logs-dir", str(tmp_path / "runs"), "--workers", "manual"]
     sending = ["--send", f"{archive}:{tmp_path}/of/$SLURMD_NODENAME"]
     program = ["--", "reads.py"]
     argv = ways.slurm(cluster, 2, *own, *sending, *program)
-    code, out, err = ways.call(cluster, argv, cwd=project)
+    code, out, err = ways.call(cluster, argv, cwd=reader)
     assert code == 2 and "set.tar.gz is an archive" in out + err
     line = (out + err).partition("in FILE: ")[2].splitlines()[0]
     (tmp_path / "unpack.sh").write_text(line)
     own += ["--prologue", str(tmp_path / "unpack.sh")]
-    code, out, err = ways.call(cluster, ways.slurm(cluster, 2, *own, *program), cwd=project)
+    code, out, err = ways.call(cluster, ways.slurm(cluster, 2, *own, *program), cwd=reader)
     assert code == 0, out + err
     places = sorted((tmp_path / "of").iterdir())  # Slurm chooses the two nodes
     lines = [f"{unpacked} ['a.txt', 'deep/b.txt']" for unpacked in places]
-    assert sorted(outputs(project).splitlines()) == lines and len(lines) == 2
+    assert sorted(outputs(reader).splitlines()) == lines and len(lines) == 2
 
 
 @pytest.mark.slow
-def test_node_without_rsync_is_named_before_anything_starts(apart, project, data, tmp_path):
+def test_node_without_rsync_is_named_before_anything_starts(apart, reader, data, tmp_path):
     cover = "mount -n --bind /dev/null"
     on_node(apart, "node1", f"for rsync in $(echo /usr/bin/rsync); do {cover} $rsync; done")
     try:
-        code, _, err = send(apart, project, f"{data}:~/set")
+        code, _, err = send(apart, reader, f"{data}:~/set")
     finally:
         on_node(apart, "node1", "umount /usr/bin/rsync")
     assert code == 2 and err.splitlines()[-1].startswith("error: node1: rsync is not installed"), (
@@ -155,7 +155,7 @@ def test_node_without_rsync_is_named_before_anything_starts(apart, project, data
 
 
 @pytest.mark.slow
-def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, project, tmp_path):
+def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, reader, tmp_path):
     many = write(tmp_path / "many", {f"{number}.txt": "x" for number in range(2_000)})
     full = tmp_path / "node1"
     full.mkdir()
@@ -165,11 +165,11 @@ def test_job_node_without_room_for_data_is_named_and_cleaned(cluster, project, t
     try:
         runs += ["--slurm", "nodelist=node0,node1", "--send", sending]
         argv = ways.WAYS["slurm"](cluster, 2, *runs, "--", "reads.py")
-        code, out, err = ways.call(cluster, argv, cwd=project)
+        code, out, err = ways.call(cluster, argv, cwd=reader)
         assert code == 1, out + err
         assert "node1: " in out + err and "No space left on device" in out + err
         assert cluster.exec("node1", "ls", "-A", str(full)).stdout == ""
-        assert outputs(project) == ""
+        assert outputs(reader) == ""
     finally:
         cluster.exec("node1", "umount", str(full))
 

@@ -54,11 +54,11 @@ def test_state_of_a_run_is_one_word(tmp_path):
     assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
 
 
-def test_list_has_a_line_for_each_run_of_80_columns_and_one_for_a_sweep(tmp_path, project, other):
+def test_list_has_a_line_for_each_run_of_80_columns_and_one_for_a_sweep(tmp_path, ours, other):
     other.run("elsewhere")
     message = {"code": 1, "message": f"RuntimeError: {'no ' * 50}", "time_unix_s": time.time() + 60}
-    write(project.run("20261129-061217-train-2x1"), {"exit.json": message})
-    sweep = project.logs / "sweeps" / "lr"
+    write(ours.run("20261129-061217-train-2x1"), {"exit.json": message})
+    sweep = ours.logs / "sweeps" / "lr"
     for name, end in (("lr-1", {"code": 0, "message": ""}), ("lr-2", None)):
         run_folder(sweep / "runs", name, leader(), end)
         (tmp_path / "muster" / "runs" / f"{name}-0").symlink_to(sweep / "runs" / name)
@@ -66,7 +66,7 @@ def test_list_has_a_line_for_each_run_of_80_columns_and_one_for_a_sweep(tmp_path
     env = {"XDG_STATE_HOME": str(tmp_path), "COLUMNS": "80"}
 
     def listed(*words):
-        done = call(sys.executable, JOBS, "list", *words, cwd=project.folder, env=env)
+        done = call(sys.executable, JOBS, "list", *words, cwd=ours.folder, env=env)
         return done.stdout.splitlines()
 
     _, of_run, of_sweep = listed()
@@ -202,7 +202,7 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path) -> Project:
+def ours(tmp_path) -> Project:
     return Project(tmp_path / "ours")
 
 
@@ -224,56 +224,56 @@ def second() -> Iterator[subprocess.Popen]:
         yield process
 
 
-def test_cancel_without_a_name_lists_the_runs_of_another_project(project, other, first):
+def test_cancel_without_a_name_lists_the_runs_of_another_project(ours, other, first):
     other.run("other", **led_by(first))
-    none = f"2 error: no run in {project.logs} is active; elsewhere: other{NAME_IT}"
-    assert project.cancel() == none
+    none = f"2 error: no run in {ours.logs} is active; elsewhere: other{NAME_IT}"
+    assert ours.cancel() == none
     assert first.poll() is None
 
 
-def test_cancel_without_a_name_lists_several_active_runs(project, first, second):
-    project.run("a", **led_by(second))
-    project.run("b", host="another-machine")  # it can be ended there alone
-    project.run("c", **led_by(first))
-    assert project.cancel() == f"2 error: 2 runs are active: c, a{NAME_IT}"
+def test_cancel_without_a_name_lists_several_active_runs(ours, first, second):
+    ours.run("a", **led_by(second))
+    ours.run("b", host="another-machine")  # it can be ended there alone
+    ours.run("c", **led_by(first))
+    assert ours.cancel() == f"2 error: 2 runs are active: c, a{NAME_IT}"
     assert first.poll() is second.poll() is None
 
 
-def test_cancel_without_name_ends_only_active_run_of_project(project, other, first, second):
+def test_cancel_without_name_ends_only_active_run_of_project(ours, other, first, second):
     other.run("other", **led_by(first))
-    run = project.run("a", **led_by(second))
-    project.run("b", host="another-machine")
-    write(project.run("c", **led_by(first)), OVER)
+    run = ours.run("a", **led_by(second))
+    ours.run("b", host="another-machine")
+    write(ours.run("c", **led_by(first)), OVER)
     ends = threading.Thread(
         target=lambda: second.wait() and run_record.end(run, 143, "stopped by SIGTERM")
     )
     ends.start()
-    assert project.cancel() == "0 a: stopped"
+    assert ours.cancel() == "0 a: stopped"
     ends.join()
     assert second.returncode == -signal.SIGTERM and first.poll() is None
 
 
-def test_cancel_without_a_name_says_that_the_latest_run_is_over(project):
-    project.run("b", host="another-machine")
-    write(project.run("c"), OVER)
-    assert project.cancel() == "0 c has already ended: done"
+def test_cancel_without_a_name_says_that_the_latest_run_is_over(ours):
+    ours.run("b", host="another-machine")
+    write(ours.run("c"), OVER)
+    assert ours.cancel() == "0 c has already ended: done"
 
 
-def test_latest_run_is_the_active_one_of_this_project(project, other, first):
+def test_latest_run_is_the_active_one_of_this_project(ours, other, first):
     def shown(*words: str) -> str:
-        done = project.call("status", *words)
+        done = ours.call("status", *words)
         return f"{done.stderr}{done.stdout.partition(' ')[0]}"
 
     write(other.run("theirs"), OVER)
-    elsewhere = f"note: no runs in {project.logs}; this is the latest run in {other.logs}\n"
+    elsewhere = f"note: no runs in {ours.logs}; this is the latest run in {other.logs}\n"
     assert shown() == f"{elsewhere}theirs:"
-    write(project.run("old"), OVER)
-    write(project.run("new"), OVER)
+    write(ours.run("old"), OVER)
+    write(ours.run("new"), OVER)
     write(other.run("newest"), OVER)
     assert shown() == "new:"
     assert shown("logs/old") == "old:"  # as the run's first line has printed it
-    project.run("active", **led_by(first))
-    write(project.run("newer"), OVER)
+    ours.run("active", **led_by(first))
+    write(ours.run("newer"), OVER)
     assert shown() == "active:"
 
 

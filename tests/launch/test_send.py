@@ -21,18 +21,18 @@ while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def reader(tmp_path) -> Path:
     write(tmp_path / "data", {"a.txt": "first"})
     return write(tmp_path / "project", {"says.py": SAYS})
 
 
-def words(project: Path, sending: str, *program: str) -> list[str]:
+def words(reader: Path, sending: str, *program: str) -> list[str]:
     own = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--send", sending]
-    return [*own, "--logs-dir", str(project.parent / "runs"), "--", "says.py", *program]
+    return [*own, "--logs-dir", str(reader.parent / "runs"), "--", "says.py", *program]
 
 
-def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
-    code, out, err = submit(*words(project, "../data"), cwd=project)
+def test_without_a_place_they_are_used_where_they_are(reader, tmp_path):
+    code, out, err = submit(*words(reader, "../data"), cwd=reader)
     assert code == 0, err
     line = f"data at {tmp_path}/data ['a.txt']\n"
     assert line in out  # of rank 0
@@ -43,10 +43,10 @@ def test_without_a_place_they_are_used_where_they_are(project, tmp_path):
 
 
 @pytest.mark.slow
-def test_placed_data_are_held_by_run_then_found_by_clean(project, tmp_path):
+def test_placed_data_are_held_by_run_then_found_by_clean(reader, tmp_path):
     place = tmp_path / "place"
     goes_on = tmp_path / "goes_on"
-    run = start(*words(project, f"../data:{place}", str(goes_on)), cwd=project)
+    run = start(*words(reader, f"../data:{place}", str(goes_on)), cwd=reader)
     with run:
         try:
             outputs = "*/workers/rank_0000?.out"

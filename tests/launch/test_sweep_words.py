@@ -21,25 +21,25 @@ from tests.pages import fences, text_of
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def swept(tmp_path) -> Path:
     return new_project(tmp_path)
 
 
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
-def test_dry_run_of_a_sweep_makes_nothing(project, flag):
+def test_dry_run_of_a_sweep_makes_nothing(swept, flag):
     words = ["--launcher", "local", "--over", "lr=1,2", flag, "--", "train.py", "--x", "a b"]
-    code, out, _ = sweep(project, *words, python=interpreter(for_workers=False))
+    code, out, _ = sweep(swept, *words, python=interpreter(for_workers=False))
     lines = out.splitlines()
-    assert code == 0 and len(lines) == 2 and not (project / "logs").exists()
+    assert code == 0 and len(lines) == 2 and not (swept / "logs").exists()
     assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
 
 
-def test_a_value_stands_where_the_program_names_it(project):
+def test_a_value_stands_where_the_program_names_it(swept):
     """As for a program whose arguments are no flags."""
     words = ["--launcher", "local", "--over", "lr=1,2", "--over", "seed=3", "--over", "rank=4"]
     program = ["train.py", "lr={lr}", "--lr", "a{lr}b", "${lr}", "{{lr}}", "{rank}", "{lrs}"]
     asked = [*words, "--dry-run", "--", *program]
-    code, out, err = sweep(project, *asked, python=interpreter(for_workers=False))
+    code, out, err = sweep(swept, *asked, python=interpreter(for_workers=False))
     assert code == 0, err
     given = [shlex.split(line.partition(" -- ")[2]) for line in out.splitlines()]
     same = ["${lr}", "{{lr}}", "{rank}", "{lrs}", "--seed", "3", "--rank", "4"]
@@ -72,11 +72,11 @@ def test_example_of_sweeps_page_runs_here(tmp_path, words):
         assert without_times[0] == without_times[1]
 
 
-def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
-    code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
+def test_the_files_of_a_sweep_are_those_that_the_documentation_names(swept):
+    code, _, err = sweep(swept, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
     assert code == 0, err
     table = text_of(PAGE).partition("## Names and folders")[2].partition("\n## ")[0]
     cells_of_names = re.findall(r"^\| (`.*?) \|", table, re.M)
     named = {name.rstrip("/") for cell in cells_of_names for name in re.findall("`(.*?)`", cell)}
-    found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}
+    found = {path.name for path in folder_of(swept).iterdir() if path.name[0] != "."}
     assert found == named - {"submissions"}

@@ -16,8 +16,8 @@ from configs.settings.launch import Sending
 from launch.nodes import node_data
 from launch.nodes.sending import copy_data, problems
 from launch.nodes.survey import LOAD, Survey, Transport
-from muster.errors import MusterError
 from muster.writing import in_use
+from tests.commands import refusal
 from tests.launch.submit import wait_until
 from tests.required import need
 from tests.written import executable, write
@@ -105,12 +105,6 @@ def inodes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.lstat().st_ino for path in folder.rglob("*")}
 
 
-def refusal(nodes: Nodes, sending: str) -> str:
-    with pytest.raises(MusterError) as refused:
-        nodes.have(sending)
-    return str(refused.value)
-
-
 # -- before nodes are asked -----------------------------------------------------------------------
 
 
@@ -145,7 +139,7 @@ def test_line_that_unpacks_an_archive_does_so(tmp_path, ending, name, place, exp
 @pytest.mark.parametrize("target", ["/etc", "../../x"])
 def test_symbolic_link_that_leads_outside_the_source_is_refused(source, nodes, target):
     (source / "deep/out").symlink_to(target)
-    assert refusal(nodes("node0"), f"{source}:~/set") == (
+    assert refusal(nodes("node0").have, f"{source}:~/set") == (
         f"--send: {source}/deep/out is a symbolic link to {target}, which is an absolute "
         "path, or outside the folder; replace the link with a copy"
     )
@@ -209,7 +203,7 @@ def test_files_changed_at_the_place_are_not_lost_to_a_changed_source(source, nod
         change(place / changed, "mine")
     change(source / "a.txt", "newer")
     before = content(place)
-    error = refusal(one, f"{source}:~/set")
+    error = refusal(one.have, f"{source}:~/set")
     assert error.startswith(f"node0: {place} is not up to date, and sending it again would delete")
     assert f"changed: {changed}; " in error
     assert error.endswith(f"choose another place: --send {source}:{place}-sent")
@@ -226,7 +220,7 @@ def test_missing_file_is_sent_again_unless_others_were_added_or_changed(source, 
     assert inodes(place)["deep/b.bin"] == before["deep/b.bin"]
     (place / "a.txt").unlink()
     change(place / "z", "mine")
-    error = refusal(one, f"{source}:~/set")
+    error = refusal(one.have, f"{source}:~/set")
     assert f"node0: {place} has no a.txt, and sending it again would delete" in error
     assert "changed: z; " in error and not (place / "a.txt").exists()
 
@@ -238,7 +232,7 @@ def test_data_that_a_run_is_using_are_not_replaced(source, nodes):
     with in_use(place / node_data.DATA_MARK):
         assert one.have(f"{source}:~/set") == [place]
         change(source / "a.txt", "newer")
-        error = refusal(one, f"{source}:~/set")
+        error = refusal(one.have, f"{source}:~/set")
         assert f"node0: {place} is not up to date, but a run is using it; wait for it" in error
     assert content(place) == before
     one.have(f"{source}:~/set")
@@ -258,7 +252,7 @@ def test_users_own_folder_is_used_if_equal_and_never_changed(source, nodes, caps
     assert one.have(f"{source}:~/theirs") == [theirs / "data"]  # in it, as cp does
     assert {name: each for name, each in content(theirs).items() if "data" not in name} == before
     write(one.home("node0"), {"other/data/a": ""})
-    error = refusal(one, f"{source}:~/other")
+    error = refusal(one.have, f"{source}:~/other")
     place = one.home("node0") / "other/data"
     assert f"node0: {place} already exists and differs from {source}; choose" in error
     assert content(place) == {"a": b""}
@@ -280,7 +274,7 @@ def test_variable_in_place_is_expanded_by_node_without_shell(source, nodes, tmp_
         home = two.home(name)
         assert str(place) == f"{home}/{str(home).lstrip('/')}/{wild}"
         assert content(place) == content(source)
-    assert refusal(two, f"{source}:$NOWHERE/x") == "\n".join(
+    assert refusal(two.have, f"{source}:$NOWHERE/x") == "\n".join(
         f"{name}: --send: $NOWHERE is not set on this node" for name in two.names
     )
     assert not [*tmp_path.rglob("pwned")] and not Path("pwned").exists()
@@ -309,7 +303,7 @@ def test_an_interrupted_copy_makes_no_place_and_is_continued(source, nodes, tmp_
         f"until [ $(ls {sending_folder(place)}/data/many 2>/dev/null | wc -l) -ge 5 ]\n"
         "do sleep 0.05; done\nkill $rsync\nwait $rsync\n",
     )
-    error = refusal(one, f"{source}:~/set")
+    error = refusal(one.have, f"{source}:~/set")
     assert error.startswith(f"node0: {place}: rsync error: received SIG")
     assert "; run the same command again" in error
     assert not place.exists()
@@ -341,7 +335,7 @@ def test_a_full_disk_is_named_and_nothing_stays_on_it(source, nodes, is_silent):
     full.mkdir()
     subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "size=2m", "tmpfs", full], check=True)
     try:
-        error = refusal(two, f"{source}:~/full/set")
+        error = refusal(two.have, f"{source}:~/full/set")
         assert error == (
             f"node1: {full}/set: No space left on device; the partial copy was removed; free "
             "some space, or choose another disk"
@@ -357,7 +351,7 @@ def test_source_that_changes_while_it_is_sent_is_named(source, nodes, tmp_path):
     rsync = shutil.which("rsync")
     late = f'#!/bin/bash\n{rsync} "$@"\ntouch -d 2020-01-01 {source}/deep/b.bin\n'
     executable(one.home("node0") / "bin/rsync", late)
-    assert refusal(one, f"{source}:~/set") == (
+    assert refusal(one.have, f"{source}:~/set") == (
         f"--send: {source}/deep/b.bin changed while it was being sent; start the run again"
     )
     assert not (one.home("node0") / "set").exists()
@@ -371,7 +365,7 @@ def test_copy_that_lacks_a_file_is_not_completed(source, nodes):
     copy = sending_folder(place) / "data"
     loses = f'#!/bin/bash\n{shutil.which("rsync")} "$@"\nrm {copy}/z\n'
     rsync = executable(one.home("node0") / "bin/rsync", loses)
-    assert f"node0: {copy} differs from the source" in refusal(one, f"{source}:~/set")
+    assert f"node0: {copy} differs from the source" in refusal(one.have, f"{source}:~/set")
     assert not place.exists()
     rsync.unlink()
     assert content(*one.have(f"{source}:~/set")) == content(source)
@@ -380,7 +374,7 @@ def test_copy_that_lacks_a_file_is_not_completed(source, nodes):
 def test_place_inside_the_source_is_refused(source, nodes):
     one = nodes("node0")
     before = content(source)
-    error = refusal(one, f"{source}:{source}/deep/set")
+    error = refusal(one.have, f"{source}:{source}/deep/set")
     assert error == (
         f"node0: {source}/deep/set is inside {source}, the folder to send; choose another place"
     )
@@ -439,7 +433,7 @@ def test_nodes_that_lack_rsync_or_the_source_are_all_named(source, nodes, tmp_pa
     tools.mkdir()
     (tools / "env").symlink_to("/usr/bin/env")
     monkeypatch.setenv("PATH", str(tools))
-    assert refusal(two, f"{source}:~/set") == "\n".join(
+    assert refusal(two.have, f"{source}:~/set") == "\n".join(
         f"{name}: rsync is not installed; on that node, run: sudo apt-get install rsync"
         for name in two.names
     )
@@ -462,7 +456,7 @@ def test_data_of_another_user_is_not_trusted(source, nodes):
     folder = sending_folder(one.home("node0") / "new")
     folder.mkdir()
     os.chown(folder, 1234, 1234)
-    assert f"node0: {folder}: the folder is not yours" in refusal(one, f"{source}:~/new")
+    assert f"node0: {folder}: the folder is not yours" in refusal(one.have, f"{source}:~/new")
 
 
 # -- what is left ---------------------------------------------------------------------------------
@@ -482,7 +476,7 @@ def test_nodes_list_sent_data_and_remove_only_unused_folders(source, nodes):
     one = nodes("node0")
     (place,) = one.have(f"{source}:~/set")
     rsync = executable(one.home("node0") / "bin/rsync", "#!/bin/bash\nexit 1\n")
-    refusal(one, f"{source}:~/cut")
+    refusal(one.have, f"{source}:~/cut")
     rsync.unlink()
     folder = sending_folder(one.home("node0") / "cut")
     found = {(each.path, each.whole, each.used) for each in left(one)[0]}

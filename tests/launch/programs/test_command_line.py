@@ -11,16 +11,14 @@ from launch.launchers.base import checked_launcher, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
-from muster.errors import UsageError
+from tests.commands import refusal
 
 OWN = ["--launcher", "local"]
 PROGRAM = ["--", "train.py", "--lr", "1"]
 
 
-def refusal(*argv: str) -> list[str]:
-    with pytest.raises(UsageError) as refused:
-        launcher_of(CommandLine.parse(argv))
-    return str(refused.value).splitlines()
+def problems(*argv: str) -> list[str]:
+    return refusal(lambda: launcher_of(CommandLine.parse(argv))).splitlines()
 
 
 def test_setting_of_any_run_is_taken_beside_a_program(tmp_path):
@@ -55,7 +53,7 @@ def test_settings_of_the_bench_are_for_the_bench():
 
 def test_settings_of_training_are_not_for_the_bench(tmp_path):
     bench = [*OWN, "--program", "bench_collectives"]
-    lines = refusal(*bench, "--lr", "1e-3", "--task", "quickstart")
+    lines = problems(*bench, "--lr", "1e-3", "--task", "quickstart")
     assert [line.split()[0] for line in lines] == ["--lr", "--task"]
     path = tmp_path / "run.yaml"  # of a run, whose network is to be measured
     path.write_text("nodes: 2\nlr: 1e-2\n")
@@ -83,7 +81,7 @@ def test_config_of_earlier_run_is_accepted_and_repeats_that_run(tmp_path):
     assert launcher_of(again).name == "local" and again.train == line.train
     other = tmp_path / "other.yaml"
     other.write_text(path.read_text().replace("partition: null", "partition: gpu"))
-    (found,) = refusal("--config", str(other))
+    (found,) = problems("--config", str(other))
     assert "other.yaml" in found and "partition" in found
 
 

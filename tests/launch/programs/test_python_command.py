@@ -12,7 +12,7 @@ from launch.programs.command_line import CommandLine
 from launch.studies.cell_runs import command_of
 from launch.studies.cells import from_grid
 from muster.errors import UsageError
-from tests.commands import call, cause_in
+from tests.commands import call, cause_in, refusal
 from tests.launch.submit import JOBS, only_run, submit
 from tests.written import executable, write
 
@@ -53,15 +53,9 @@ def test_any_other_command_stays_as_it_is(typed):
     assert (line.own.python, list(line.words)) == (None, typed.split())
 
 
-def refusal(*argv: str) -> str:
-    with pytest.raises(UsageError) as refused:
-        CommandLine.parse(argv)
-    return str(refused.value)
-
-
 def test_another_interpreter_beside_python_is_refused_with_what_to_type():
     words = ["--", "/b/python", "-u", "train.py", "--name", "a b"]
-    assert refusal("--python", "/a/python", *words).endswith(
+    assert refusal(CommandLine.parse, ["--python", "/a/python", *words]).endswith(
         "; type --python /b/python -- train.py --name 'a b'"
     )
     line = CommandLine.parse(["--python", "/b/./python", *words])

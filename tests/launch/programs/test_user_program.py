@@ -17,6 +17,7 @@ from launch.programs.user_program import UserProgram
 from launch.spec import LaunchSpec
 from muster.errors import UsageError
 from muster.run_files import SNAPSHOT
+from tests.commands import refusal
 from tests.fuzzing import fuzzed
 from tests.written import executable, write
 
@@ -91,12 +92,6 @@ def test_imports_that_bypass_the_snapshot_are_noted(
     assert f"{absolute} itself" in capsys.readouterr().err
 
 
-def refusal(folder: Path, *argv: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        check(folder, *argv)
-    return str(caught.value)
-
-
 PRELOAD = ["--workers", "preload"]
 
 
@@ -121,9 +116,9 @@ def test_folder_or_archive_with_main_is_a_python_program(tmp_path, monkeypatch):
     executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     assert user_program.parse_program(["app"], tmp_path).argv == ("--exec", "app")
-    assert refusal(tmp_path, "--", "./wrong").startswith("./wrong/__main__.py:1: ")
+    assert refusal(check, tmp_path, "--", "./wrong").startswith("./wrong/__main__.py:1: ")
     for word in ("./none", "none"):
-        assert "__main__.py" in refusal(tmp_path, "--", word)
+        assert "__main__.py" in refusal(check, tmp_path, "--", word)
 
 
 def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
@@ -168,7 +163,7 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
     (tmp_path / "later.py").write_text("x = 1\nsyntax of another version\n")
     flags, words = ["--launcher", "local", "--workers", "manual"], ["--", "later.py"]
     for python in ([], ["--python", sys.executable]):
-        assert refusal(tmp_path, *flags, *python, *words).startswith(
+        assert refusal(check, tmp_path, *flags, *python, *words).startswith(
             "later.py:2: does not compile: invalid syntax"
         )
     takes_all = executable(tmp_path / "python", "#!/bin/sh\ncat >/dev/null\n")  # a later version
@@ -181,7 +176,7 @@ def test_a_program_beside_the_chosen_python_is_found(tmp_path):
     executable(tmp_path / "env" / "bin" / "python", "#!/bin/sh\n")
     executable(tmp_path / "env" / "bin" / "mytool", "#!/bin/sh\n")
     flags = ["--launcher", "local", "--workers", "manual"]
-    assert refusal(tmp_path, *flags, "--", "mytool").startswith("mytool: ")
+    assert refusal(check, tmp_path, *flags, "--", "mytool").startswith("mytool: ")
     check(tmp_path, *flags, "--python", str(tmp_path / "env" / "bin" / "python"), "--", "mytool")
 
 
@@ -190,6 +185,6 @@ def test_program_of_a_prologue_is_not_missed_before_it_ran(tmp_path):
     (tmp_path / "prologue.sh").write_text("module load pytorch\n")
     has_nothing = executable(tmp_path / "python", '#!/bin/sh\ncat >/dev/null\n[ "$3" != torch ]\n')
     words = ["--launcher", "local", "--python", str(has_nothing)]
-    assert "has no torch" in refusal(tmp_path, *words, "--", "train.py")
+    assert "has no torch" in refusal(check, tmp_path, *words, "--", "train.py")
     prologue = ["--prologue", str(tmp_path / "prologue.sh")]
     check(tmp_path, *words, *prologue, "--", "train.py")

@@ -191,7 +191,7 @@ SIZES = ("main*|1:00:00|8|16000|idle|(null)", "main*|1:00:00|16|64000|mixed|gpu:
 SIZES += ("main*|1:00:00|16|64000|down*|gpu:a100:2(S:0)", "big|infinite|96|900000|idle|gpu:8")
 
 
-def refused(launch=None, slurm=None) -> list[str]:
+def problems(launch=None, slurm=None) -> list[str]:
     """The lines by which a submission is refused."""
     config = make_config(LaunchConfig, launcher="slurm", **(launch or {}))
     launcher = build(Settings(config, SshConfig(), make_config(SlurmConfig, **(slurm or {}))))
@@ -206,10 +206,10 @@ def test_job_for_nodes_that_are_down_is_queued_with_note(slurm, capsys):
     say_once.cache_clear()
     slurm.has_nodes(*SIZES)
     slurm.would_refuse("", UNAVAILABLE)
-    assert refused({"nodes": 2}, {"mem": "20G"}) == []
+    assert problems({"nodes": 2}, {"mem": "20G"}) == []
     assert capsys.readouterr().err.startswith("note: 1 node is down ")
     slurm.has_nodes(*SIZES[:2])  # all are up: something else is wrong, such as --exclude
-    (line,) = refused({"nodes": 2})
+    (line,) = problems({"nodes": 2})
     assert "Requested node configuration" in line
 
 
@@ -225,7 +225,7 @@ def test_switches_of_sbatch_need_no_value():
 def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(slurm):
     """In its words about the script, where an option without a value stands on a line alone."""
     slurm.would_refuse("#SBATCH --comment\n", "sbatch: option '--comment' requires an argument")
-    (line,) = refused(slurm={"slurm": "comment"})
+    (line,) = problems(slurm={"slurm": "comment"})
     assert "option '--comment' requires" in line
 
 

@@ -11,6 +11,7 @@ from launch.spec import NodeSpec
 from launch.ssh.cloudlab import read_manifest
 from launch.ssh.hosts import read_hosts
 from muster.errors import UsageError
+from tests.commands import refusal
 
 V2 = "http://www.protogeni.net/resources/rspec/2"
 V3 = "http://www.geni.net/resources/rspec/3"
@@ -48,10 +49,8 @@ def read(text: str, user: str | None = None, me: str | None = None) -> list[str]
     return [each.name for each in read_manifest(text, ONE_WORKER, "file.xml", user=user, me=me)]
 
 
-def refused(text: str, **choices: str) -> list[str]:
-    with pytest.raises(UsageError) as caught:
-        read(text, **choices)
-    return str(caught.value).split("\n")
+def problems(text: str, **choices: str) -> list[str]:
+    return refusal(read, text, **choices).split("\n")
 
 
 FOUR = [f"alice@ms{k}.example:22" for k in range(4)]
@@ -109,9 +108,9 @@ def test_user_flag_chooses_among_members_of_a_manifest(choices, user):
 
 def test_a_user_must_be_a_member_on_every_node():
     text = manifest(plain(0, "bob", "alice"), plain(1))
-    (line,) = refused(text, user="bob")
+    (line,) = problems(text, user="bob")
     assert line.startswith("file.xml: node 'node1': 'bob'")
-    assert len(refused(text, user="-x")) == 2
+    assert len(problems(text, user="-x")) == 2
 
 
 # what is refused
@@ -120,7 +119,7 @@ def test_a_user_must_be_a_member_on_every_node():
 def test_entities_that_grow_are_refused():
     laughs = "".join(f"<!ENTITY l{k} '{f'&l{k - 1};' * 20}'>" for k in range(1, 20))
     head = f"<?xml version='1.0'?>\n<!DOCTYPE rspec [<!ENTITY l0 'ha'>{laughs}]>"
-    (problem,) = refused(manifest(plain(0).replace("node0", "&l19;"), head=head))
+    (problem,) = problems(manifest(plain(0).replace("node0", "&l19;"), head=head))
     assert "amplification" in problem
 
 

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 
 from launch.ssh.login_node.connection import Connection
-from muster.errors import UsageError
+from tests.commands import refusal
 
 
 @pytest.fixture
@@ -16,12 +16,6 @@ def folder(hosts, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"muster-{os.getuid()}"
-
-
-def refusal() -> str:
-    with pytest.raises(UsageError) as caught:
-        Connection("node0")
-    return str(caught.value)
 
 
 REMEDY = "set XDG_RUNTIME_DIR to a folder that only you can use"
@@ -36,18 +30,19 @@ def test_socket_folder_is_made_for_this_user_alone(folder):
 def test_the_owner_of_one_that_another_user_has_made_is_named(folder):
     folder.mkdir(mode=0o700)
     os.chown(folder, 65_534, -1)
-    assert refusal() == f"{folder} belongs to nobody, not to you; {REMEDY}"
+    assert refusal(Connection, "node0") == f"{folder} belongs to nobody, not to you; {REMEDY}"
 
 
 def test_a_file_or_link_in_its_place_is_no_traceback(folder, tmp_path):
     folder.touch()
-    assert refusal() == f"{folder}: File exists (for ssh's socket); {REMEDY}"
+    assert refusal(Connection, "node0") == f"{folder}: File exists (for ssh's socket); {REMEDY}"
     folder.unlink()
     folder.symlink_to(tmp_path)
-    assert refusal() == f"{folder} is a symbolic link; ssh's socket needs a folder; {REMEDY}"
+    link = f"{folder} is a symbolic link; ssh's socket needs a folder; {REMEDY}"
+    assert refusal(Connection, "node0") == link
 
 
 def test_socket_folder_open_to_others_is_refused(folder):
     folder.mkdir()
     folder.chmod(0o755)
-    assert refusal().endswith(f"chmod 700 {folder}")
+    assert refusal(Connection, "node0").endswith(f"chmod 700 {folder}")

@@ -17,6 +17,7 @@ from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh.hosts import MOST_SLOTS, parse_hosts, read_hosts
 from muster.errors import UsageError
+from tests.commands import refusal
 from tests.fuzzing import fuzzed
 from tests.written import write
 
@@ -41,10 +42,8 @@ def nodes_from_text(text: str) -> tuple[NodeSpec, ...]:
         return read_hosts(Path("hosts"), ONE_WORKER)
 
 
-def refused(*words: str | bytes, read=names) -> list[str]:
-    with pytest.raises(UsageError) as caught:
-        read(*words)
-    return str(caught.value).split("\n")
+def problems(*words: str | bytes, read=names) -> list[str]:
+    return refusal(read, *words).split("\n")
 
 
 TEXT = """\
@@ -166,7 +165,7 @@ IPV6_HOST = st.ip_addresses(v=6).map(str)
 def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
     """`node0:4`: here a port stands after the colon, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
-    assert refused(text, read=nodes_from_text) == [
+    assert problems(text, read=nodes_from_text) == [
         f"hosts:{line}: '{host}:{count}': ssh has no port {count}; for workers: slots={count}"
         for line, host in enumerate(hosts, 1)
     ]
@@ -181,7 +180,8 @@ def test_open_mpi_slots_are_workers_limited_by_max_slots(host, slots, most, name
     if slots <= most:
         assert nodes_from_text(text) == (NodeSpec(host, WorkersPerNode(slots)),)
     else:
-        assert f"slots={slots} is more than {name}={most}" in refused(text, read=nodes_from_text)[0]
+        (problem,) = problems(text, read=nodes_from_text)
+        assert f"slots={slots} is more than {name}={most}" in problem
 
 
 @given(IPV6_HOST, st.none() | WORD, st.none() | st.integers(22, 65535))
@@ -205,16 +205,16 @@ HOSTILE += ["a$b", "a'b", "a`b", 'a"b']
 @pytest.mark.parametrize("text", HOSTILE)
 def test_host_with_shell_or_option_characters_is_refused(text):
     for word in (text, f"{text}@h", f"u@{text}", f"h:{text}", f"h,{text}"):
-        (problem,) = refused(word)
+        (problem,) = problems(word)
         assert problem.isprintable()
 
 
 def test_all_problems_of_a_hosts_file_are_named_at_once(read):
-    found = refused("ok\na;b\nn[3-1],u@\nok\n", read=read)
+    found = problems("ok\na;b\nn[3-1],u@\nok\n", read=read)
     places = [problem.partition(": ")[0] for problem in found]
     assert places == ["hosts:2", "hosts:3", "hosts:4"]
 
-    assert len(refused("a;b\n" * 1000, read=read)) == 50
+    assert len(problems("a;b\n" * 1000, read=read)) == 50
 
 
 MUCH = [
@@ -234,21 +234,21 @@ MUCH = [
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("text", ["n[1-4096]\n" * 50_000, "n[0-999999],\n" * 10_000, None])
 def test_a_file_without_end_is_refused_before_it_fills_the_memory(read, text):
-    found = refused(text, read=read) if text else refused(Path("/dev/zero"), 1, read=read_hosts)
+    found = problems(text, read=read) if text else problems(Path("/dev/zero"), 1, read=read_hosts)
     assert max(map(len, found)) < 300
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", MUCH, ids=lambda text: text[:20])
 def test_huge_host_range_is_refused_without_memory(text):
-    found = refused(text)
+    found = problems(text)
     assert max(map(len, found)) < 300
 
 
 def test_the_most_nodes_there_may_be():
     assert len(names("n[1-4095],m")) == len(names("n[0-8190/2]")) == 4096
-    assert refused("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' stands for more")
-    assert refused("n[1-4095],m,o") == ["--hosts: more than 4096 nodes; give fewer"]
+    assert problems("n[0-8193/2]")[-1].startswith("--hosts: 'n[0-8193/2]' stands for more")
+    assert problems("n[1-4095],m,o") == ["--hosts: more than 4096 nodes; give fewer"]
 
 
 ALPHABET = st.characters() | st.sampled_from("ab01,-[]@:=#. \n\t<;$")

@@ -116,7 +116,7 @@ def test_run_that_does_not_go_on_from_the_folder_of_another_is_refused(tmp_path,
             again = replace(here, resume=asked, run_id=run_id)
             run(again, tmp_path / "b", stepped.append)
         start = "" if asked is None else f"--resume {asked}: "
-        assert str(error.value).startswith(f"{start}{tmp_path / 'here'} has checkpoints ")
+        assert str(error.value).startswith(f"{start}{tmp_path / 'here'} contains checkpoints ")
         assert "--resume auto" in str(error.value)
     assert not stepped and steps(tmp_path / "here") == [4]
 

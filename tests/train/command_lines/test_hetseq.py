@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import UsageError
+from tests import commands
 from tests.fuzzing import fuzzed
 from tests.launch.submit import wait_until
 from tests.train.command_lines import translated
@@ -34,7 +35,7 @@ def translate(*argv):
     return hetseq.translate(*hetseq.parse(argv))
 
 
-refusal = partial(translated.refusal, translate)
+refusal = partial(commands.refusal, translate)
 
 
 def test_hetseqs_own_command_is_translated():

@@ -1,19 +1,9 @@
 """Command lines of other programs, which ours translate or refuse."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import pytest
 from hypothesis import strategies as st
-
-from muster.errors import UsageError
-
-
-def refusal(translate: Callable[..., object], *argv: str) -> str:
-    """What is said of a command line that is not translated."""
-    with pytest.raises(UsageError) as error:
-        translate(*argv)
-    return str(error.value)
 
 
 def any_words(flags: Sequence[str], values: Sequence[str]) -> st.SearchStrategy[list[str]]:
