@@ -72,13 +72,14 @@ test-quick: $(TEST) ## while one writes: what starts no workers, and one run of 
 	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m 'not slow' --quick \
 		--ignore=tests/cluster -q $(ARGS)
 
-test-all: ## make test, then make test-slow, whatever the first one finds
-	@failed=0; for part in test test-slow; do $(MAKE) --no-print-directory $$part || failed=1; done; \
-	exit $$failed
+test-all: export WHICH := slow or not slow
+test-all: $(TEST) ## all of these at once: each half prints its lines when it ends
+	@export TESTS_NOT_TRIED; TESTS_NOT_TRIED=$$(mktemp); trap 'rm -f "$$TESTS_NOT_TRIED"' EXIT; \
+	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=target JOBS=$$(($(JOBS) - 1)) test-here test-cluster
 
 REPORT = $(if $(JUNIT),--junitxml=$(JUNIT)/$@.xml)
 # The slow tests wait more than the others.
-AT_ONCE = $$(($(JOBS) + $(if $(filter not,$(WHICH)),0,1)))
+AT_ONCE = $$(($(JOBS) + $(if $(findstring slow,$(subst not slow,,$(WHICH))),1,0)))
 test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
 	@$(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
 		--ignore=tests/cluster $(REPORT) $(ARGS)

@@ -10,6 +10,7 @@ import pytest
 
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
+from tests import commands
 from tests.fuzzing import fuzzed
 from tests.train.command_lines import translated
 from tests.train.tasks.text.made import make
@@ -35,7 +36,7 @@ def translate(*argv, env=None):
     return Meant(config, world, args.output_dir, run_glue.batch_size(args, world))
 
 
-refusal = partial(translated.refusal, translate)
+refusal = partial(commands.refusal, translate)
 
 
 def test_the_given_command_on_one_machine():

@@ -85,7 +85,7 @@ dist.barrier()
 def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
     (tmp_path / "program.py").write_text(POOL)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
-    words = ["--hang-after-s", "12", "--", "program.py", str(max(SECONDS, 26))]
+    words = ["--hang-after-s", "12", "--", "program.py", str(max(SECONDS, 18))]
     done = call(*argv, *words, cwd=tmp_path, timeout_s=SECONDS + 600)
     assert done.returncode == 0, done.stderr
     assert "no progress" not in done.stdout + done.stderr
