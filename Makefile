@@ -72,14 +72,13 @@ test-quick: $(TEST) ## while one writes: what starts no workers, and one run of 
 	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m 'not slow' --quick \
 		--ignore=tests/cluster -q $(ARGS)
 
-test-all: export WHICH := slow or not slow
-test-all: $(TEST) ## all of these at once: each half prints its lines when it ends
-	@export TESTS_NOT_TRIED; TESTS_NOT_TRIED=$$(mktemp); trap 'rm -f "$$TESTS_NOT_TRIED"' EXIT; \
-	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=target JOBS=$$(($(JOBS) - 1)) test-here test-cluster
+test-all: ## make test, then make test-slow, whatever the first one finds
+	@failed=0; for part in test test-slow; do $(MAKE) --no-print-directory $$part || failed=1; done; \
+	exit $$failed
 
 REPORT = $(if $(JUNIT),--junitxml=$(JUNIT)/$@.xml)
-# The slow tests wait more than the others.
-AT_ONCE = $$(($(JOBS) + $(if $(findstring slow,$(subst not slow,,$(WHICH))),1,0)))
+# Of the slow tests, more only wait.
+AT_ONCE = $$(($(JOBS) + $(if $(filter not,$(WHICH)),0,1)))
 test-here: $(TEST) ## those of both that need this machine only; WHICH=slow: those with this mark
 	@$(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m '$(WHICH)' \
 		--ignore=tests/cluster $(REPORT) $(ARGS)
@@ -90,7 +89,7 @@ BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those of both on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
-		set -- --dist worksteal --tx "$$(($(AT_ONCE) + 1))*popen//python=$(BOX) $(BIN)/python"; \
+		set -- --dist worksteal --tx "$$(($(JOBS) + 1))*popen//python=$(BOX) $(BIN)/python"; \
 	fi; $(BIN)/python -m pytest -rs -m '$(WHICH)' tests/cluster "$$@" $(REPORT) $(ARGS)
 
 test-bare: $(TEST) ## make test with the programs of make packages hidden: the last lines list what is skipped (as root)

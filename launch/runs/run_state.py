@@ -123,6 +123,8 @@ def state_of(
         state = state_after(end)
     else:
         state = RunStatus("unknown", True, "started by hand, or never started")
+    if end is None and state.is_over and run_record.read_end(run_dir) is not None:
+        return state_of(run_dir, watchers, last_job)  # it has ended since this began to look
     if end is None and state.word in ("lost", "unknown") and state.is_over:
         why = run_record.why_unreadable(run_dir)
         state = RunStatus("unreadable", True, why) if why else state

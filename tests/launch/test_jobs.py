@@ -114,6 +114,19 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path):
     assert word("c", **{**record, "boot_id": "another"}) == "lost"
 
 
+def test_run_that_ends_while_its_state_is_read_is_not_lost(tmp_path):
+    record = run_record.process_start(os.getpid())
+    gone = leader(**{**record, "start_ticks": record["start_ticks"] + 1})
+
+    class Slow(run_state.LeaderWatcher):
+        def state(self, run_dir, job, end):
+            run_record.end(run_dir, 0, "")  # by its leader, after its end was looked for
+            return super().state(run_dir, job, end)
+
+    run = run_folder(tmp_path, "run", gone)
+    assert run_state.state_of(run, run_state.Watchers(local=Slow())).word == "done"
+
+
 def test_run_is_found_by_name_prefix_or_job(tmp_path):
     run_folder(tmp_path, "20260101-one", leader(job_id="77"), {"code": 0, "message": ""})
     run_folder(tmp_path, "20260102-two", leader(job_id="78"), {"code": 0, "message": ""})

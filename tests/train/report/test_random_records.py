@@ -123,7 +123,7 @@ def subject_with(runs, **changes):
     return False, [NORMAL | changes | {"workers": 1 + n % 4} for n in range(runs)]
 
 
-@fuzzed(runs_of(), examples=4)
+@fuzzed(runs_of(), examples=10)
 @example(subject_with(100))
 @example(subject_with(1, steps=1, evals=3, noise=[0.0, 2.0, -0.9]))
 @example(subject_with(2, noise=[0.0, -0.9, 30.0]))
@@ -188,7 +188,7 @@ def shown_tables(text):
         yield [dict(zip(head, row, strict=True)) for row in rows]
 
 
-@fuzzed(runs_of(), examples=6)
+@fuzzed(runs_of(), examples=10)
 @example(subject_with(3, noise=[0.0]))
 def test_no_shown_efficiency_is_above_what_is_believed(tmp_path_factory, without_drawings, runs):
     top = tmp_path_factory.mktemp("random")
