@@ -3,46 +3,48 @@
 # sbatch slurm/accelerate.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 slurm/accelerate.sh --nproc-per-node 2 --precision bf16
 #
-# Edit the SITE lines once for your cluster; options given to sbatch itself override them.
+# Edit the SITE lines once for your cluster. Options on sbatch's command line override them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
-# One task per node: its agent runs accelerate launch, which starts the node's workers.
+# One task per node: Muster's agent. It runs accelerate launch, which starts the node's workers.
 #SBATCH --ntasks-per-node=1
-# SITE: cores per node, if workers run on CPUs: with --nproc-per-node 4 at least 4.
+# SITE: the cores of each node, if workers run on CPUs: at least 4 for --nproc-per-node 4.
 ##SBATCH --cpus-per-task=4
-# SITE: with GPUs remove one # of both; each node then starts a worker per GPU. A worker needs a few
-# cores to load data. Many clusters have a good default for them: then leave the second line out.
+# SITE: for GPUs, remove one # from both lines. Each node then starts one worker per GPU. A worker needs
+# a few cores to load data. If your cluster has a good default for them, leave out the second line.
 ##SBATCH --gpus-per-node=4
 ##SBATCH --cpus-per-gpu=4
-# SITE: time limit, and other options that the cluster requires.
+# SITE: the time limit, and other options that your cluster requires.
 #SBATCH --time=01:00:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# A file in the folder of the sbatch call, since Slurm makes no folder. A requeued job appends to it.
+# The output file is in the folder in which you call sbatch, because Slurm creates no folders. A requeued
+# job appends to it.
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
-# After a node failure Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
+# After a node failure, Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
-# Two minutes before the time limit Slurm signals the leader: workers write a checkpoint, and the job
-# is restarted and continues from it.
+# Two minutes before the time limit, Slurm sends the leader a signal. The workers then write a
+# checkpoint, and the job is restarted and continues from it.
 #SBATCH --signal=B:USR1@120
 
-# The signal must not end this shell before the leader handles it; a short job gets it at once.
+# Until the leader handles the signal, it must not end this shell. A short job gets it at once.
 trap '' USR1
-# SITE: what Python needs on this cluster, on the first node and in all steps.
+# SITE: the modules that Python needs on this cluster. They are loaded for the first node and all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
-# the folder of the sbatch call.
+# $0 is Slurm's copy of this file, so Muster's folder is found from the path that was given to sbatch,
+# or else is the folder in which sbatch was called.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
-# Where Muster was installed, paths on the command line are those of the sbatch call.
+# With an installed Muster, relative paths on the command line start at the folder of the sbatch call.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
-[[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
-# The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
-# restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.
+[[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # Muster's own trainer
+# The leader runs on this node, the first one of the job. With srun, it starts an agent on each node. It
+# restarts and stops the run, and reports why it ended. With exec, it gets the signals that Slurm sends
+# to this shell.
 exec "$python" "$checkout/muster/run_module.py" launch.leading.batch_job new --workers accelerate "$@"

@@ -1,59 +1,61 @@
 #!/usr/bin/env bash
-# sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, by plain srun
+# sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, started by srun
 # sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder: with
-#         the active environment's Python; `python train.py` with the Python on PATH
+#         the Python of the active environment; `python train.py` uses the Python on PATH
 # sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
 #
-# No agent of Muster is between Slurm and the workers: nothing watches or restarts them. Agents
-# without torchrun: slurm/multinode.sh --workers manual.
-# Edit the SITE lines once for your cluster; options given to sbatch itself override them.
+# No agent runs between Slurm and the workers, so nothing monitors or restarts them. To use agents but
+# no torchrun: slurm/multinode.sh --workers manual.
+# Edit the SITE lines once for your cluster. Options on sbatch's command line override them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
-# SITE: tasks per node, each of them a worker: as many as the node has GPUs, or cores to spare.
+# SITE: tasks per node. Each task is a worker: as many as the node has GPUs, or free cores.
 #SBATCH --ntasks-per-node=1
-# SITE: cores per worker; one on a GPU needs a few to load data.
+# SITE: cores per worker. A worker on a GPU needs a few to load data.
 #SBATCH --cpus-per-task=1
-# SITE: with GPUs remove one #, and make tasks per node the same number.
+# SITE: for GPUs, remove one #, and set the tasks per node to the same number.
 ##SBATCH --gpus-per-node=4
-# SITE: time limit, and other options that the cluster requires.
+# SITE: the time limit, and other options that your cluster requires.
 #SBATCH --time=01:00:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# A file in the folder of the sbatch call, since Slurm makes no folder. A requeued job appends to it.
+# The output file is in the folder in which you call sbatch, because Slurm creates no folders. A requeued
+# job appends to it.
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
-# After a node failure Slurm restarts the job, as a new run.
+# After a node failure, Slurm restarts the job as a new run.
 #SBATCH --requeue
-# Two minutes before the time limit Slurm signals each worker: the trainer writes a checkpoint.
+# Two minutes before the time limit, Slurm sends each worker a signal. The trainer then writes a
+# checkpoint.
 #SBATCH --signal=USR1@120
 
-# SITE: what Python needs on this cluster, on the first node and in all steps.
+# SITE: the modules that Python needs on this cluster. They are loaded for the first node and all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
-# the folder of the sbatch call.
+# $0 is Slurm's copy of this file, so Muster's folder is found from the path that was given to sbatch,
+# or else is the folder in which sbatch was called.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
-# Where Muster was installed, paths on the command line are those of the sbatch call.
+# With an installed Muster, relative paths on the command line start at the folder of the sbatch call.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
-# The name of the run, and the address of rank 0, the same for all workers.
+# The name of the run and the address of rank 0, which are the same for all workers.
 TORCHELASTIC_RUN_ID=$(date +%Y%m%d-%H%M%S)-job$SLURM_JOB_ID
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-# Each task reads its rank from its own environment: in the batch shell each rank would be 0.
+# Each task reads its rank from its own environment. If this shell set it, every rank would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
 shift && CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
-# It refuses torchrun, which would start all workers in each task; it prints the environment's Python.
+# Refuses torchrun, which would start all workers in each task, and prints the environment's Python.
 active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
 [[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}
-# The variables by which torchrun tells a program its rank.
-# shellcheck disable=SC2016 # for each task to expand
+# The variables from which programs for torchrun read their rank.
+# shellcheck disable=SC2016 # each task expands them
 ranks='export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 export GROUP_RANK=$SLURM_NODEID GROUP_WORLD_SIZE=$SLURM_NNODES
 export LOCAL_WORLD_SIZE=$((SLURM_NTASKS / SLURM_NNODES)); exec "$@"'
