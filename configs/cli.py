@@ -1,4 +1,4 @@
-"""Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
+"""Flags override the file, which overrides the defaults; every dataclass field is a flag."""
 
 import re
 import shlex
@@ -42,8 +42,8 @@ NOT_REPEATED = frozenset(
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 IN_FILES = by_name(*FILE_CLASSES)
 FILE_KEYS = frozenset(IN_FILES) - NOT_REPEATED
-LONG_DASHES = "\u2013\u2014"  # a text processor makes them of two hyphens
-SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
+LONG_DASHES = "\u2013\u2014"  # word processors turn two hyphens into them
+SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in sbatch's -N2
 Fields = Mapping[str, Field[Any]]  # by name
 Instances = tuple[tuple[Any, ...], list[str]]  # one of each class, and a line for each problem
 # The settings that `muster.toml` may hold for a cluster.
@@ -58,7 +58,7 @@ class Parsed:
     """A command line, with the file of --config or the task's recipe, and the cluster of --on."""
 
     values: Mapping[str, Any]  # of all settings; a default replaces a wrong value
-    # of each value that is not a default; also of settings that are read elsewhere
+    # for each value that is not a default; includes settings that are read elsewhere
     origin: Mapping[str, RawSetting]
     problems: Sequence[str]
     piped: str | None  # the text of a --config that is a pipe, which cannot be read again
@@ -80,10 +80,10 @@ class Parsed:
 
 
 def parse(classes: Sequence[type], argv: Sequence[str], **page: Any) -> tuple[Any, ...]:
-    """One instance of each of `classes`; the other arguments are those of `parsed`.
+    """Make one instance of each of `classes`; the other arguments are as for `parsed`.
 
     Raises:
-        UsageError: unknown or wrong flags, keys or values; every problem at once.
+        UsageError: unknown or wrong flags, keys or values; it lists every problem.
         SystemExit: 0, after --help.
     """
     instances, problems = parsed(classes, argv, **page).instances(classes)
@@ -104,10 +104,10 @@ def parsed(
     """Read `argv`, whose flags are the fields of `classes`, and the files that it names.
 
     `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
-    `used`: the classes with a use in this call, by default all; others are not suggested.
+    `used`: the classes that have a use in this call (default: all); others are not suggested.
 
     Raises:
-        UsageError: a file cannot be read; every problem of it at once.
+        UsageError: a file cannot be read; it lists every problem.
         SystemExit: 0, after --help.
     """
     used = classes if used is None else used
@@ -152,7 +152,7 @@ def cluster(name: str | None) -> Sequence[RawSetting]:
     """The settings of a cluster in muster.toml.
 
     Raises:
-        UsageError: there is no such cluster, or a file is wrong; every problem at once.
+        UsageError: there is no such cluster, or a file is wrong; it lists every problem.
     """
     return () if name is None else clusters.settings_of(name, CLUSTER_SETTINGS)
 
@@ -171,18 +171,18 @@ def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word begins a program; the user has forgotten the `--` before it."""
+    """Whether a word begins a program, before which the user has forgotten the `--`."""
     return word.endswith(".py") or re.fullmatch(r"python[\d.]*", Path(word).name) is not None
 
 
 def _drop_values(rest: list[str], flags: Mapping[str, str]) -> None:
-    """Drop the values of a wrong word: they are no mistakes of their own."""
+    """Drop the values of a wrong word: they are not separate mistakes."""
     while rest and not _is_flag(rest[0], flags) and not _is_program(rest[0]):
         rest.pop(0)
 
 
 def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
-    """The name of the setting for each spelling of a flag; and those that are switches."""
+    """The setting's name for each spelling of a flag; and the names of the switches."""
     flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
     switches = {"help", "help_all"}
     for item in by_name(*classes).values():
@@ -197,11 +197,11 @@ def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
 def words_of(
     classes: Sequence[type], argv: Sequence[str], suggest: Sequence[type] = ()
 ) -> tuple[list[RawSetting], list[str]]:
-    """The settings in `argv` alone, unchecked, and a line for each wrong word of it.
+    """The settings in `argv` alone, unchecked, and a line for each wrong word in it.
 
-    Flags have dashes; underscores are equal to them. An abbreviation is an unknown flag, as a
-    misspelt one is; a line about it suggests a flag of the classes `suggest`. The last setting of a
-    name counts.
+    Flags have dashes; underscores mean the same. An abbreviated flag is unknown, as a misspelt one
+    is; a line about it suggests a flag of the classes `suggest`. Of several settings with the same
+    name, the last one counts.
     """
     flags, switches = _spellings(classes)
     settings: list[RawSetting] = []
@@ -273,14 +273,14 @@ def _recipe_of(task: str) -> Path:
 
 
 def to_argv(config: TrainConfig) -> list[str]:
-    """The flags that make `config` again, given the recipe of its task: the inverse of `parse`."""
+    """The flags that reproduce `config`, given the recipe of its task: the inverse of `parse`."""
     task = f"--task={config.task}"
     (recipe,) = parse([type(config)], [task], prog="", description="")
     return [task, *changed(config, recipe)]
 
 
 def changed(config: Any, base: Any) -> list[str]:
-    """The flags that make `config` from `base`."""
+    """The flags that turn `base` into `config`."""
     names = [item.name for item in fields(config) if item.name not in _replaced(config)]
     pairs = ((name, getattr(config, name)) for name in names)
     return [word(name, value) for name, value in pairs if value != getattr(base, name)]
@@ -292,7 +292,7 @@ def _replaced(config: Any) -> set[str]:
 
 
 def for_bench(argv: Sequence[str]) -> list[str]:
-    """Of the flags of a training those that the bench of collectives uses, too."""
+    """The flags of a training that the benchmark of collectives uses, too."""
     unused = by_name(TrainConfig).keys() - MEASUREMENT_SETTINGS
     typed, _ = words_of(FILE_CLASSES, argv)
     return [word(setting.name, setting.text) for setting in typed if setting.name not in unused]
@@ -310,7 +310,7 @@ def to_yaml(*configs: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what PyYAML writes as it is and reads as a blank: Unicode's own line ends."""
+    """Quotes Unicode's own line ends, which PyYAML writes as they are but reads as blanks."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         if any(end in data for end in "\x85\u2028\u2029"):
@@ -322,7 +322,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _yaml_value(name: str, value: Any) -> Any:
-    """A setting's value as YAML has it."""
+    """A setting's value as written in YAML."""
     return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
@@ -351,7 +351,7 @@ def _wrong_form(raw: RawSetting, item: Field[Any]) -> str:
 
 
 def _replace_batch_size(values: dict[str, Any], level: Iterable[RawSetting]) -> list[str]:
-    """Let a batch size that `level` sets replace that of the levels before; or return a problem."""
+    """Let a batch size in `level` replace that of earlier levels; or return a problem."""
     places = {setting.name: setting.where for setting in level if setting.text != "null"}
     if {"batch_size", "local_batch_size"} <= places.keys():
         return [places["batch_size"] + TWO_SIZES]
@@ -363,7 +363,7 @@ def _replace_batch_size(values: dict[str, Any], level: Iterable[RawSetting]) -> 
 
 
 def _value(item: Field[Any], text: str) -> Any:
-    """`text` as the value of a setting, a tuple for a setting that has several.
+    """Convert `text` to the value of a setting: a tuple for a setting with several values.
 
     Raises:
         ValueError, KeyError: it is not such a value.
@@ -407,7 +407,7 @@ def word(name: str, value: Any) -> str:
 
 
 def text_of(name: str, value: Any) -> str:
-    """A setting's value as flags and files have it; of several, all in one text."""
+    """A setting's value as written in flags and files; several values are joined in one text."""
     if value is None:
         return "null"
     if type(value) is not tuple:

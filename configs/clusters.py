@@ -1,8 +1,8 @@
-"""Named settings: what `--on NAME` stands for, from `[clusters.NAME]` in `muster.toml`.
+"""Named settings: `--on NAME` stands for the table `[clusters.NAME]` in `muster.toml`.
 
-The project's file overrides the user's. The search for it goes from the folder of the call up to
-the top of git's working tree; without git, as long as the folders are this user's. Settings may run
-commands, so a file is refused that others own or may write.
+The project's file overrides the user's. The search for it goes from the current folder up to the
+top of git's working tree; without git, as long as the folders belong to this user. Settings may run
+commands, so a file that others own or may write to is refused.
 """
 
 import json
@@ -21,7 +21,7 @@ from muster.terminal import TIP
 
 FILE = "muster.toml"
 REMEDY = "let nobody else write to it (chown, chmod go-w), or use ~/.config/muster/muster.toml"
-CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # with it a laptop passes its settings to a login node
+CLUSTERS_VARIABLE = "MUSTER_CLUSTERS"  # a laptop uses it to pass its settings to a login node
 Clusters = dict[str, list[RawSetting]]
 KnownSettings = Mapping[str, Field[Any]]  # the settings of a cluster, by name
 
@@ -30,7 +30,7 @@ def settings_of(name: str, known: KnownSettings) -> list[RawSetting]:
     """The settings of a cluster, in increasing priority.
 
     Raises:
-        UsageError: there is no such cluster, or a file is wrong; every problem at once.
+        UsageError: there is no such cluster, or a file is wrong; it lists every problem.
     """
     sent = json.loads(os.environ.get(CLUSTERS_VARIABLE, "{}"))
     if name in sent:
@@ -64,7 +64,7 @@ def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
 
 
 def _project_files(cwd: Path) -> Iterator[Path]:
-    """Where the project's file may be, the innermost first."""
+    """The places where the project's file may be, innermost first."""
     top = project_of(cwd)
     for folder in (cwd, *cwd.parents):
         if not folder.is_relative_to(top) and folder.stat().st_uid != os.geteuid():
@@ -75,10 +75,10 @@ def _project_files(cwd: Path) -> Iterator[Path]:
 
 
 def read(path: Path, known: KnownSettings) -> Clusters:
-    """The clusters of one file; a path in it is relative to the file's folder.
+    """Read the clusters in one file; a path in it is relative to the file's folder.
 
     Raises:
-        UsageError: the file cannot be read, or is wrong; every problem at once.
+        UsageError: the file cannot be read, or is wrong; it lists every problem.
     """
     import tomllib  # imported here: a worker's Python may be 3.10, and it reads no such file
 
@@ -93,7 +93,7 @@ def read(path: Path, known: KnownSettings) -> Clusters:
         try:
             tomllib.loads(line)
             hint = "; the key is given twice" if "overwrite" in why else ""
-        except tomllib.TOMLDecodeError:  # otherwise the line alone is right
+        except tomllib.TOMLDecodeError:  # the line on its own is wrong, too
             hint = _as_toml(line)
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
@@ -120,7 +120,7 @@ def read(path: Path, known: KnownSettings) -> Clusters:
 
 
 def _text_of(key: str, value: object, known: KnownSettings, folder: Path) -> str | None:
-    """A value as text, a relative path with `folder` before it; None: it has several values."""
+    """A value as text, with `folder` before a relative path; None: there are several values."""
     name = key.replace("-", "_")
     between = known[name].metadata.get("between") if name in known else None
     if between and isinstance(value, list) and {*map(type, value)} <= {str}:
@@ -132,21 +132,21 @@ def _text_of(key: str, value: object, known: KnownSettings, folder: Path) -> str
 
 
 def _is_path(item: Field[Any], text: str, folder: Path) -> bool:
-    """Whether the value of a setting is a path, without `~`; `folder`: where it may be a file."""
+    """Whether a setting's value is a path without `~`; `folder`: where it may be a file."""
     rule = item.metadata.get("path")
     is_path = rule(text, folder) if callable(rule) else Path in (item.type, *get_args(item.type))
     return is_path and not text.startswith("~")
 
 
 def _error_line(text: str, error: str) -> tuple[int, str]:
-    """The line of an error of tomllib, and what it says beside that."""
+    """The number of the line in an error of tomllib, and the rest of its text."""
     why, _, place = error.rpartition(" (at ")
     line = re.match(r"line (\d+)", place)
     return int(line[1]) if line else text.rstrip("\n").count("\n") + 1, why or error
 
 
 def _as_toml(line: str) -> str:
-    """A hint for a line with a text that has no quotes: how TOML writes it."""
+    """A hint for a line with an unquoted text: how to write it in TOML."""
     word = re.fullmatch(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(#.*)?", line)
     if word is None:
         return ""
@@ -156,7 +156,7 @@ def _as_toml(line: str) -> str:
 
 
 def _line(text: str, cluster: str, key: str) -> str:
-    """`12:` for the line of a key below its table's name."""
+    """The line number of a key below its table's name, such as `12:`; or empty."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.fullmatch(r"\s*\[\s*clusters\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?", line):

@@ -1,6 +1,6 @@
-"""Print texts and rich's tables as other output is printed, without markup.
+"""Print texts and rich's tables like other output, without markup.
 
-A terminal's last line shows what a command waits for, and for how long: `start_status`.
+A terminal's last line shows what a command is waiting for, and for how long: `start_status`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _status: Progress | None = None  # a process has one terminal
 
 
 def show(*parts: RenderableType, pipe_width: int | None = None) -> None:
-    """Print `parts`, as wide as the terminal; in a file or a pipe no line need be broken.
+    """Print `parts` as wide as the terminal; in a file or a pipe, lines need not be broken.
 
-    Rich finds no markup in texts and cells, and no text moves the terminal's cursor. If the reader
-    of a pipe has ended, `print` raises an error; rich would end the process with 1.
+    Rich interprets no markup in texts and cells, and no text moves the terminal's cursor. If the
+    reader of a pipe has ended, `print` raises an error, whereas rich would end the process with
+    exit code 1.
     """
     from rich.console import Console
 
@@ -39,9 +40,9 @@ def show(*parts: RenderableType, pipe_width: int | None = None) -> None:
 
 
 def start_status(text: str) -> None:
-    """Show on a terminal what this process waits for, and for how long, until `end_status`.
+    """Show on a terminal what this process is waiting for, and how long, until `end_status`.
 
-    What it prints in the meantime appears above that line.
+    Output that it prints in the meantime appears above that line.
     """
     global _status
     if _status is None and is_terminal(sys.stdout) and is_terminal(sys.stderr):
@@ -49,7 +50,7 @@ def start_status(text: str) -> None:
 
 
 def update_status(text: str) -> None:
-    """Name what this process waits for now, if a status line is shown."""
+    """Show what this process is waiting for now, if there is a status line."""
     if _status is not None:
         _status.reset(_status.task_ids[0], description=text)
 

@@ -1,7 +1,7 @@
-"""Flags and commands of other launchers, which users give by habit: what Muster has in their place.
+"""Flags and commands of other launchers that users type by habit, and what Muster has instead.
 
-Options of sbatch that `--slurm` refuses are in `sbatch_options`. A flag that Muster has, too, is
-not here.
+The sbatch options that `--slurm` refuses are in `sbatch_options`. Flags that Muster has, too, are
+not listed here.
 """
 
 import shlex
@@ -9,8 +9,8 @@ import shlex
 from configs.raw import ACCELERATE_REMEDY
 from configs.settings.sbatch_options import CONTAINER, REFUSED
 
-# Flags, in all spellings, by what to use in place of them: {value} is what the user has given, and
-# {option} an option of sbatch with its value.
+# Flags, in all spellings, by what to use in place of them: {value} is the value that the user has
+# given, and {option} an sbatch option with its value.
 FLAGS = {
     "use --nodes {value}": "nnodes num-machines num-nodes",
     "use --nproc-per-node {value}": (
@@ -88,7 +88,7 @@ LAUNCHERS = {
 
 
 def advice(name: str, value: str, *, trains: bool) -> str:
-    """What to use in place of a flag; empty if it is not known. `name` has no dashes in front.
+    """What to use in place of a flag; empty if it is unknown. `name` has no leading dashes.
 
     `trains`: Muster's own trainer runs.
     """

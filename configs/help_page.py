@@ -111,7 +111,7 @@ def describe(verbs: "_SubParsersAction[Any]") -> None:
 
 
 def at_login(prog: str) -> str:
-    """A sentence for the help of a command that `muster` runs on a login node, too."""
+    """A sentence for the help of a command that `muster` can also run on a login node."""
     return ALSO_AT_LOGIN if _may_log_in(prog) else ""
 
 

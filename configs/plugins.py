@@ -3,8 +3,8 @@
 `base.py` is the contract of all plug-ins in the folder, and not a value. A file of `FAMILIES`
 defines several plug-ins that differ little; its name is not a value either.
 
-Other packages add plug-ins by entry points of the folder's group (muster/entry_points.py). A file
-of the folder comes before an entry point of the same name.
+Other packages add plug-ins through entry points in the folder's group (muster/entry_points.py). A
+file in the folder takes precedence over an entry point of the same name.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Settings as text, before they get their types: those of a file, and values that were removed."""
+"""Settings as text, before they get their types: from files, and with advice on removed ones."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,21 +14,21 @@ from muster.terminal import TIP
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-MOST_BYTES = 200_000  # of a file of settings, which a person writes
-MOST_LISTED = 25  # names in a message; settings are more
+MOST_BYTES = 200_000  # of a settings file, which is written by hand
+MOST_LISTED = 25  # names in a message; there are more settings
 LISTS_SETTINGS = "muster run --help-all lists all settings"
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
-# The file that `accelerate config` writes: its keys, and what to use in its place.
+# Keys of the file that `accelerate config` writes, and what to use in its place.
 ACCELERATE_KEYS = {"compute_environment", "distributed_type"}
 ACCELERATE_REMEDY = (
     "replace accelerate's num_machines with --nodes, num_processes with --nproc-per-node (workers "
     "on each node), and mixed_precision with --env ACCELERATE_MIXED_PRECISION=VALUE"
 )
-# Values that a release had, and what to use instead.
+# Values that an earlier release had, and what to use instead.
 REMOVED_VALUES = {
     ("bucket_mb", "auto"): "leave it out: bucket sizes are no longer tuned automatically"
 }
-# Settings that a release had, and what to use instead.
+# Settings that an earlier release had, and what to use instead.
 REMOVED = {
     "compress_share": "it belonged to topk, which was removed; for powersgd, use compress_rank",
     "preflight": "leave it out: the nodes are always checked",
@@ -55,12 +55,12 @@ class RawSetting(NamedTuple):
 
     name: str  # of the field
     text: str
-    where: str = ""  # "FILE:LINE: " for one from a file
+    where: str = ""  # "FILE:LINE: " for a setting from a file
     source: Source = "command line"
 
     @property
     def spelt(self) -> str:
-        """As it was given, for a message about it."""
+        """The setting as it was given, for a message about it."""
         return f"{self.where}{self.name}" if self.where else flag(self.name)
 
 
@@ -100,11 +100,11 @@ def with_home(text: str) -> str:
 
 
 def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """The text of a file that a person has written, on whatever system.
+    """The text of a file that a person has written, on any system.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no text in UTF-8, or too long for one that was written by hand.
+        ValueError: it is not UTF-8 text, or is too long to have been written by hand.
     """
     with path.open("rb") as file:  # perhaps a pipe, which has no size
         data = file.read(most_bytes + 1)
@@ -120,11 +120,11 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def read_yaml(path: Path, text: str, read: Callable[[str, type], Any]) -> Any:
-    """What `read`, a function of PyYAML, makes of a file's text.
+    """Parse the text of a file with `read`, a function of PyYAML.
 
     Raises:
         UsageError: the file is not YAML.
-        ValueError: it is not a text, or has a value that does not exist, such as the 31st of June.
+        ValueError: it is not text, or has a value that does not exist, such as the 31st of June.
     """
     try:
         return read(text, yaml.SafeLoader)
@@ -156,7 +156,7 @@ def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
     Values stay text, so that `lr: 1e-4` and `lower_case: yes` mean the same as the flags.
 
     Raises:
-        UsageError: the file cannot be read, or is not such a file.
+        UsageError: the file cannot be read, or is not a file of settings.
     """
     try:
         text = text_of(path)
@@ -182,7 +182,7 @@ def read_file(path: Path, known_names: Collection[str]) -> SettingsFile:
 
 
 def _text_of_node(node: yaml.Node) -> str | None:
-    """The text of one value; None: it has several."""
+    """The text of one value; None: there are several values."""
     if not isinstance(node, yaml.ScalarNode):
         return None
     return "null" if node.tag == "tag:yaml.org,2002:null" else str(node.value)
@@ -196,7 +196,7 @@ def settings_in(
 ) -> list[RawSetting]:
     """The settings of a file; each wrong one adds a line to `problems`.
 
-    An entry is a key, where it is, and the text of its value; None: it has several values.
+    An entry is a key, its place, and the text of its value; None: it has several values.
     """
     settings: dict[str, RawSetting] = {}
     for key, where, text in entries:

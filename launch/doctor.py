@@ -1,4 +1,4 @@
-"""Find problems of the nodes before a run does: `python launch/doctor.py --hosts FILE`."""
+"""Find problems with the nodes before a run does: `python launch/doctor.py --hosts FILE`."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
     from pathlib import Path
@@ -62,7 +62,7 @@ CHECK_SETTINGS = (
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "python"}
 )
-# Of these, --help leaves out those that are seldom needed for a check.
+# --help leaves out the settings that are seldom needed for a check.
 SHOWN_SETTINGS = (CHECK_SETTINGS | setting_names(DoctorConfig)) - {
     *"overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
@@ -98,7 +98,7 @@ def main() -> int:
     words, python, of_python = without_python(typed, own.python) if typed else ([], own.python, [])
     own = replace(own, python=python)
     add_new(problems, of_python)
-    # with a program, too, the network is measured by Muster's own workers
+    # even with a program, Muster's own workers measure the network
     taken = {"quick"} | (MEASUREMENT_SETTINGS - setting_names(RunConfig) if words else set())
     others = {name: item for name, item in parsed.origin.items() if name not in taken or item.where}
     line = CommandLine(
@@ -119,7 +119,7 @@ def main() -> int:
     add_new(problems, line.misplaced())
     as_asked = checked_launcher(line, problems, with_program=False)
     refuse(problems)
-    assert as_asked is not None  # or there are problems
+    assert as_asked is not None  # otherwise there are problems
     name, build = as_asked.name, type(as_asked)
     unused = setting_names(*CLASSES) - CHECK_SETTINGS
     if unchecked := [flag.spelt for flag in line.parsed.flags if flag.name in unused]:
@@ -127,7 +127,7 @@ def main() -> int:
     measuring = replace(checked, launcher=name)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(measuring, ssh, slurm))
-    launcher.checks_nodes = False  # before it measures: the rows are of these checks
+    launcher.checks_nodes = False  # not again before it measures: `check_nodes` does it here
     facts = launcher.assume()
     program = UserProgram(words, own, launch, line.run, Path.cwd()) if words else None
     if program and as_asked.sees_python:  # then the workers have the Python that is chosen here
@@ -186,7 +186,7 @@ def _measure(
         print("one worker: no network to measure; for more, use --nodes or --nproc-per-node")
         return 0, None
     measuring = python or facts.nodes[0].python
-    # over ssh nodes may have their own files; then they report themselves what is missing
+    # over ssh, nodes may have their own files; then they themselves report what is missing
     is_seen = launch.hosts is None or (python is None and facts.shared)
     if is_seen and (lacks := [*trainer_python.problems(measuring, ())]):
         hint = "choose another Python with --python, or measure nothing with --quick"
@@ -212,7 +212,7 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | 
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
     spec = LaunchSpec.from_settings(program, train, launch)
-    # restarts, and data, are for the run itself
+    # restarts and data to send are for the run itself
     return replace(spec, env={}, quiet=True, max_restarts=0, send=None)
 
 

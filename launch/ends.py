@@ -1,10 +1,11 @@
 """How ranks, nodes and runs end, as values; and the one rule that chooses the cause among them.
 
-A starter says how a worker has ended (`WorkerEnd`). The worker's agent joins that with the worker's
-own record, and reports an `End`. An agent also reports what it could not do itself. The leader adds
-what only the leader sees: an agent that is gone, a hang, a signal. Each `End` has its node's name
-and a time by the leader's clock. `cause_of` gets all of them, in any order. `OUTCOMES` is the table
-of the kinds of ends: its sentences, the words for `exit.json`, and the states of runs.
+A starter reports how a worker has ended (`WorkerEnd`). The worker's agent combines that with the
+worker's own record, and reports an `End`. An agent also reports what it could not do itself. The
+leader adds what only the leader sees: an agent that is gone, a hang, a signal. Each `End` has its
+node's name and a time by the leader's clock. `cause_of` gets all ends, in any order. `OUTCOMES` is
+the table of the kinds of ends, with their sentences, the words for `exit.json`, and the states of
+runs.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -23,7 +24,7 @@ from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S
 from muster.worker.lost_peer import TIMED_OUT, is_lost_peer
 
-# Limits of what is sent or recorded; longer texts lose their middle.
+# Limits for texts that are sent or recorded; longer texts lose their middle.
 MESSAGE_CHARACTERS = 20_000
 TRACEBACK_CHARACTERS = 60_000
 NAME_CHARACTERS = 4_096
@@ -36,7 +37,7 @@ TEXT_LIMITS = {
 MOST_RANKS = 65_536
 CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
-# The causes in a worker's record that are no consequence of another rank's end.
+# The causes in a worker's record that are not a consequence of another rank's end.
 OWN_CAUSES = ("refused", "crash", "exit", "signal")
 
 
@@ -47,7 +48,7 @@ class WorkerEnd:
     rank: int
     exit_code: int | None  # None: a signal ended it
     signal: int | None
-    time_unix_s: float  # its node's clock gives this time
+    time_unix_s: float  # by its node's clock
 
 
 @dataclass(frozen=True)
@@ -83,19 +84,19 @@ class Kind(Enum):
 
     # ends of a rank
     PROGRAM = auto()  # its program raised an error, refused its input, or exited with another code
-    KILLED = auto()  # a signal ended it; if the end has no rank: the starter of a node's ranks
-    UNRECORDED = auto()  # it has no record; with a message, its agent ended it, and found it so
+    KILLED = auto()  # a signal ended it or, if the end has no rank, the starter of a node's ranks
+    UNRECORDED = auto()  # it has no record; with a message, its agent found it so, and ended it
     LOST_PEER = auto()  # it lost another rank; with a signal, it was sent that, and recorded it
-    STOPPED = auto()  # it stopped in order, on request
+    STOPPED = auto()  # it stopped cleanly, on request
     DONE = auto()  # it ended with exit code 0
     # ends of a node's part
     REFUSED = auto()  # nothing could be started: there is no such program, or a prologue failed
     NOT_STARTED = auto()  # its starter ended with an exit code before it had any worker
-    FAILED = auto()  # its starter ended, as torchrun after its workers; or its message says how
-    # its agent was sent a signal, or the leader if there is no node; with a message, the scheduler
-    # has announced the end of the job's time
+    FAILED = auto()  # its starter ended, as torchrun does after its workers; or see its message
+    # its agent (or the leader, if there is no node) was sent a signal; with a message, the
+    # scheduler has announced the end of the job's time
     SIGNAL = auto()
-    NODE_LOST = auto()  # its agent is gone, or its messages are odd, or it does not reach others
+    NODE_LOST = auto()  # its agent is gone, sent an invalid message, or does not reach others
     FULL = auto()  # the run folder's disk is full
     # ends of a run
     HANG = auto()
@@ -147,23 +148,23 @@ Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
 
 
 class End(Struct, frozen=True, forbid_unknown_fields=True):
-    """One end of a rank; of a node's part, if `rank` is None; of the run, if `node` is empty.
+    """The end of a rank; of a node's part, if `rank` is None; of the run, if `node` is empty.
 
-    Agents send it, and records of the run folder have it. Its texts can be printed, and those that
-    are too long lose their middle.
+    Agents send it, and records in the run folder contain it. Its texts can be printed, and texts
+    that are too long lose their middle.
     """
 
     kind: Kind
-    node: Name  # in Muster; "" is the leader
+    node: Name  # its name in Muster; "" is the leader
     time_unix_s: Annotated[float, Meta(ge=0, le=LAST_UNIX_S)]  # by the leader's clock
     rank: RankNumber | None = None
     code: ExitCode = 1  # the exit code that the run gets from this end, if no signal ended it
     signal: Annotated[int, Meta(gt=0, lt=128)] | None = None
-    # an exception's words, a refusal's lines, a starter's name
+    # an exception's text, a refusal's lines, or a starter's name
     message: Annotated[str, Meta(max_length=MESSAGE_CHARACTERS)] = ""
     traceback: Annotated[str, Meta(max_length=TRACEBACK_CHARACTERS)] = ""
     address: Name = ""  # of a lost node
-    # that a starter had started
+    # the ranks that a starter had started
     ranks: Annotated[tuple[RankNumber, ...], Meta(max_length=MOST_RANKS)] = ()
 
     def __post_init__(self) -> None:
@@ -176,7 +177,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether its worker has recorded it itself."""
+        """Whether the worker itself has recorded this end."""
         return self.rank is not None and self.kind not in (Kind.KILLED, Kind.UNRECORDED)
 
     @property
@@ -186,13 +187,13 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def waited_in_vain(self) -> bool:
-        """Whether it is a rank that waited for another one until a timeout."""
+        """Whether this is a rank that waited for another one until a timeout."""
         is_loss = self.kind is Kind.LOST_PEER and self.signal is None
         return is_loss and TIMED_OUT.search(self.message) is not None
 
     @property
     def was_ended(self) -> bool:
-        """Whether it is a rank that was ended by a signal that agents send, recorded or not."""
+        """Whether this is a rank that was ended by a signal that agents send, recorded or not."""
         if self.kind is Kind.UNRECORDED:
             return bool(self.message)
         return self.kind is Kind.LOST_PEER and self.signal is not None
@@ -248,7 +249,7 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, raw: object) -> "End | None":
-        """The end that `to_json`, perhaps of an earlier version, has made into `raw`; or None."""
+        """The end from which `to_json`, perhaps of an earlier version, made `raw`; or None."""
         kind = ""
         if isinstance(raw, dict) and isinstance(raw.get("kind"), str):
             kind = raw["kind"]
@@ -265,11 +266,11 @@ class End(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Outcome(NamedTuple):
-    """One kind of end, by an example."""
+    """One kind of end, with an example."""
 
     example: End
     word: str  # the cause in exit.json
-    # the first whose fields the end has; if there is none, it is the end's message
+    # the first one whose fields the end has is used; if there is none, the end's message
     sentences: tuple[str, ...] = ()
     can_be_consequence: bool = False  # of another end
     state: str = "failed"  # of a run with this cause
@@ -344,7 +345,7 @@ def state_word(code: int, cause: str = "") -> str:
     `cause`: "" if none was recorded.
     """
     word = cause or name_of(code)
-    # a program may end with the code of a signal by itself
+    # a program may exit with a signal's code of its own accord
     if code == 0 or (word == "signal" and code not in STOPPED_BY_SIGNAL):
         return "failed" if code else "done"
     return STATES.get(word, "failed")
@@ -355,11 +356,11 @@ def _any(end: End) -> bool:
 
 
 class Step(NamedTuple):
-    """Ends like `example`, of which the earliest is the cause if no step before has any."""
+    """Ends like `example`; the earliest is the cause if no earlier step matches any end."""
 
     example: End
     where: Callable[[End], bool] = _any  # which ends of this kind
-    beside: Callable[[End], bool] = _any  # the step counts only if such an end is there, too
+    beside: Callable[[End], bool] = _any  # the step counts only if there is also such an end
 
     def matching_ends(self, ends: Collection[End]) -> list[End]:
         if not any(map(self.beside, ends)):
@@ -372,7 +373,7 @@ STEPS = (
     # perhaps the disk had no space for the record of another cause
     Step(Kind.FULL.example),
     Step(Kind.UNRECORDED.example, where=lambda end: not end.was_ended),
-    # if others waited in vain, they waited for the rank that its agent had to end; that a rank
+    # if others waited in vain, they waited for the rank that its agent had to end; a rank that
     # recorded a signal is a weaker sign
     Step(
         End(Kind.UNRECORDED, "node3", 0.0, 6, message="was waiting for a disk or a file server"),
@@ -398,11 +399,11 @@ STEPS = (
 
 
 def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
-    """The end that is the cause of all others, in whatever order they come; None: there is none.
+    """The end that is the cause of all others, whatever their order; None if there is none.
 
-    An end that no other end can have caused comes first, and then those of each of `STEPS`. Among
-    such ends, the earliest is the cause. `nodes`: all nodes of the run. A signal to each of them is
-    a signal to the run.
+    Ends that no other end can have caused are considered first, and then the ends that match each
+    of `STEPS` in turn. The earliest end of the first group that is not empty is the cause. `nodes`:
+    all nodes of the run. A signal to each of them is a signal to the run.
     """
     all_ends = set(ends)
     full = {end.node for end in all_ends if end.kind is Kind.FULL}  # "": the leader's disk
@@ -436,7 +437,7 @@ def end_of_worker(
 ) -> End | None:
     """The end of a rank, from its worker's record of it, and from how its process has ended.
 
-    `record`: the content of exits/rank_*.json. Returns None where neither says that it has ended.
+    `record`: the content of exits/rank_*.json. Returns None if neither shows that it has ended.
     """
     if process is not None and (record is None or record["cause"] == "done"):
         time_unix_s = on_leaders_clock(process.time_unix_s, clock_offset_s)
@@ -465,7 +466,7 @@ def end_of_worker(
 
 
 def reclassified(record: dict[str, Any]) -> dict[str, Any]:
-    """A worker's record, in which a crash because of a lost rank is made a consequence."""
+    """A worker's record, in which a crash caused by a lost rank is turned into a consequence."""
     is_consequence = record["cause"] == "crash" and is_lost_peer(record["message"])
     return {**record, "cause": "lost_peer"} if is_consequence else record
 

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     printed = Parser(add_help=False)
     printed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    located = Parser(add_help=False, parents=[printed])  # of a verb that looks for runs
+    located = Parser(add_help=False, parents=[printed])  # for verbs that look for runs
     located.add_argument(
         "--logs-dir", type=Path, metavar="FOLDER", default=argparse.SUPPRESS, help=of_logs
     )
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
     )
-    named = Parser(add_help=False, parents=[located])  # of a verb that names a run
+    named = Parser(add_help=False, parents=[located])  # for verbs that name a run
     named.add_argument(
         "run",
         nargs="?",
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _runs(root: Path | None) -> list[Path]:
-    """The run folders, newest first; without a `root` all known ones of this user."""
+    """The run folders, newest first; without a `root`, all known run folders of this user."""
     roots = [root] if root else [own_logs(), project_of(Path.cwd()) / "logs"]
     paths = {path for logs in roots for path in logs.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
@@ -189,9 +189,9 @@ def _runs(root: Path | None) -> list[Path]:
 
 
 def _find(root: Path | None, wanted: str | None) -> Path:
-    """The folder of the run `wanted`: its path, its id, the beginning of that, or a job id.
+    """The folder of the run `wanted`, which is its path, its id or the beginning, or a job id.
 
-    None: see `_latest`.
+    If `wanted` is None, see `_latest`.
 
     Raises:
         UsageError: no run matches, or several do; the message lists them.
@@ -230,14 +230,14 @@ def _run_in(folder: str) -> Path:
 
 
 def _project_logs(root: Path | None) -> Path:
-    """The folder of this project's runs; `root`: the one that the user gave."""
+    """The folder of this project's runs; `root`: the folder that the user gave, if any."""
     return (root or project_of(Path.cwd()) / "logs").resolve()
 
 
 def _latest(logs: Path, runs: Sequence[Path]) -> Path:
-    """The newest active run in `logs`, or else the newest one there; `runs`: newest first.
+    """The newest active run in `logs`, or else the newest run there; `runs`: newest first.
 
-    If all are elsewhere, it is the newest, and a note says where.
+    If all runs are elsewhere, it is the newest of them, and a printed note names its folder.
     """
     own = [run for run in runs if run.resolve().is_relative_to(logs)]
     if not own:
@@ -248,7 +248,7 @@ def _latest(logs: Path, runs: Sequence[Path]) -> Path:
 
 
 def _active(runs: Sequence[Path]) -> list[Path]:
-    """Those that are not over, without those that only another machine can watch and end."""
+    """The runs that are not over, except those that only another machine can watch and end."""
     states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
     return [run for run, state in states if not state.is_over and state.word != "elsewhere"]
 
@@ -257,7 +257,7 @@ def _only_active(root: Path | None) -> Path:
     """The only active run of this project: `cancel` without a name ends it.
 
     Raises:
-        UsageError: several are active, or only runs elsewhere; the message lists them.
+        UsageError: several runs are active, or only runs elsewhere are; the message lists them.
     """
     runs = [*{run.resolve(): run for run in _runs(root)}.values()]
     active = _active(runs)
@@ -302,9 +302,9 @@ def _status(run: Path) -> None:
 
 
 def _list(runs: Sequence[Path], number: int, logs: Path | None) -> None:
-    """Print the newest runs, the newest of them last; `logs`: only those in this folder.
+    """Print the newest runs, with the newest last; `logs`: only the runs in this folder.
 
-    A document has all of them, with the newest first.
+    The JSON document lists the newest runs of all folders, with the newest first.
     """
     from configs import console
     from launch.runs.watching import run_table
@@ -340,8 +340,8 @@ def _nodes(clear: Sequence[str] | None) -> None:
 
 
 def _clean(args: argparse.Namespace) -> int:
-    """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
-    # imported here: the other verbs do not need them, and begin in two thirds of the time
+    """Show or remove what runs have left here and on nodes; return 1 if a part of that failed."""
+    # imported here: the other verbs do not need them, and start in two thirds of the time
     from configs import cli
     from configs.settings.launch import LaunchConfig
     from configs.settings.remote import Settings, SlurmConfig, SshConfig
@@ -385,7 +385,7 @@ def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
 
 
 def _attempt(run: Path, number: int | None) -> Path:
-    """The folder with the output of an attempt; for the last attempt it is the run's.
+    """The folder with the output of an attempt; for the last attempt, the run's folder.
 
     Raises:
         UsageError: there is no such attempt.
@@ -403,7 +403,7 @@ def _logs(
 ) -> int:
     """Print the output in `files`, the folder of the run or of an earlier attempt.
 
-    `tail`: only so many lines at the end of each file that is there already.
+    `tail`: print only this many lines at the end of each file that already exists.
 
     Raises:
         UsageError: the run has no such rank.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Prints the Python that has the packages of launch/, for scripts that know none yet: $MUSTER_PYTHON,
-# the checkout's .venv, else that of the installation which this file belongs to, or of `muster` on PATH.
+# Print the Python that has the packages of launch/, for scripts that have not found one yet:
+# $MUSTER_PYTHON, the checkout's .venv, or else the Python of the installation that this file
+# belongs to, that of `muster` on PATH, or python3.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -22,7 +23,7 @@ if command=$(command -v muster); then # uv and pipx link it from an environment 
 fi
 candidates+=(python3)
 for python in "${candidates[@]}"; do
-    # -P: not those of the folder in which this is called; Python 3.11 is the first that knows it
+    # -P: no packages from the script's own folder; Python 3.11 is the first that supports it
     if command -v -- "$python" >/dev/null && "$python" -P "$root/muster/run_module.py" muster.extras 2>/dev/null; then
         command -v -- "$python"
         exit 0

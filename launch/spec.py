@@ -26,8 +26,8 @@ from configs.settings.launch import (
 )
 from muster.run_files import SHARED
 
-# In a plan, this stands for what is not known yet, such as the port that node 0 chooses just before
-# the workers start.
+# In a plan, this stands for a value that is not known yet, such as the port that node 0 chooses
+# just before the workers start.
 PLACEHOLDER = "<decided on node0>"
 
 
@@ -60,10 +60,10 @@ class WorkersPython:
 
     packages: tuple[str, ...] = ("torch", "transformers")  # which it must have
     python: str | None = None  # None: Muster's own on each node
-    is_chosen_here: bool = False  # then a node that sees this machine's files has the same
+    is_chosen_here: bool = False  # then a node that sees this machine's files uses the same
 
 
-WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below a node's checkout
+WORKER_MAIN = "muster/worker/worker_main.py"  # starts every worker; a path within a node's checkout
 PRELOAD = "muster/worker/preload.py"  # it forks the workers of a node
 RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
 # In a plan's command lines, the port stands after these words.
@@ -81,8 +81,8 @@ class Program:
     python: str | None = None  # its interpreter; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
     image: str = ""  # of the container in which a node's processes start; "": none
-    mounts: tuple[str, ...] = ()  # what the container sees beside the run's own folders
-    project: str = ""  # where a snapshot's links lead, which a container must see, too; "": nowhere
+    mounts: tuple[str, ...] = ()  # what the container sees besides the run's own folders
+    project: str = ""  # the target of a snapshot's links, which a container must see; "": none
     takes_resume: bool = False  # a restart adds --resume auto, once it has a checkpoint
     has_placeholders: bool = False  # in its arguments, which each worker replaces
 
@@ -105,7 +105,7 @@ class LaunchSpec:
     run_dir: Path
     program: Program
     env: Mapping[str, str] = field(default_factory=dict)
-    workers: str = "torchrun"  # how they are started, a file of launch/starters/
+    workers: str = "torchrun"  # how they are started: a file of launch/starters/
     preload: str = ""  # modules to import before the workers are forked, separated by commas
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
@@ -130,7 +130,7 @@ class LaunchSpec:
 
     @property
     def progress_every_s(self) -> float:
-        """How often agents look whether workers make progress; infinite if they need not."""
+        """The time between agents' checks of workers' progress; infinite if they need not check."""
         return (
             math.inf if self.hang_after_s == 0 else min(max((self.hang_after_s or 60) / 6, 1), 10)
         )
@@ -169,10 +169,10 @@ class LaunchSpec:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "LaunchSpec":
-        """The spec that `to_json` has made into `raw`.
+        """The spec from which `to_json` made `raw`.
 
         Raises:
-            msgspec.ValidationError: the spec of another version; with the name of a field.
+            msgspec.ValidationError: the spec is of another version; the message names a field.
         """
         spec = msgspec.convert(raw, cls, dec_hook=lambda kind, value: kind(value))  # a Path
         known = spec.to_json()
@@ -184,7 +184,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts about a node that only the node itself can tell."""
+    """The facts about a node that only the node itself can provide."""
 
     spec: NodeSpec
     name: str  # in messages and before its workers' lines
@@ -197,7 +197,7 @@ class NodeFacts:
     data: str = ""  # where it has the data of --send
 
     def worker(self, program: Program) -> tuple[str, ...]:
-        """The arguments of Python for a worker on this node."""
+        """The arguments that Python is given for a worker on this node."""
         worker = (f"{self.repository}/{WORKER_MAIN}", *program.worker_argv)
         if not program.wrap:
             return worker
@@ -206,9 +206,9 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about all nodes that only the machines can tell; a launcher's `probe` asks them.
+    """The facts that only the machines can provide; a launcher's `probe` asks them.
 
-    A dry run asks nobody: unknown facts are `PLACEHOLDER`, or None.
+    A dry run asks no machine: unknown facts are `PLACEHOLDER`, or None.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -238,7 +238,7 @@ class Facts:
 
     @property
     def size(self) -> str:
-        """The part of a run's name for its size."""
+        """The part of a run's name that describes its size."""
         return size_of([node.nproc for node in self.nodes])
 
 
@@ -261,7 +261,7 @@ class NodeCommand:
     env: Mapping[str, str]
     cwd: str
     starter: str = ""  # the value of `--workers`
-    rank: int | None = None  # of the worker that it is; None: it starts all workers of the node
+    rank: int | None = None  # of the worker that this is; None: it starts all workers of the node
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":
@@ -280,7 +280,7 @@ class NodeCommand:
         return replace(self, argv=tuple(argv), env=env)
 
     def for_node_rank(self, node_rank: int) -> "NodeCommand":
-        """This command for another node; the same one if more than the node's rank would differ."""
+        """This command for another node; unchanged if more than the node's rank would differ."""
         argv = list(self.argv)
         at = next((at for at, word in enumerate(argv) if word in RANK_FLAGS), None)
         if at is None or argv[at + 1 : at + 2] != [str(self.node_rank)]:
@@ -305,16 +305,16 @@ class Assignment:
     counts: tuple[int, ...]  # the workers of each node
     name: str  # of the node, in messages
     ranks: tuple[int, ...]  # of the workers of this node
-    machine_ranks: tuple[int, ...]  # with those of other nodes that its machine simulates
+    machine_ranks: tuple[int, ...]  # also those of other nodes that its machine simulates
     commands: tuple[NodeCommand, ...]
     coordinator_address: str  # of node 0 on the network for gradients
     nodes_connect: bool  # to node 0, before their workers start; see connections.py
-    # Node 0 listens at the first of these that is free, 0 being any; the others are told which.
+    # Node 0 listens at the first free one of these (0 is any port); other nodes are told which.
     coordinator_ports: tuple[int, ...]
     master_port: int | None  # None: one that is free just before the workers start
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
-    address: str | None = None  # of this node there; None: its address on the way to node 0
+    address: str | None = None  # of this node in it; None: its address on the way to node 0
     # a file in the run folder that only nodes with the launcher's disk can see
     disk_marker: str = ""
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
@@ -326,7 +326,7 @@ class Assignment:
         return len(self.counts)
 
     def left_s(self) -> float | None:
-        """The seconds that are left of the job's time."""
+        """The seconds that remain of the job's time."""
         return None if self.ends_unix_s is None else self.ends_unix_s - time.time()
 
     def to_json(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _run() -> int:
     launcher = checked_launcher(line, problems)
     add_new(problems, _problems(line))
     refuse(problems)
-    assert launcher is not None  # or there are problems
+    assert launcher is not None  # otherwise there are problems
     if line.ssh.setup:
         launcher.set_up()
         print("ready on all nodes")
@@ -76,7 +76,7 @@ def _run() -> int:
     if not line.run.quiet:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
-    in_background = launch.detach and not launcher.submits  # a job goes on by itself
+    in_background = launch.detach and not launcher.submits  # a job continues on its own
     if in_background:
         console.end_status()  # before the fork
     if in_background and not run_record.go_on_in_background(spec):
@@ -89,11 +89,11 @@ def _run() -> int:
 
 
 def _ask(launcher: Launcher, retries: int) -> Facts:
-    """The machines' facts; problems are refused like wrong input.
+    """Ask the machines for their facts; problems are refused like wrong input.
 
     Raises:
         UsageError: the run could not start, or not as it should; every problem at once.
-        ConnectionBroken: a connection broke, also at each retry.
+        ConnectionBroken: a connection broke, and did so again at each retry.
     """
     while True:
         try:
@@ -130,7 +130,7 @@ def _problems(line: CommandLine) -> Iterator[str]:
 def _outlook(
     line: CommandLine, launcher: Launcher, spec: LaunchSpec, facts: Facts
 ) -> dict[str, str]:
-    """What a run would have, as far as that is known without asking a machine."""
+    """The properties of the run, as far as they are known without asking a machine."""
     is_known = facts.master_addr != PLACEHOLDER
     network = facts.network or line.launch.network or (facts.master_addr if is_known else None)
     hosts = {"nodes": listed([node.spec.name for node in facts.nodes])}

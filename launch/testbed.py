@@ -1,4 +1,4 @@
-"""No cluster? Make one of this machine: `python launch/testbed.py up --nodes 4`, as root."""
+"""No cluster? Turn this machine into one: `python launch/testbed.py up --nodes 4`, as root."""
 
 if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
     from pathlib import Path

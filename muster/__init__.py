@@ -52,7 +52,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The names that this Python can use; without torch, those that do not need it."""
+    """The names that this Python can use; without torch, only names that do not need it."""
     return sorted([*filter(_is_usable, __all__), "__doc__", "__version__"])
 
 
@@ -63,5 +63,5 @@ def _is_usable(name: str) -> bool:
 
 
 def _is_installed(package: str) -> bool:
-    # find_spec raises for a module that was put in the place of another, as tests do
+    # find_spec raises for a module that was substituted for another, as tests do
     return sys.modules.get(package) is not None or find_spec(package) is not None

@@ -1,4 +1,4 @@
-"""Problems of an argument, a line for each, for `errors.refuse`."""
+"""Check arguments; each function yields a line for each problem, for `errors.refuse`."""
 
 import math
 import operator
@@ -58,7 +58,7 @@ def one_of(name: str, value: object, *choices: str) -> Iterator[str]:
 
 
 def kind(name: str, value: object, wanted: type, give: str) -> Iterator[str]:
-    """A line if `value` is not of the type `wanted`; `give` says what to give."""
+    """A line if `value` is not of the type `wanted`; `give` is what to pass instead."""
     if not isinstance(value, wanted):
         yield f"{name} is of type {type(value).__name__}\ntip: pass {give}"
 

@@ -1,12 +1,12 @@
 """Where the folders of the checkout are: `launch/`, `configs/`, `train/`, `slurm/` and `muster/`.
 
-An installation from a wheel has them, as they stand in a checkout, below its package `muster`, so
-that they hide no `train.py` or `configs/` of a user's. A checkout has them beside `muster/`, and so
-has an editable installation.
+An installation from a wheel has them below its package `muster`, arranged as in a checkout, so that
+they do not hide a user's `train.py` or `configs/`. A checkout, and so an editable installation, has
+them beside `muster/`.
 
 Nothing is written into an installation, which may belong to another user.
 
-It needs the standard library alone, of Python 3.8 or newer.
+It needs only the standard library of Python 3.8 or newer.
 """
 
 import os
@@ -25,7 +25,7 @@ Print the folder that contains slurm/, configs/ and launch/:
 def own_python() -> str:
     """The Python with the packages of `launch/`: the checkout's, the installation's, or this one.
 
-    `launch/own_python.sh` looks for it where there is no Python yet.
+    `launch/own_python.sh` makes the same search in shell scripts, which have no Python yet.
     """
     pythons = [CHECKOUT / ".venv" / "bin" / "python"]
     if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
@@ -40,7 +40,7 @@ def own_python() -> str:
 
 @cache
 def _has_packages(python: str) -> bool:
-    """Whether a Python finds the packages of `launch/`; `own_python.sh` asks it the same."""
+    """Whether a Python finds the packages of `launch/`; `own_python.sh` runs the same check."""
     if python == sys.executable:
         return True
     import subprocess  # imported here: programs import this file

@@ -22,7 +22,7 @@ from muster.terminal import TIP, color_messages
 
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
-# For each word, its script and the first arguments.
+# The script and the first arguments for each word.
 COMMANDS = {
     "run": ["launch/submit.py"],
     "jobs": ["launch/jobs.py"],
@@ -36,7 +36,7 @@ COMMANDS = {
 }
 OPTION = "muster"  # of Python's -X: which of these words the user typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
-BY_NAME = ("jobs", "report")  # of these, the ones that also look for a run's login node by its name
+BY_NAME = ("jobs", "report")  # of these, commands that also find a login node by a run's name
 RUN_NAME = re.compile(r"(?![.-])[\w.+=-]{1,240}", re.ASCII)  # as configs/settings/launch.py allows
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
@@ -75,7 +75,7 @@ def records_of_runs(words: Sequence[str]) -> list[Path]:
 def is_elsewhere(command: str, words: Sequence[str]) -> bool:
     """Whether a command may be for a login node: it names the node, a cluster, or a run there.
 
-    A new run never goes there because an earlier one has its name.
+    A new run is never sent there just because an earlier one has the same name.
     """
     own = words[: _own_count(words)]
     if any(word.partition("=")[0] in ("--login", "--on") for word in own):
@@ -132,12 +132,12 @@ def become(script: str, *words: str, typed: str = "") -> NoReturn:
 
 
 def typed_word_options(word: str) -> list[str]:
-    """Python's options that tell a script the word; processes that it starts do not have them."""
+    """Python options that pass the word to a script, but not to processes that it starts."""
     return ["-X", f"{OPTION}={word}"] if word else []
 
 
 def this_command(otherwise: str = "") -> str:
-    """The present command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
+    """The current command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
     for word in COMMANDS:
         if sys.orig_argv[1:3] == typed_word_options(word):
             return f"muster {word}"
@@ -148,7 +148,7 @@ def command_hint(word: str, *words: str) -> str:
     """A command of ours as this user can type it in any folder: `muster report RUN`."""
     own = Path(sys.executable).with_name("muster")
     on_path = shutil.which("muster")
-    if not own.exists():  # Muster is no part of this Python: the checkout's script works, too
+    if not own.exists():  # Muster is not installed in this Python; the checkout's script works, too
         start = [sys.executable, str(CHECKOUT / COMMANDS[word][0]), *COMMANDS[word][1:]]
     elif on_path is not None and own.samefile(on_path):
         start = ["muster", word]
@@ -158,7 +158,7 @@ def command_hint(word: str, *words: str) -> str:
 
 
 def split_env_values(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Split a command line into one without the values, and the values; `--` ends our part."""
+    """Separate the values of --env from a command line; `--` ends our part of it."""
     own_count = _own_count(words)
     visible = list(words)
     values: dict[str, str] = {}
@@ -173,7 +173,7 @@ def split_env_values(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def restore_env_values(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Restore the command line that `hide` was given, with the values in `env`."""
+    """Restore the command line that `split_env_values` was given, with the values in `env`."""
     values = json.loads(env.get(VALUES, "{}"))
     restored = list(words)
     for index, text in _positions(words[: _own_count(words)]):
@@ -183,12 +183,12 @@ def restore_env_values(words: Sequence[str], env: Mapping[str, str]) -> list[str
 
 
 def variable(values: Mapping[str, str]) -> dict[str, str]:
-    """The environment variable from which `reveal` reads the values."""
+    """The environment variable from which `restore_env_values` reads the values."""
     return {VALUES: json.dumps(values)} if values else {}
 
 
 def own_arguments() -> list[str]:
-    """This command's arguments without the values; if it has values, it starts again."""
+    """This command's arguments without values of --env; if it has any, it starts itself again."""
     words = sys.argv[1:]
     visible, values = split_env_values(words)
     if values:

@@ -1,9 +1,9 @@
-"""What the sync modes and compressors of other packages are made of.
+"""The classes and functions from which other packages make sync modes and compressors.
 
     from muster.contracts import BucketHook
 
-A worker may be Muster's trainer, which has `train`, or a user's program, which may have a `train`
-of its own: there Muster's modules have other names. The names here are right in both.
+A worker may be Muster's trainer, which has `train`, or a user's program, which may have its own
+`train`; there Muster's modules have other names. The names here work in both.
 """
 
 import sys
@@ -36,6 +36,6 @@ def __dir__() -> list[str]:
 
 
 def full_name(module: str) -> str:
-    """The full name of one of our modules: in our trainer the name under which it is loaded."""
+    """The full name of one of our modules; in our trainer, the name under which it is loaded."""
     is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)
     return f"muster._{module}" if module.startswith("train.") and not is_own else module

@@ -1,10 +1,10 @@
-"""What other packages add by entry points: launchers, starters, sync modes, compressors, tasks.
+"""Entry points of other packages: launchers, starters, sync modes, compressors and tasks.
 
     [project.entry-points."muster.compressors"]
     sign = "my_package.sign:build"
 
-Names are read from the packages' metadata; only the one that is chosen is imported. It needs the
-standard library alone, of Python 3.10 or newer.
+Names are read from the packages' metadata; only the chosen plug-in is imported. This file needs
+only the standard library of Python 3.10 or newer.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ COMPRESSORS = "muster.compressors"
 TASKS = "muster.tasks"
 ENTRIES = "entry_points.txt"  # the file of a package's metadata that names its entry points
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
-# What the entry points of a group name, whether that is a class (None: either will do), and an
-# attribute that it has.
+# What an entry point of each group must refer to, whether that is a class (None: either will do),
+# and an attribute that it must have.
 KINDS = {
     LAUNCHERS: ("a class derived from Launcher", True, "watcher"),
     STARTERS: ("an instance of a class derived from Starter", False, "commands"),
@@ -40,7 +40,7 @@ REMOVED = {
 
 
 def names(group: str) -> list[str]:
-    """The names in this group that the packages of this Python add."""
+    """The names that the packages of this Python add to a group."""
     return sorted({entry.name for entry in _installed(group)})
 
 
@@ -56,10 +56,10 @@ def unknown(group: str, name: object, known: str) -> str:
 
 
 def load(group: str, name: str) -> Any:
-    """What the entry point names, or None if there is no such entry point.
+    """The object that an entry point refers to; None if there is no such entry point.
 
     Raises:
-        UsageError: two packages add different things of this name, its module cannot be imported,
+        UsageError: two packages add different things under one name, its module cannot be imported,
             or it is not what the group is for.
     """
     entries = {entry.value: entry for entry in _installed(group) if entry.name == name}

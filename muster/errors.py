@@ -30,9 +30,9 @@ from muster.worker.process import STOPPED as STOPPED
 from muster.worker.process import TIME_OVER as TIME_OVER
 
 PROBLEM_END = re.compile(r"\n(?!tip: )")
-SHORTEST_PREFIX = 3  # letters of a name that may begin another, as `nod` begins `nodes`
-LEAST_LIKENESS = 0.75  # of difflib's ratio; its own 0.6 suggests names that nobody means
-# By error number: what a process or a user has too much of, and what to do.
+SHORTEST_PREFIX = 3  # fewest letters that may begin another name, as `nod` begins `nodes`
+LEAST_LIKENESS = 0.75  # of difflib's ratio; its default, 0.6, suggests names that nobody means
+# By error number: the limit that was reached, and what to do.
 LIMITS = {
     errno.EMFILE: ("this process has too many open files", "raise the limit: ulimit -n"),
     errno.ENFILE: (
@@ -45,13 +45,13 @@ LIMITS = {
 
 
 class ReaderGone(BrokenPipeError):
-    """The reader of this process's output has gone, as `| head` does."""
+    """The reader of this process's output has closed it, as `| head` does."""
 
 
 class MusterError(Exception):
-    """An error a user can act on: printed as a line for each problem, never as a traceback.
+    """An error that a user can act on: printed as one line per problem, never as a traceback.
 
-    Below a problem may stand what to do, as a line that begins with `tip: `.
+    A problem may be followed by its remedy, on a line that begins with `tip: `.
     """
 
     exit_code = 1
@@ -83,12 +83,12 @@ NAMES = {
 
 
 def name_of(code: int) -> str:
-    """The meaning of an exit code in one word, as in documents of `--json`."""
+    """The meaning of an exit code in one word, as in the output of `--json`."""
     return NAMES.get(code, "signal" if code > 128 else "failed")
 
 
 def refuse(problems: Iterable[str], where: str = "") -> None:
-    """Raise one `UsageError` with every problem at once; do nothing if there is none.
+    """Raise one `UsageError` that lists every problem; do nothing if there is none.
 
     Raises:
         UsageError: `problems` is not empty.
@@ -143,8 +143,8 @@ def is_denied(path: str) -> bool:
 
 
 def at_limit(error: BaseException) -> str:
-    """One line, if the process is at a limit: on open files, processes or memory; else ""."""
-    # EAGAIN of output whose reader is slow: that is no limit
+    """One line if the process has reached a limit on open files, processes or memory; else ""."""
+    # output to a slow reader also fails with EAGAIN, which is no limit
     if isinstance(error, OSError) and hasattr(error, "characters_written"):
         return ""
     if isinstance(error, OSError) and error.errno in LIMITS:
@@ -161,14 +161,14 @@ def is_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     text = text_of(error)
-    return "No space left" in text or "os error 28" in text  # the last is safetensors' text
+    return "No space left" in text or "os error 28" in text  # the latter is safetensors' text
 
 
 def closest(name: str, known_names: Iterable[str]) -> str:
-    """The known name that `name` begins, or else is most like; empty if none is similar.
+    """The known name that starts with `name`, or else is most similar; empty if none is similar.
 
-    Of several that it begins, those come first of which it is a whole word: for `batch`
-    `batch-size`, not `batchnorm`. Of these the shortest is taken.
+    If several names start with it, names in which it is a whole word come first: for `batch`,
+    `batch-size` rather than `batchnorm`. Of these, the shortest is returned.
     """
     name = name.lower()
     names = sorted(known_names)
@@ -182,21 +182,21 @@ def closest(name: str, known_names: Iterable[str]) -> str:
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """End the process with `main`'s exit code; print an error a user can act on as one message.
+    """Run `main` and exit with its code; print an error that a user can act on as one message.
 
     A reader of the output may close it early, as `| head` does: that is not an error.
     """
     _open_closed_streams()
     _print_any_text()
     color_messages()
-    # other users may not write what this process and its workers make
+    # other users must not be able to write to files of this process and its workers
     os.umask(os.umask(0o077) | 0o002)
     code: int | str | None
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin` in run_module.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _exit_code(main)
-        sys.stdout.flush()  # here an error can still be reported
+        sys.stdout.flush()  # while an error can still be reported
     except (OSError, RuntimeError) as error:
         if limit := at_limit(error):
             code = report(limit, MusterError.exit_code)
@@ -208,7 +208,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Open any closed stream, as after `command >&-`; else an opened file would take its place."""
+    """Open any closed stream, as after `command >&-`; else the next file takes its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (to the end)
@@ -219,7 +219,7 @@ def _open_closed_streams() -> None:
 def _print_any_text() -> None:
     """Make stdout escape what it cannot encode, such as a file's name that is not valid UTF-8.
 
-    Otherwise Python, in a locale of ASCII alone, passes on some characters and refuses others.
+    Otherwise, in an ASCII-only locale, Python passes on some characters and refuses others.
     """
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
@@ -246,12 +246,12 @@ def _exit_code(main: Callable[[], int]) -> int | str | None:
 
 
 def without_package(error: ModuleNotFoundError) -> int:
-    """Print which package of ours this Python lacks, in one line; return the exit code.
+    """Print one line about a package that Muster needs and this Python lacks; return the exit code.
 
     Raises:
-        ModuleNotFoundError: `error`, if its module is of no package of ours.
+        ModuleNotFoundError: `error`, if its module belongs to no package that Muster needs.
     """
-    from muster import extras  # only where something is missing
+    from muster import extras  # imported here: only needed if a package is missing
 
     text = extras.explained(error)
     if text is None:
@@ -263,7 +263,7 @@ def _refuse_removed_folder() -> None:
     """Refuse to begin in a folder that does not exist any more.
 
     Raises:
-        UsageError: the folder was removed, perhaps to be made anew under the same name.
+        UsageError: the folder was removed, and perhaps created again under the same name.
     """
     try:
         Path.cwd()
@@ -275,7 +275,7 @@ def _refuse_removed_folder() -> None:
 
 
 def report(text: str, code: int) -> int:
-    """Print an error, also as a document if documents are asked for; return its exit code."""
+    """Print an error, also as a JSON document if --json was given; return the exit code."""
     if code != BY_CTRL_C:
         print_problems(text.splitlines())
     if json_output.is_asked(sys.argv):
@@ -285,7 +285,7 @@ def report(text: str, code: int) -> int:
 
 
 def print_problems(lines: Iterable[str]) -> None:
-    """Print each problem; its tip is a line of its own."""
+    """Print each problem, with its tip on a line of its own."""
     for line in printable("\n".join(lines)).splitlines():
         print(line if line.startswith("tip: ") else f"error: {line}", file=sys.stderr)
 
@@ -313,10 +313,7 @@ def _unwritable(error: OSError) -> int:
 
 
 def lost_reader(error: OSError) -> int:
-    """The signal for an output without a reader: SIGPIPE, or SIGHUP of a closed terminal.
-
-    0 for any other error.
-    """
+    """SIGPIPE if the reader of an output is gone, SIGHUP if its terminal was closed; else 0."""
     if isinstance(error, ReaderGone):
         return signal.SIGPIPE
     number = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}.get(error.errno or 0, 0)
@@ -325,7 +322,7 @@ def lost_reader(error: OSError) -> int:
 
 
 def silence(descriptor: int) -> None:
-    """Discard what is still to be written to `descriptor`, so that it cannot fail again."""
+    """Discard what is still to be written to `descriptor`, so that writing cannot fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -1,8 +1,8 @@
-"""The packages that a part of Muster needs beside the base, and how to install missing ones.
+"""The packages that parts of Muster need in addition to the base, and how to install them.
 
-The lists are those of setup.cfg, which an installation from a wheel has, too.
+The lists come from setup.cfg, which an installation from a wheel has, too.
 
-It needs the standard library alone, of Python 3.8 or newer.
+It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BASE = ""  # in place of an extra's name: what every command needs
 TRAINER = "trainer"
 REPORT = "report"
 USES = {BASE: "Muster", TRAINER: "Muster's own trainer", REPORT: "a report"}
-# The module of a package, if it has another name.
+# The module of a package, if its name differs.
 MODULES = {
     "Jinja2": "jinja2",
     "PyYAML": "yaml",
@@ -37,7 +37,7 @@ OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 def packages(extra: str) -> dict[str, str]:
     """The packages of an extra, each with the module by which it is imported.
 
-    None are known where only the source was copied, without setup.cfg.
+    Empty if only the source was copied, without setup.cfg.
     """
     setup = configparser.ConfigParser(interpolation=None)
     setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
@@ -47,13 +47,13 @@ def packages(extra: str) -> dict[str, str]:
 
 
 def problems(extra: str) -> Iterator[str]:
-    """A line if this Python lacks packages of an extra, with what installs them."""
+    """A line if this Python lacks packages of an extra, with the command to install them."""
     if missing := [*_missing(extra, OPTIONAL)]:
         yield lacking(extra, missing)
 
 
 def lacking(extra: str, names: Collection[str], python: str = sys.executable) -> str:
-    """One line: which packages of an extra `python` lacks, and what installs them."""
+    """One line: which packages of an extra `python` lacks, and how to install them."""
     needed = f"the extra [{extra}]" if extra else "packages"
     first_names = ", ".join([*names][:MOST_NAMES])
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -64,7 +64,7 @@ def lacking(extra: str, names: Collection[str], python: str = sys.executable) ->
 
 
 def install_command(extra: str, names: Collection[str], python: str = sys.executable) -> str:
-    """What installs packages of an extra for a Python, as its environment was made."""
+    """The command that installs packages of an extra for a Python, as its environment was made."""
     prefix = Path(python).parent.parent
     if prefix == OWN_FOLDER.parent:
         return f"make -C {shlex.quote(str(CHECKOUT))} install"
@@ -74,7 +74,7 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 
 
 def _adding(words: Collection[str], python: str) -> str:
-    """What adds packages to a Python; `words`: their names, or a folder and how to install it."""
+    """The command that adds packages to a Python; `words`: their names, or -e and a folder."""
     if (Path(python).parent.parent / PIPX_FILE).exists():
         return f"pipx inject muster {shlex.join(words)}"
     if python == sys.executable and importlib.util.find_spec("pip") is None:
@@ -83,12 +83,12 @@ def _adding(words: Collection[str], python: str) -> str:
 
 
 def without_tracker(name: str, python: str = sys.executable) -> str:
-    """The end of a line about a tracker of metrics whose package `python` lacks."""
+    """The end of a line about a metrics tracker whose package `python` lacks."""
     return f"{python} has no {name}{TIP}install: {_adding([name], python)}"
 
 
 def without_base(module: str) -> str:
-    """One line about `module`, of a package of the base that this Python does not have."""
+    """One line about `module`, which belongs to a base package that this Python lacks."""
     if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
         return f"{sys.executable} has no {module}{TIP}{_activate()}"
     return lacking(BASE, [*_missing(BASE)])
@@ -108,7 +108,7 @@ def _activate() -> str:
 
 
 def explained(error: ModuleNotFoundError) -> str | None:
-    """One line if the module that an import did not find is of a package of ours; else None."""
+    """One line if an import failed because a package that Muster needs is missing; else None."""
     module = (error.name or "").partition(".")[0]
     for extra in USES:
         modules = packages(extra)
@@ -124,5 +124,5 @@ def _missing(extra: str, without: Container[str] = ()) -> Iterator[str]:
             yield name
 
 
-if __name__ == "__main__":  # whether this Python can start runs, for those who look for one
+if __name__ == "__main__":  # tells scripts whether this Python can start runs
     sys.exit(any(_missing(BASE)))

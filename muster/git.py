@@ -1,11 +1,11 @@
-"""Ask git about a user's project; it reads, and writes nothing.
+"""Ask git about a user's project; git only reads, and writes nothing.
 
-What git does not say is never guessed: files that it ignores, such as data and secrets, would be
-copied. So if git does not answer, its own error is raised.
+A missing answer is never replaced by a guess: files that git ignores, such as data and secrets,
+would be copied. So if git does not answer, its own error is raised.
 
-git refuses a repository of another user, since the configuration in it may name programs to run. A
-group's project is such a repository, and so is a folder that a container has mounted. The error has
-git's own line by which the user trusts it.
+git refuses another user's repository, since the configuration in it may name programs to run. A
+group's project is such a repository, and so is a folder that a container has mounted. The error
+then includes git's own command for trusting the repository.
 """
 
 import os
@@ -23,7 +23,7 @@ SHORT_S = 10.0  # for a question whose answer is only recorded or shown
 
 
 class GitFailed(UsageError):
-    """git gives no answer; the message has git's own line, and what to do."""
+    """git gave no answer; the message has git's own line and a remedy."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -34,11 +34,11 @@ def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
     """The output of `git WORDS` in `folder`.
 
     Raises:
-        GitFailed: git gives none, or not in time.
+        GitFailed: git fails, or does not answer in time.
     """
     done = _run(folder, words, timeout_s)
     if done.returncode:
-        # `git diff` outside of a repository compares files, and explains how
+        # outside a repository, `git diff` would explain how to compare files: use another error
         simple = _run(folder, ("rev-parse", "--git-dir"), timeout_s)
         why = _explained(folder, simple if simple.returncode else done)
         raise GitFailed(why, done.returncode)
@@ -48,7 +48,7 @@ def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
 def ask_top(folder: Path, *words: str) -> str | None:
     """The output of git in a repository whose top is `folder`; None if git gives none.
 
-    Also None if `folder` is below the top: then it is in the repository of another project.
+    Also None if `folder` is below the top: then the repository is another project's.
     """
     if top_of(folder) != folder.resolve():
         return None
@@ -59,7 +59,7 @@ def ask_top(folder: Path, *words: str) -> str | None:
 
 
 def top_of(folder: Path) -> Path | None:
-    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
+    """The nearest folder with a `.git`, at or above `folder`; as in git, in one file system."""
     real = folder.resolve()
     for candidate in (real, *real.parents):
         if not candidate.exists():
@@ -73,7 +73,7 @@ def top_of(folder: Path) -> Path | None:
 
 
 def _is_empty(place: Path) -> bool:
-    """Whether `place` is a folder without content, as a container may put in place of `.git`."""
+    """Whether `place` is an empty folder, which a container may put in place of `.git`."""
     try:
         return place.is_dir() and not any(place.iterdir())
     except OSError:
@@ -81,7 +81,7 @@ def _is_empty(place: Path) -> bool:
 
 
 def top_seen(cwd: Path, top: Path) -> Path:
-    """The top folder that git names in `cwd`; `top` has a `.git`, in case git does not answer."""
+    """The top folder that git reports in `cwd`; without an answer `top`, which has a `.git`."""
     try:
         return Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     except GitFailed:  # the repository is damaged, or git not installed

@@ -1,4 +1,4 @@
-"""Find a run by its id: one in a folder here, or one behind a login node."""
+"""Find a run by its id, in a folder on this machine or behind a login node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.writing import read_json
 
 
 def job(run: str) -> Job:
-    """Find the run with this id, or with an id that begins so, whoever started it.
+    """Find the run whose id is `run` or begins with it, no matter who started it.
 
         >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
         >>> muster.job(run_id).wait()  # its exit code
@@ -32,7 +32,7 @@ def job_of(run: str, run_dir: str) -> Job:
     """The run in this folder, which is on a login node if the run was started there from here.
 
     Raises:
-        MusterError: the answer of the login node is no folder.
+        MusterError: the login node's answer is not an absolute path.
     """
     login = None if "/" in run else read_json(logins() / run, *LOGIN)
     if login is None:

@@ -14,11 +14,11 @@ from muster.printable import json_text
 
 FLAG = "--json"
 VERSION = 1
-_descriptor: int | None = None  # to which documents go, after `begin`
+_descriptor: int | None = None  # where documents go after `begin`
 
 
 def is_asked(argv: Sequence[str]) -> bool:
-    """Whether a command line asks for documents; what follows `--` is another program's."""
+    """Whether a command line asks for documents; arguments after `--` are another program's."""
     return FLAG in argv[: list(argv).index("--") if "--" in argv else None]
 
 
@@ -37,7 +37,7 @@ def has_begun() -> bool:
 
 
 def end() -> None:
-    """Print no more documents: the reader has all of them."""
+    """Stop printing documents: the reader has all of them."""
     global _descriptor
     if _descriptor is not None:
         os.close(_descriptor)

@@ -1,9 +1,9 @@
 """Start functions on many machines from Python: `muster.launch`, `muster.map`.
 
 How it works: the function and its arguments are pickled into a folder that only the user can read.
-`launch/submit.py` runs it, in a process of its own in the background; `launch/sweep.py` runs
-several calls. So functions have all features of scripts. This process may be a notebook or a
-thread, and may end.
+`launch/submit.py` runs it in a separate process in the background; `launch/sweep.py` runs several
+calls. So functions have all the features of scripts. The caller may be a notebook or a thread, and
+may end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from muster.run_files import SWEEPS, plain_name, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, scratch_folder, write_json
 
-# A cluster that `on` names has its own defaults.
+# Not used with `on`, since a cluster has its own defaults.
 DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}
-# For a command line only: how to wait, and what to run.
+# Flags for the command line only: how to wait, and what to run.
 COMMAND_LINE_ONLY = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
 
 
@@ -45,21 +45,21 @@ def launch(
 ) -> Job:
     """Call `function(*args, **kwargs)` in every worker of a new run.
 
-    Each call finds the variables of torchrun in its environment (RANK, WORLD_SIZE, MASTER_ADDR
-    ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
-    from the snapshot of the project where there is one.
+    Each call finds torchrun's variables in its environment (RANK, WORLD_SIZE, MASTER_ADDR ...).
+    Functions from notebooks and scripts are sent as they are; functions from modules are imported,
+    from the snapshot of the project if there is one.
 
         >>> job = muster.launch(max, 2, 3, launcher="local")
         >>> job.results()  # of each rank
         [3]
 
     Args:
-        function: called with `args` and `kwargs`; both and its result must be picklable.
-        args: its arguments.
+        function: called with `args` and `kwargs`; all arguments and its result must be picklable.
+        args: its positional arguments.
         nodes: number of machines (default: 1); simulated ones with launcher="local".
         nproc_per_node: workers on each of them.
         launcher: auto (the default), local, ssh (with hosts=...) or slurm.
-        kwargs: its arguments by name.
+        kwargs: its keyword arguments.
         flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
             hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
             env={"NAME": "value"}, whose values no other user can see.
@@ -97,8 +97,9 @@ def map_items(
 ) -> list[Job]:
     """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
 
-    It returns at once, with a job for each item, in order. On Slurm they are one job array;
-    over ssh, jobs that run at the same time have different hosts. The rest is as for `launch`.
+    It returns immediately, with a job for each item, in order. On Slurm the jobs form one job
+    array; over ssh, jobs that run at the same time use different hosts. The rest is as for
+    `launch`.
 
         >>> jobs = muster.map(abs, [-1, -2], launcher="local")
         >>> [job.rank(0) for job in jobs]
@@ -175,7 +176,7 @@ def _own_path() -> list[str]:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """The function's name in its run's name; for a partial or an object, that of its function."""
+    """The name of a function, of a partial's function or of an object's class, for a run's name."""
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
     return plain_name(name) or "function"
@@ -186,7 +187,7 @@ def _new_run_id(name: str) -> str:
 
 
 def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, str]]:
-    """Flags as a command line has them, and the environment in which it is run.
+    """The flags for a command line, and the environment to run it in.
 
     A flag of `given` that is None gets our default, if it has one.
 
@@ -219,13 +220,13 @@ def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, 
 
 
 def _environment() -> dict[str, str]:
-    """This environment, with this Python for the workers: pickles depend on its version."""
+    """This environment, in which workers get this Python: pickles depend on its version."""
     env = dict(os.environ)
     if sys.prefix != sys.base_prefix:
         env["VIRTUAL_ENV"] = sys.prefix
     elif Path(sys.prefix, "conda-meta").is_dir():
         env["CONDA_PREFIX"] = sys.prefix
-    else:  # an environment module's, or the system's: the first on PATH counts
+    else:  # the Python of an environment module or the system: the first on PATH counts
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             env.pop(name, None)
     folder = str(Path(sys.executable).parent)

@@ -1,7 +1,7 @@
-"""A run behind a login node, from Python: its `Job` there is asked, and results are copied here.
+"""Handle a run behind a login node from Python: ask its `Job` there, and copy its results here.
 
-On the login node this file is called with `status|cancel RUN_DIR`, or with `wait RUN_DIR SECONDS`.
-Then it prints the exit code, or null, and the status.
+On the login node this file is run with `status|cancel RUN_DIR` or `wait RUN_DIR SECONDS`. It then
+prints the exit code, or null, and the status.
 """
 
 import json
@@ -23,13 +23,13 @@ from muster.writing import record_in
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
 ANSWER = ("code", "word", "is_over", "detail", "notes")
-SLICE_S = 60.0  # of one wait: the process on the login node outlives this one so long
+SLICE_S = 60.0  # of one wait: the process on the login node outlives this one by at most this long
 
 
 class LoginJob(Job):
     """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder.
 
-    The login node names `remote_dir` alone, and no folder of this machine.
+    The login node determines only `remote_dir`, never a folder on this machine.
     """
 
     def __init__(self, run: str, remote_dir: str, login: Mapping[str, Any]) -> None:
@@ -44,10 +44,10 @@ class LoginJob(Job):
         return _status(self._answer("status"))
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait until it is over; return its exit code. The function's results are then here.
+        """Wait until the run is over, copy the function's results here, and return its exit code.
 
         Raises:
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it is still running after `timeout_s` seconds.
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")

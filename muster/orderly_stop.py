@@ -21,23 +21,23 @@ from muster.errors import STOPPED, MusterError, refuse
 from muster.worker.process import NOTICE_SIGNALS as NOTICE_SIGNALS
 from muster.worker.process import signal_name
 
-# Workers that can stop cleanly create a file here, named by their pid. The agent writes the reason
-# into it.
+# Workers that can stop cleanly create a file here, named after their pid. The agent writes the
+# reason into it.
 FOLDER = "MUSTER_STOPPABLE"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with them a user stops a run
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a user stops a run with them
 NOTICE = "notice"  # the reason that workers get when a scheduler has announced the end
-# A leader stops its run at these signals, too, unless it uses them otherwise. Their default action
-# would end it without a message.
+# These signals also make a leader stop its run, unless it uses them otherwise. Their default action
+# would end the leader without a message.
 TIMER_SIGNALS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU)
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS, *TIMER_SIGNALS)
 
 
-# How to continue a run that stopped cleanly; `worker_main`, which imports nothing, writes the same.
+# How to continue a run that stopped cleanly; `worker_main` writes the same, but cannot import it.
 ADVICE = "; continue with the same command"
 
 
 def without_advice(message: str) -> str:
-    """What a run that stopped cleanly says of its end, without how that run alone goes on."""
+    """The message of a run that stopped cleanly, without the advice on continuing that run."""
     return message.partition(ADVICE)[0]
 
 
@@ -55,28 +55,29 @@ class StoppedCleanly(SystemExit):
         return f"stopped cleanly after step {self.step} ({self.why}){how}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """`muster.launch` gives the exception of a rank to its caller."""
+        """Allow pickling: `muster.launch` passes the exception of a rank to its caller."""
         return type(self), (self.step, self.why, self.checkpoint)
 
     def facts(self) -> dict[str, Any]:
-        """The content of `stopped.json` in the run folder, by which the run can be continued."""
+        """The content of `stopped.json` in the run folder, from which the run can be continued."""
         return {"step": self.step, "why": self.why, "resume": str(self.checkpoint)}
 
 
 class StopRequest:
-    """Whether this process was asked to stop, why, and what it then does.
+    """Whether and why this process was asked to stop, and what it then does.
 
-    The trainer and any other program have this one. It ends once, whoever asks and however often.
+    The trainer and any other program use the same instance, `request`. The process ends once, no
+    matter who asks and how often.
     """
 
     def __init__(self) -> None:
         self.why = ""  # such as SIGTERM, or notice: the time limit is near
         self._owner: int | None = None  # the process that listens; not its forked children
         self.saves: list[Callable[[], object]] = []
-        self._is_awaited = False  # whether a training looks at `why` and ends by itself
+        self._is_awaited = False  # whether a training checks `why` and ends on its own
 
     def listen(self) -> None:
-        """Treat SIGTERM as a request from now on.
+        """Treat SIGTERM as a request to stop from now on.
 
         Raises:
             MusterError: outside the main thread, where Python handles no signals.
@@ -103,12 +104,12 @@ class StopRequest:
 
     @contextmanager
     def during(self, *more: int) -> Iterator[None]:
-        """A context for a training that looks at `why` after each step and ends by itself.
+        """A context for a training that checks `why` after each step and ends on its own.
 
-        It listens anew, also to the signals `more`. After a clean end, when the training has its
-        checkpoint, what was given to `on_stop` is called. Signals are still requests then: a
-        scheduler and an agent both ask, and the last one must not turn it into another end.
-        After any other end signals are as they were before.
+        It starts to listen again, also to the signals `more`. After a clean end, when the training
+        has its checkpoint, the functions given to `on_stop` are called. Signals still count as
+        requests then: a scheduler and an agent both send one, and the second must not end the
+        process in another way. After any other end, the previous signal handlers are restored.
         """
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *more)}
         self._begin(*more)
@@ -131,16 +132,16 @@ class StopRequest:
         for number, handler in before.items():
             signal.signal(number, handler)
         self._is_awaited = False
-        self._owner = None  # not before: a signal would be taken for a forked child's
+        self._owner = None  # only now: earlier, a signal would be taken for a forked child's
         self.why = ""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._owner:  # a forked data loader has inherited this
+        if os.getpid() != self._owner:  # a forked data loader has inherited this handler
             if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
-        if self.why:  # agents repeat the signal; a user who does wants the end at once
+        if self.why:  # agents repeat the signal; a user who repeats Ctrl-C wants to end immediately
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             return
@@ -151,18 +152,18 @@ class StopRequest:
             sys.exit(STOPPED)
 
     def _sign(self) -> Path | None:
-        """The file by which this process announces that it can stop."""
+        """The file with which this process announces that it can stop cleanly."""
         folder = os.environ.get(FOLDER)
         return Path(folder, str(self._owner)) if folder else None
 
     def _reason(self) -> str:
-        """The agent's reason, which it has written into that file."""
+        """The reason that the agent has written into that file; or empty."""
         sign = self._sign()
         return sign.read_text(encoding="utf-8") if sign is not None and sign.exists() else ""
 
 
 def leave_notices_to_the_agent() -> None:
-    """Do not die of a scheduler's notice to all processes: the agent passes it on as SIGTERM."""
+    """Ignore a scheduler's notice to all processes: the agent passes it on as SIGTERM."""
     for number in NOTICE_SIGNALS:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.SIG_IGN)

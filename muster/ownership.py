@@ -1,8 +1,8 @@
 """Whether a file that the user has not named may decide what runs as this user.
 
-Its owner, and whoever may write it or its folder, can run commands as this user. So they must be
-this user or root. A group that has this user alone may write, too: with umask 002, as many
-systems have it, all files are writable for it.
+Its owner, and anyone who may write to it or its folder, can run commands as this user, so they must
+be this user or root. A group whose only member is this user may also write: with umask 002, as on
+many systems, all files are writable for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def distrusted(path: Path) -> str | None:
-    """Why a file or a folder is not this user's alone; None if it is. A link's target counts, too.
+    """Why a file or a folder is not to be trusted, or None. The target of a link is checked, too.
 
     Raises:
         OSError: its owner and mode cannot be read.
@@ -25,7 +25,7 @@ def distrusted(path: Path) -> str | None:
         if state.st_uid not in _own_ids():
             return f"{place} belongs to {user_name(state.st_uid)}"
     for place, state in states[1:]:
-        # in a folder such as /tmp no user can replace a file of another
+        # in a folder such as /tmp no user can replace another user's file
         is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
         if not is_sticky and _others_may_write(state):
             return f"other users may write to {place} (mode {stat.S_IMODE(state.st_mode):o})"
@@ -38,7 +38,7 @@ def owner_is_foreign(path: Path) -> bool:
 
 
 def _own_ids() -> set[int]:
-    """This user's number and root's; as in git, also that of the user who called sudo."""
+    """The ids of this user and root; as in git, also the id of the user who called sudo."""
     own = {0, os.geteuid()}
     caller = os.environ.get("SUDO_UID", "")
     return own | {int(caller)} if os.geteuid() == 0 and caller.isdigit() else own
@@ -51,7 +51,7 @@ def _others_may_write(state: os.stat_result) -> bool:
 
 
 def _is_private(group: int, owner: int) -> bool:
-    """Whether a group has nobody but its owner, whose name it has."""
+    """Whether a group has the name of `owner`, and no other members."""
     try:
         user = pwd.getpwuid(owner)
         entry = grp.getgrgid(group)

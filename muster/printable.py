@@ -1,8 +1,8 @@
-"""Write values as text that a terminal, a spreadsheet or a page shows, and does not act on.
+"""Write values as text that a terminal, a spreadsheet or a page shows but does not act on.
 
-A text of others, such as programs, nodes and other users, may have escapes that colour or clear a
+Text from other programs, nodes or users may contain escape sequences that colour or clear a
 terminal, set its title, or move its cursor over other lines. The output of the user's own program
-is passed on as it is, with its colours.
+is passed on unchanged, with its colours.
 """
 
 import json
@@ -15,11 +15,11 @@ from muster.terminal import in_one_line
 from muster.worker.process import signal_name as signal_name
 
 FORMULA = ("=", "+", "-", "@")
-LISTED = 8  # names on a line
+LISTED = 8  # most names on a line
 
 
 def printable(text: object) -> str:
-    """A text with Python's escapes for what is no letter, digit, sign, space or end of a line."""
+    """Replace all but visible characters, spaces and line breaks in a text by Python's escapes."""
     plain = str(text).expandtabs()
     if plain.replace("\n", "").isprintable():  # as most texts are
         return plain
@@ -27,12 +27,12 @@ def printable(text: object) -> str:
 
 
 def _is_visible(letter: str) -> bool:
-    """Whether a terminal only shows the letter, as it does with spaces of all widths."""
+    """Whether a terminal only shows the character, as it does with spaces of any width."""
     return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
 
 
 def on_one_line(text: object) -> str:
-    """As `printable`, for a field of one line: an end of a line becomes an escape, too."""
+    """Like `printable`, but for a one-line field: line breaks become escapes, too."""
     return printable(in_one_line(str(text))).replace("\n", "\\n")
 
 
@@ -43,12 +43,12 @@ def listed(names: Sequence[object]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 node`, `4 nodes`."""
+    """A count with its noun: `1 node`, `4 nodes`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    """A duration as text: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"
     minutes = round(seconds / 60)
@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell for a CSV file; a text that a spreadsheet would compute begins with `'`."""
+    """A cell for a CSV file; a text that a spreadsheet would evaluate gets a `'` before it."""
     if not isinstance(value, str):
         return value
     text = on_one_line(value)
@@ -70,14 +70,14 @@ def csv_cell(value: Any) -> Any:
 
 
 def without_html(text: str) -> str:
-    """A text for Markdown, in which nothing is a tag."""
+    """Escape a text for Markdown, so that nothing in it is an HTML tag."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def json_text(value: Any, **form: Any) -> str:
     """`value` as JSON, by `json.dumps` with the options `form`; NaN and infinity become null.
 
-    JSON has no such numbers: what Python writes for them, most other readers refuse.
+    JSON has no such numbers, and most other readers refuse what Python writes for them.
     """
     try:
         return json.dumps(value, allow_nan=False, **form)

@@ -1,4 +1,4 @@
-"""torchrun's variables, from whatever started this process: torchrun, srun, mpirun, or by hand.
+"""Find torchrun's variables, whatever started this process: torchrun, srun, mpirun, or a user.
 
 These are tried in this order; the first one found counts:
 
@@ -8,7 +8,7 @@ These are tried in this order; the first one found counts:
     MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 
 mpirun comes before srun: inside a Slurm job it starts its daemons with srun, and their SLURM_PROCID
-is not a rank of the program. A shell of salloc, a batch script and a step of one task are no ranks.
+is not a rank of the program. A salloc shell, a batch script and a step with one task are not ranks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from muster.errors import UsageError
 from muster.tool_environment import environment_for
 
 DEFAULT_PORT = 29500  # torch's default
-FIRST_PORT = 20000  # of jobs; all are below the ports that systems assign
+FIRST_PORT = 20000  # of jobs' ports, which are all below the ports that systems assign
 PORT_COUNT = 10000
 OPEN_MPI = "Open MPI's mpirun"
 PMI = "mpirun (PMI)"
-# RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE of each way of MPI
+# RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE for each kind of MPI
 NAMES = {
     OPEN_MPI: (
         "OMPI_COMM_WORLD_RANK",
@@ -92,7 +92,7 @@ def _from_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
     variables["LOCAL_RANK"] = env.get(local_rank, "0")
     variables["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
-    if job:  # of this mpirun: two on one machine have different ports
+    if job:  # this mpirun's: two of them on one machine get different ports
         variables["MASTER_PORT"] = str(FIRST_PORT + zlib.crc32(job.encode()) % PORT_COUNT)
     return _complete({**variables, **_address(env)}, REMEDIES[launcher])
 
@@ -129,7 +129,7 @@ def _address(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
-    """All of torchrun's variables, from RANK and WORLD_SIZE or more of them."""
+    """All of torchrun's variables, given RANK, WORLD_SIZE and perhaps others."""
     rank = env.get("RANK", "")
     size = env.get("WORLD_SIZE", "")
     local = env.get("LOCAL_WORLD_SIZE", "1")
@@ -145,7 +145,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
         "WORLD_SIZE": size,
         "LOCAL_RANK": env.get("LOCAL_RANK", "0"),
         "LOCAL_WORLD_SIZE": local,
-        # equally many on every node, unless a variable says otherwise
+        # the same number of workers on every node, unless a variable says otherwise
         "GROUP_RANK": env.get("GROUP_RANK", str(int(rank) // int(local))),
         "GROUP_WORLD_SIZE": env.get("GROUP_WORLD_SIZE", str(-(-int(size) // int(local)))),
     }
@@ -162,7 +162,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """`2(x3),1`, Slurm's form, is [2, 2, 2, 1]."""
+    """Expand Slurm's short form: `2(x3),1` is [2, 2, 2, 1]."""
     counts: list[int] = []
     for part in text.split(","):
         count, _, times = part.partition("(x")

@@ -1,13 +1,14 @@
 """Use JSON that others have written only if it has the form that its reader needs.
 
-A form is a type, None, a tuple of forms of which one fits, a list with the form of each element, or
-a dict. A dict has the form of each key that is read; a key that ends with "?" may be missing, and
-the value may have other keys. A function is a form, too: it says whether a value fits.
+A form is a type, None, a tuple of alternative forms, a list with the form of each element, a dict,
+or a function that tells whether a value fits. A dict has the form of each key that is read; a key
+that ends with "?" may be missing, and the value may have other keys.
 
-A record in a run folder may be empty after a power failure, cut off, of another version, or another
-user's. A damaged record hides no other: its readers go on as if it did not exist, and
-`why_unreadable` says what is wrong with it. A form in `FORMS` has each key that is read. A record
-may lack a key that its reader does not name as needed, and it may have other keys.
+A record in a run folder may be empty after a power failure, truncated, or written by another
+version or another user. A damaged record does not hide the others: its readers continue as if it
+did not exist, and `why_unreadable` explains what is wrong with it. A form in `FORMS` has each key
+that is read. A record may lack a key that its reader does not name as needed, and it may have other
+keys.
 """
 
 import math
@@ -23,11 +24,11 @@ from muster.writing import parsed, record_data, tail
 MAYBE = "?"  # at the end of a key
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
 MOST_CHARACTERS = 60
-TAIL_BYTES = 65_536  # of the end of a file of records: they hold the last steps of a rank
+TAIL_BYTES = 65_536  # at the end of a file of records: enough for the last steps of a rank
 
 
 def fits(value: Any, form: Any) -> bool:
-    """Whether a value is of this form; a number with a point is finite, and True is no number."""
+    """Whether a value has this form. A float must be finite, and True is not a number."""
     if isinstance(form, tuple):
         return any(fits(value, kind) for kind in form)
     if isinstance(form, list):
@@ -41,7 +42,7 @@ def fits(value: Any, form: Any) -> bool:
 
 
 def dict_of(keys: Any, values: Any) -> Callable[[Any], bool]:
-    """The form of a dict of any keys, each of the form `keys`, with values of the form `values`."""
+    """The form of a dict with any keys of the form `keys` and values of the form `values`."""
     return lambda value: (
         isinstance(value, dict)
         and all(fits(key, keys) and fits(each, values) for key, each in value.items())
@@ -57,7 +58,7 @@ def _has_keys(value: dict[str, Any], form: dict[str, Any]) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number that fits into 64 bits; True is none."""
+    """Whether `value` is a whole number that fits into 64 bits; True is not."""
     return type(value) is int and abs(value) < 1 << 63
 
 
@@ -70,7 +71,7 @@ def is_exit_code(value: Any) -> bool:
 
 
 def is_rank(value: Any) -> bool:
-    """A rank; or a node's number, which is no larger."""
+    """Whether `value` can be a rank, or the number of a node, which is no larger."""
     return is_whole(value) and 0 <= value < 1 << 20
 
 
@@ -79,12 +80,12 @@ def is_number(value: Any) -> bool:
 
 
 def is_number_or_nan(value: Any) -> bool:
-    """A number, or one that is not finite, as a loss may be."""
+    """Whether `value` is a number, perhaps not a finite one, as a loss may be."""
     return is_number(value) or type(value) is float
 
 
 def is_time(value: Any) -> bool:
-    """Seconds since 1970 that a calendar has."""
+    """Whether `value` is a time in seconds since 1970, at most that of the year 9999."""
     return is_number(value) and 0 <= value <= LAST_UNIX_S
 
 
@@ -142,7 +143,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "oom_kills": is_count,
         "full": str,
         "terminated": TERMINATED,
-        "ended": TERMINATED,  # by older versions
+        "ended": TERMINATED,  # written by older versions
     },
     run_files.AWAITED_NODES: {"since_unix_s": is_time, "text": str},
     run_files.STACKS: {
@@ -172,12 +173,12 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
 
 
 def read(file: RunFile, path: Path, *needed: str) -> dict[str, Any] | None:
-    """The record in `path`, which is a `file`; None if there is none, or it is unreadable."""
+    """Read a record of the kind `file` from `path`; None if it is absent or unreadable."""
     return _read(file, path, needed)[0]
 
 
 def why_unreadable(file: RunFile, path: Path, *needed: str) -> str:
-    """One line that says which record is unreadable, and why; "" if it is readable or absent."""
+    """One line that names the unreadable record and the reason; "" if it is readable or absent."""
     return _read(file, path, needed)[1]
 
 
@@ -223,13 +224,13 @@ def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> s
 
 
 def _abridged(value: Any) -> str:
-    """A value as an error names it; of a list or a dict only its type."""
+    """A value as an error shows it; for a list or a dict, only its type."""
     is_nested = isinstance(value, list | dict)
     return f"of type {type(value).__name__}" if is_nested else repr(value)[:MOST_CHARACTERS]
 
 
 def json_objects(data: bytes) -> list[dict[str, Any]]:
-    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
+    """Parse the JSON objects in `data`, one per line; skip lines that are cut off or invalid."""
     objects = []
     for line in data.split(b"\n"):
         try:
@@ -242,5 +243,5 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
 
 
 def last_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
+    """The objects in the last `TAIL_BYTES` of a file; none if there is no such file."""
     return json_objects(tail(path, TAIL_BYTES))

@@ -13,7 +13,7 @@ a map holds a lock on `.sweep.lock` as long as it lives, and records each run's 
 
 To cancel a run that has not begun, a file with its name is created in `cancelled/`; the process
 that starts the runs looks there before each start. For a moment the run may still be started. So
-`cancel` waits until the run has begun and was ended, or was skipped.
+`cancel` waits until the run has begun and been ended, or has been skipped.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from muster.writing import read_json
 
 MUSTER = "muster/command.py"
 LOOK_S = 0.1
-ASK_S = 10.0  # between questions whether the run is still led, or the job still queued
+ASK_S = 10.0  # between checks whether the run still has a leader, or its job is still queued
 BEGIN_S = 30.0  # from the creation of a run's folder to its leader's record
-SEEN_S = 1.0  # at most, until the starting process sees a cancel file
-ARRIVE_S = 10.0  # of other machines' files, which a shared disk may show late
+SEEN_S = 1.0  # at most, until the process that starts the runs sees a cancel file
+ARRIVE_S = 10.0  # for other machines' files, which a shared disk may show late
 LOST = 1  # the exit code of a run that has ended without a record
 
 
 class Job:
-    """A run, by its folder.
+    """A run, identified by its folder.
 
-    In a `with` block, an error cancels it.
+    In a `with` block, an error cancels the run.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def run_id(self) -> str:
-        """Its name, also for `muster jobs`."""
+        """The name of the run, also for `muster jobs`."""
         return self.run_dir.name
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Job:
         return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"])), raw["end"]
 
     def _before_it_began(self) -> Status:
-        """The status of a run of `muster.map`, whose runs start one after the other."""
+        """The status of a run of `muster.map` that has not begun; such runs wait for their turn."""
         folder = self.run_dir.parent.parent
         entry = self._entry()
         if entry.get("state") in ("failed", "stopped"):
@@ -114,7 +114,7 @@ class Job:
         """Wait until the run is over; return its exit code.
 
         Raises:
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it is still running after `timeout_s` seconds.
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
@@ -136,18 +136,18 @@ class Job:
             time.sleep(LOOK_S)
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
-        """What each rank's call has returned, by rank; waits until the run is over.
+        """Wait until the run is over; return what each rank's call has returned, by rank.
 
         Raises:
             RunFailed: a rank failed, or the run was ended; its cause is the rank's own exception.
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it is still running after `timeout_s` seconds.
             UsageError: the run does not call a function.
         """
         self._wait_for_results(timeout_s)
         return [self._result(rank) for rank in range(self._world_size())]
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """What this rank's call has returned; like `results`, but reads no other rank's."""
+        """Return what this rank's call has returned; like `results`, but for this rank only."""
         refuse(arguments.whole_number("number", number, 0), where="rank: ")
         self._wait_for_results(timeout_s)
         if number >= (ranks := self._world_size()):
@@ -157,7 +157,7 @@ class Job:
         return self._result(number)
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines that its workers print; with `follow` until the run is over.
+        """Iterate over the lines that the workers print; with `follow`, until the run is over.
 
         Raises:
             UsageError: it has no such rank.
@@ -187,7 +187,7 @@ class Job:
                 process.terminate()
 
     def stacks(self, *, full: bool = False) -> str:
-        """Where each rank is, and what it waits for, as `muster jobs stacks` shows it."""
+        """Where each rank is, and what it is waiting for, as `muster jobs stacks` shows it."""
         return self._ask("stacks", *(["--full"] if full else []))
 
     def cancel(self) -> None:
@@ -272,7 +272,7 @@ class Job:
 def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) -> str:
     """Run one of the checkout's scripts to its end; return what it prints.
 
-    It is a process of its own, so this process's signals and other children are not affected.
+    It is a separate process, so this process's signals and other children are not affected.
 
     Raises:
         UsageError: the script refuses its arguments.
@@ -298,7 +298,7 @@ def _command(script: str, *words: str) -> list[str]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process that starts the runs of this sweep lives: it holds the lock."""
+    """Whether the process that starts the runs of this sweep is alive: it holds the lock."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A run's folder: how a run claims it, and each file in it: who writes, copies and clears it.
+"""The run folder: how a run claims it, and who writes, copies and clears each file in it.
 
 Code that writes, reads, mirrors, archives or clears such a file takes its name from here. The names
 of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
@@ -19,14 +19,14 @@ from typing import Literal
 from muster import checkout
 from muster.errors import UsageError, refuse
 
-# The text for each pair of braces; numbers have five digits, or are written as they are.
+# The expression for each pair of braces; numbers have five digits, or no padding.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
-BELOW = "/**"  # a folder with its whole content
-# The suffix of a file that is being written; in runs of older versions also the suffix of a file
-# that kept space free for a record.
+BELOW = "/**"  # a folder with all its content
+# The suffix of a file that is being written; in runs of older versions, also the suffix of a file
+# that reserved space for a record.
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)|\.reserved\Z")
-LONGEST_PART = 60  # of a run's name: its program's
+LONGEST_PART = 60  # characters of the program's part of a run's name
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class RunFile:
     pattern: str  # below the run folder, such as `metrics/rank_{rank}.jsonl` or `model/**`
     # "attempt": it is moved into attempts/ before the run is restarted
     scope: Literal["run", "attempt"]
-    # From a node without the launcher's disk: sent as it grows, sent whole after each change, or
-    # not sent (it is written on the launcher's machine, or is used only where it is).
+    # How a node that does not share the launcher's disk sends it: as it grows, whole after each
+    # change, or never (it is written on the launcher's machine, or is used only where it is).
     sent: Literal["growing", "whole", "never"]
-    # By --overwrite: always, or not if the new run continues from it (--resume).
+    # When --overwrite removes it: always, or unless the new run continues from it (--resume).
     cleared: Literal["always", "unless_resumed"] = "always"
     private: bool = False  # only its owner may read it, since it will be unpickled
 
     def path(self, run_dir: Path, **fields: int | str) -> Path:
-        """The file's path; for a folder's content, the folder."""
+        """The path of the file; for the content of a folder, the path of the folder."""
         words = {name: format(value, WIDTHS.get(name, "")) for name, value in fields.items()}
         return run_dir / self.pattern.removesuffix(BELOW).format(**words)
 
     def match(self, name: str) -> dict[str, str] | None:
         """The fields in `name`, a path below the run folder; None if `name` is another file."""
-        # DOTALL: a name may have an end of a line in it
+        # DOTALL: a name may contain a line break
         match = re.fullmatch(_expression_of(self.pattern), name, re.DOTALL)
         return match.groupdict() if match else None
 
     def find(self, run_dir: Path) -> list[Path]:
-        """The existing files, by name, without unfinished ones."""
+        """The existing files, sorted by name, without unfinished ones."""
         if self.pattern.endswith(BELOW):
             below = sorted(self.path(run_dir).rglob("*"))
             return [path for path in below if path.is_file() and not is_unfinished(path.name)]
@@ -70,7 +70,7 @@ class RunFile:
 
     @property
     def top(self) -> str:
-        """The entry of the run folder that it is, or is in."""
+        """The entry of the run folder that is, or contains, this file."""
         return self.pattern.partition("/")[0]
 
 
@@ -83,7 +83,8 @@ def _expression_of(pattern: str) -> str:
     return filled + ("/.+" if pattern.endswith(BELOW) else "")
 
 
-# What was planned, and who leads it: by the launcher, or by rank 0 if workers start by hand.
+# The plan of the run, and which process leads it. Written by the launcher, or by rank 0 if workers
+# are started by hand.
 CONFIG = RunFile("config.yaml", "run", "never")
 LAUNCH = RunFile("launch.json", "run", "never")
 LAUNCHER_LOG = RunFile("launcher.log", "run", "never")
@@ -97,19 +98,19 @@ SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "never")
 SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "never")
 SECRETS = RunFile(".program.json", "run", "never")  # the values of --env; only for its owner
 FUNCTION = RunFile("function/**", "run", "never")  # the call of muster.launch; only for its owner
-# By each node's agent, or by the side that starts it.
+# Written by each node's agent, or by the side that starts it.
 AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "growing")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "never")
-AWAITED_NODES = RunFile("agents/meeting.json", "attempt", "never")  # whom the first agent waits for
+AWAITED_NODES = RunFile("agents/meeting.json", "attempt", "never")  # nodes that are still missing
 LEADER = RunFile("agents/leader-{name}.json", "attempt", "never")  # where srun's tasks find it
 SHARED = RunFile("agents/.shared-{name}", "attempt", "never")
-# Questions to the running run, and its answers; see launch/agent/inspection/.
+# Questions to a run in progress, and its answers; see launch/agent/inspection/.
 REQUESTS = RunFile("requests/requests.jsonl", "run", "never")
 ANSWER = RunFile("requests/{name}.answer", "run", "never")
 STACKS = RunFile("stacks/{name}.json", "attempt", "never")
-# By each worker, or by the first worker of a host.
+# Written by each worker, or by the first worker of a host.
 OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "growing")
 ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "growing")
 METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "growing")
@@ -118,7 +119,7 @@ RANK_END = RunFile("exits/rank_{rank}.json", "attempt", "whole")
 PROFILE = RunFile("profile/rank_{rank}.json", "attempt", "whole")
 TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "growing")
 ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
-# By rank 0.
+# Written by rank 0.
 TENSORBOARD = RunFile("tensorboard/events{name}", "run", "growing", cleared="unless_resumed")
 WANDB = RunFile("wandb/**", "run", "never", cleared="unless_resumed")
 SUMMARY = RunFile("summary.json", "run", "whole")
@@ -129,15 +130,15 @@ SCORES = RunFile("scores.json", "run", "whole")
 PREDICTIONS = RunFile("predictions/{name}.tsv", "run", "whole")  # of samples without labels
 NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
-# By one rank of each disk, which reads them there: they are much larger than all the rest.
+# Written by one rank per disk, which also reads them there: they are much larger than the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "never", cleared="unless_resumed")
 FOLDER_CLAIM = RunFile(".taken", "run", "never")  # by the run that claims the folder, at its start
 CLAIMED = RunFile(".claimed-{name}", "run", "never")  # on a disk that is not the launcher's
-DISK_PROBE = RunFile(".seen-{name}", "run", "never")  # by it ranks learn which of them share a disk
-# By later readers of the run.
+DISK_PROBE = RunFile(".seen-{name}", "run", "never")  # shows ranks which of them share a disk
+# Written by later readers of the run.
 PREDICTION = RunFile("prediction.json", "run", "never")  # by older versions
 REPORT = RunFile("report/**", "run", "never")
-# Files of earlier attempts: those above with scope "attempt".
+# Files of earlier attempts: the files above with the scope "attempt".
 ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "never")
 
 FILES = tuple(value for value in globals().values() if isinstance(value, RunFile))
@@ -146,23 +147,23 @@ FILES = tuple(value for value in globals().values() if isinstance(value, RunFile
 STUDY = "study.json"
 SWEEP = "sweep.json"
 SWEEPS = "sweeps"  # the folder of all sweeps, in the folder of all runs
-SWEEP_LOCK = ".sweep.lock"  # in its folder: locked by the process that starts its runs
-CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin
+SWEEP_LOCK = ".sweep.lock"  # in the sweep's folder: locked by the process that starts its runs
+CANCELLED = "cancelled"  # in the sweep's folder: has a file for each run that must not begin
 
 
 def matching(name: str) -> RunFile | None:
-    """The file that `name`, a path below the run folder, is; it may still be unfinished."""
+    """The kind of the file `name`, a path below the run folder, even if unfinished; or None."""
     plain = UNFINISHED.sub("", name)
     return next((file for file in FILES if file.match(plain) is not None), None)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the file `name`, without its folder, is being written."""
+    """Whether a file is still being written, by its `name` without the folder."""
     return UNFINISHED.search(name) is not None
 
 
 def attempt_folders(run_dir: Path) -> dict[int, Path]:
-    """The folder of each earlier attempt; the first is 0."""
+    """The folder of each earlier attempt, by its number; the first is 0."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
     return dict(sorted((int(path.name), path) for path in paths if path.name.isdecimal()))
 
@@ -182,7 +183,7 @@ def archive_attempt(run_dir: Path, attempt: int) -> bool:
 
 
 def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
-    """Remove the files of a run, except `but`; with `resumed` not those a run continues from.
+    """Remove a run's files, except `but`; with `resumed`, keep the files that a run continues from.
 
     Raises:
         OSError: something cannot be removed.
@@ -222,34 +223,35 @@ def project_of(cwd: Path) -> Path:
 
 
 def own_logs() -> Path:
-    """Where run folders of the trainer go: `logs/` of the checkout.
+    """The folder for the trainer's run folders: `logs/` of the checkout.
 
-    An installation has no `logs/`. Its runs go to that of the project in which it is called, as
-    those of a user's program do.
+    An installation has no `logs/`. Its runs go to `logs/` of the project in which it is called, as
+    for a user's program.
     """
     return (project_of(Path.cwd()) if checkout.IS_INSTALLED else checkout.CHECKOUT) / "logs"
 
 
 def plain_name(text: str) -> str:
-    """A part of a run's name, made of `text`: ASCII letters, digits, '.', '_' and '-'; or empty."""
-    letters = unicodedata.normalize("NFKD", text)  # an accent stands behind its letter
+    """Make a part of a run's name of `text`: ASCII letters, digits, '.', '_' and '-'; or empty."""
+    letters = unicodedata.normalize("NFKD", text)  # an accent then follows its letter
     plain = re.sub(r"[^\w.-]", "-", re.sub(r"[\u0300-\u036f]", "", letters), flags=re.ASCII)
     return plain.strip("-").lstrip(".-")[:LONGEST_PART]
 
 
 def state_folder(env: Mapping[str, str]) -> Path:
-    """The folder where this user's runs, and failed nodes, are remembered.
+    """The folder with the records of this user's runs and failed nodes.
 
     Raises:
-        RuntimeError: the user has no home, as in some containers.
+        RuntimeError: the user has no home folder, as in some containers.
     """
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "muster")
 
 
 def new_run_id(logs: Path, what: str, size: str, *, make: bool = False) -> str:
-    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists in the folder `logs`.
+    """A new id such as `20260821-143000-rte-ddp-4x1`, with a suffix if `logs` has this one already.
 
-    With `make` its folder is made here, so that no run that starts at once takes it too.
+    With `make` the run's folder is made here, so that no run that starts at the same time takes it
+    too.
 
     Raises:
         UsageError: the folder cannot be made.
@@ -266,13 +268,14 @@ def new_run_id(logs: Path, what: str, size: str, *, make: bool = False) -> str:
 
 
 def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed: bool) -> None:
-    """Make `run_dir` for one run alone; `overwrite` removes an earlier run's files.
+    """Make `run_dir` for a single run; `overwrite` removes an earlier run's files.
 
-    Checkpoints stay if the new run is `resumed` from one. `inputs`: what it reads, by flag.
+    Checkpoints stay if the new run is `resumed` from one. `inputs`: the paths that the run reads,
+    by flag.
 
     Raises:
-        UsageError: it is not empty and must not be cleared, the run would read files in it, or it
-            cannot be made.
+        UsageError: it is not empty and must not be cleared, clearing it would remove files that the
+            run reads, or it cannot be made.
     """
     refuse(
         f"--overwrite would delete {path}, which {flag} needs\ntip: use another --run-id"
@@ -289,14 +292,14 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
 
 
 def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
-    """Like `claim`, on a disk that the launcher does not see.
+    """Claim `run_dir`, like `claim`, on a disk that the launcher does not see.
 
-    Nodes that share the disk call this at the same time. The first one leaves a mark with the name
-    of this `start` of the run, and clears the folder for all. Workers start after the calls of all
-    nodes.
+    Nodes that share the disk call this at the same time. The first one leaves a mark named after
+    this `start` of the run, and clears the folder for all of them. Workers start only after every
+    node has called this.
 
     Raises:
-        UsageError: files of another run are in it and must not be cleared; or it cannot be made.
+        UsageError: it has files of another run that must not be cleared, or it cannot be made.
     """
     mark = CLAIMED.path(run_dir, name=start)
     with _usable(run_dir):
@@ -319,7 +322,7 @@ def _not_empty(run_dir: Path) -> str:
 
 @contextmanager
 def _usable(run_dir: Path) -> Iterator[None]:
-    """Refuse a folder that the disk refuses."""
+    """Refuse the run folder if the disk reports an error."""
     try:
         yield
     except OSError as error:

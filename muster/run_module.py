@@ -2,17 +2,17 @@
 
     python run_module.py torch.distributed.run [argument ...]
 
-`-m` looks for modules first in the folder of the call, where a `yaml.py` or `logging.py` of the
-user's would be taken for the library's; with PYTHONSAFEPATH it does not look there at all. Here a
-module of this checkout is found in the checkout, any other module where Python has its libraries.
+`-m` looks for modules first in the current folder, where a user's `yaml.py` or `logging.py` would
+be taken for the library; with PYTHONSAFEPATH it does not look there at all. Here a module of this
+checkout is found in the checkout, and any other module among Python's libraries.
 
 Modules that are not ours are torchrun, or start it. Here torchrun ends with its agent, if it has
-one. It never removes its temporary folders, so its agent names the folder for them, and removes
-that. For each of its events torchrun asks for this machine's full name, and only logs it. Without
-an answer of DNS that takes seconds each time (see
-https://github.com/pytorch/pytorch/issues/150532). So here that call gives the machine's own name.
+one. It never removes its temporary folders, so its agent chooses the folder for them, and removes
+it. For each of its events torchrun looks up this machine's full name, only to log it. If DNS does
+not answer, that takes seconds each time (see https://github.com/pytorch/pytorch/issues/150532). So
+here that call returns the machine's own name.
 
-It needs the standard library alone, of Python 3.8 or newer.
+It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 
 MUSTER = Path(__file__).resolve().parent
 OURS = ("launch", "muster", "train")
-HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # the script's, first on the path
+HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # the script's folder is first on path
 
 
 def main() -> None:
@@ -48,8 +48,8 @@ def main() -> None:
 def start(script: str, function: str = "main") -> None:
     """Run a script of this checkout, which calls this with its `__file__`.
 
-    The script is imported as a module. On the path the checkout takes the place of the script's
-    folder, in which a file could hide a library. The process ends with the exit code of `function`.
+    The script is imported as a module. On the path the checkout replaces the script's folder, in
+    which a file could hide a library. The process ends with the exit code of `function`.
     """
     sys.path[:HAS_OWN_FOLDER] = [str(MUSTER.parent)]
     begin()
@@ -61,10 +61,10 @@ def start(script: str, function: str = "main") -> None:
 
 
 def _with_packages(load: Callable[[], object]) -> object:
-    """Call `load`; if it imports a package of ours that this Python lacks, end with one line.
+    """Call `load`; if it needs a package that this Python lacks, print one line and exit.
 
     Raises:
-        SystemExit: this Python has not all of our packages.
+        SystemExit: this Python lacks a package that Muster needs.
     """
     from muster import errors
 
@@ -75,10 +75,10 @@ def _with_packages(load: Callable[[], object]) -> object:
 
 
 def begin() -> None:
-    """Make Ctrl-C end this process without a traceback of imports, until `errors.run`.
+    """Until `errors.run`, make Ctrl-C end this process without a traceback of imports.
 
-    PYTHONPATH may have modules for the user's program, such as a yaml.py. From here on they hide
-    none of our environment; workers inherit the variable as it is.
+    PYTHONPATH may have modules for the user's program, such as a yaml.py. From here on they do not
+    hide modules of our environment; workers inherit the variable unchanged.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -86,9 +86,9 @@ def begin() -> None:
 
 
 def _put_own_packages_first() -> None:
-    """Put the folders of PYTHONPATH last on the path of modules, but for this checkout.
+    """Move the folders of PYTHONPATH, except this checkout, to the end of the module search path.
 
-    So their modules for a user's program hide none of ours. Our own packages may be there, too.
+    So their modules for a user's program do not hide ours. Our own packages may be there, too.
     """
     if sys.flags.ignore_environment or not os.environ.get("PYTHONPATH"):
         return
@@ -104,7 +104,7 @@ def _prepare_torchrun() -> None:
     import socket
     import tempfile
 
-    process = runpy.run_path(str(MUSTER / "worker" / "process.py"))  # it hides no user's `muster`
+    process = runpy.run_path(str(MUSTER / "worker" / "process.py"))  # hides no user's `muster`
     if process["AGENT_PID"] in os.environ:  # a pasted line of a dry run may outlive its shell
         process["end_with_agent"]()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit

@@ -1,11 +1,11 @@
-"""What a run is doing, as a value: of a `Job` from Python, and of `muster jobs`."""
+"""What a run is doing, as a value: for a `Job` in Python, and for `muster jobs`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a run is doing: a word, and more details in lines."""
+    """What a run is doing: one word, and lines with more details."""
 
     word: str  # waiting, pending, running, done, stopped, failed, lost
     is_over: bool

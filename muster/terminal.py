@@ -9,11 +9,11 @@ import re
 import sys
 from typing import TextIO
 
-TIP = "\ntip: "  # in a problem's text, between what is true and what to do
+TIP = "\ntip: "  # in the text of a problem, between the problem and its remedy
 RESET = "\x1b[0m"
 FLAG, PATH = "\x1b[36m", "\x1b[35m"
 COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[1;34m", "tip": "\x1b[1;32m"}
-# A line with a label; what moves the cursor may come before it, while a status line is shown.
+# A line with a label. While a status line is shown, cursor escapes may come before it.
 MESSAGE = re.compile(r"^((?:\r|\x1b\[[\d;?]*[A-Za-z])*)(error|warning|note|tip):(?= )(.*)$", re.M)
 FLAG_OR_PATH = re.compile(
     r"(?<![\w./:=-])(?:"
@@ -25,7 +25,7 @@ FLAG_OR_PATH = re.compile(
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether `stream` leads to a terminal whose lines can be colored and drawn anew."""
+    """Whether `stream` leads to a terminal whose lines can be colored and redrawn."""
     return os.environ.get("TERM", "dumb") != "dumb" and not stream.closed and stream.isatty()
 
 
@@ -40,12 +40,12 @@ def colored(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """A problem and its remedy, for a field of one line: `a is set; leave it out`."""
+    """Join a problem and its remedy for a one-line field: `a is set; leave it out`."""
     return text.replace(TIP, "; ")
 
 
 def color_messages() -> None:
-    """From here on, color the messages on stderr wherever it leads to a terminal."""
+    """Color the messages on stderr from here on, if it is a terminal."""
     if isinstance(sys.stderr, io.TextIOWrapper) and shows_color(sys.stderr):
         old = sys.stderr
         sys.stderr = _Messages(
@@ -54,7 +54,7 @@ def color_messages() -> None:
 
 
 class _Messages(io.TextIOWrapper):
-    """Standard error, whose messages are colored as long as it leads to a terminal."""
+    """Standard error that colors its messages as long as it is a terminal."""
 
     def write(self, text: str) -> int:
         super().write(colored(text) if shows_color(self) else text)

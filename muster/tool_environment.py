@@ -1,9 +1,9 @@
-"""The environment of other programs that we call, such as squeue or git; refuse a missing one.
+"""The environment of the programs that we call, such as squeue or git; refuse missing programs.
 
 Some variables change the answers of these programs: SQUEUE_PARTITION hides jobs, GIT_DIR names
-another repository. They are a user's settings for the user's own commands, so our calls do not get
-them. Variables stay that say where a tool is configured, or who the user is. So do those of sbatch,
-since they are documented as settings of a job.
+another repository. Users set them for their own commands, so our calls do not get them. Variables
+that locate a tool's configuration or identify the user are kept. So are sbatch's variables, since
+they are documented as job settings.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Mapping
 from muster.errors import UsageError
 
 SLURM_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
-# The beginnings of the variables that are a tool's settings.
+# The prefixes of the variables that hold a tool's settings.
 SETTINGS = {
     **dict.fromkeys(("squeue", "sinfo", "scontrol", "scancel"), SLURM_PREFIXES),
     "git": ("GIT_",),
     "rsync": ("RSYNC_",),
 }
 STAYS = ("GIT_CONFIG",)  # they may name the files that git ignores
-# The Debian package of a program, where it has another name.
+# The Debian package of a program, if its name differs.
 PACKAGES = {"ssh": "openssh-client", "srun": "slurm-client"}
 
 
 def require(tool: str, use: str) -> None:
-    """Refuse if this machine has no program `tool`; `use` says what needs it.
+    """Refuse if this machine lacks the program `tool`; `use` names what needs it.
 
     Raises:
-        UsageError: it is not on PATH; the message says how to install it.
+        UsageError: it is not on PATH; the message explains how to install it.
     """
     if shutil.which(tool) is None:
         package = PACKAGES.get(tool, tool)
@@ -41,7 +41,7 @@ def require(tool: str, use: str) -> None:
 
 
 def environment_for(tool: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`env` without the user's settings for `tool`, a program's name."""
+    """`env` without the user's settings for the program `tool`."""
     settings = SETTINGS.get(tool, ())
     return {
         name: value

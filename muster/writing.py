@@ -1,8 +1,8 @@
-"""Leave nothing half done on a disk, however a process ends.
+"""Leave nothing half done on disk, however a process ends.
 
-Small files are written whole or not at all; a full disk gives one line of error. A temporary
-folder is left over if the process that made it has ended. That process holds a lock on a file in
-the folder, and the kernel releases it, however the process ends.
+Small files are written whole or not at all; a full disk is reported in one line. A temporary folder
+counts as left over once the process that made it has ended. That process holds a lock on a file in
+the folder, which the kernel releases however the process ends.
 """
 
 import errno
@@ -20,14 +20,14 @@ from muster.printable import json_text
 from muster.worker.process import force as force
 from muster.worker.process import write_whole
 
-RECORD_BYTES = 64_000_000  # a longer file is no record of ours
-ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
+RECORD_BYTES = 64_000_000  # a longer file is not one of our records
+ROOM_BYTES = 1_048_576  # a disk with less free space counts as full
 PREFIX = "muster-"  # of temporary folders
 LOCK = ".lock"
 
 
 class CannotWrite(MusterError):
-    """A file could not be written; names the host, the file and the reason."""
+    """A file could not be written; the message names the host, the file and the reason."""
 
 
 def write_json(path: Path, value: Any, *, forced: bool = False, mode: int = 0o644) -> None:
@@ -38,21 +38,21 @@ def write_json(path: Path, value: Any, *, forced: bool = False, mode: int = 0o64
 def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644) -> None:
     """Write one file so that a reader sees all of it or none.
 
-    `forced`: it is on the disk when this returns, and survives a power failure.
+    `forced`: the file is on the disk when this returns, and survives a power failure.
 
     Raises:
-        CannotWrite: the disk is full, or refuses; the earlier content stays.
+        CannotWrite: the disk is full or refuses to write; the earlier content stays.
     """
-    # a file's name that is not valid UTF-8 is no reason to lose the rest of the text
+    # a file name that is not valid UTF-8 must not make us lose the rest of the text
     data = text.encode(errors="backslashreplace")
     with writing(path):
         write_whole(path, data, mode=mode, forced=forced)
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
-    """The value that `write_json` wrote; None if there is no such file, or no whole value in it.
+    """The value that `write_json` wrote; None if the file is missing or has no complete value.
 
-    Also None if the value lacks one of the `needed` keys, as in a file of another version.
+    Also None if the value lacks one of the `needed` keys, as a file of another version may.
 
     A file may be empty after a power failure, unreadable for this user, or on a disk that is not
     mounted. A reader of many files must not fail because of one.
@@ -67,7 +67,7 @@ def record_data(path: Path) -> bytes:
     """The content of a record's file.
 
     Raises:
-        OSError: it cannot be read; a FIFO is not opened.
+        OSError: it cannot be read, or is not a regular file; a FIFO is not opened.
         ValueError: it is longer than any record.
     """
     with open_plain(path) as file:
@@ -78,7 +78,7 @@ def record_data(path: Path) -> bytes:
 
 
 def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
-    """The value of `write_json` in a file's content; None as for `read_json`."""
+    """Parse the content of a file that `write_json` wrote; None as for `read_json`."""
     try:
         record = parsed(data)
     except ValueError:
@@ -87,10 +87,10 @@ def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
 
 
 def parsed(data: bytes) -> Any:
-    """The value in JSON that somebody else may have written.
+    """Parse JSON that somebody else may have written.
 
     Raises:
-        ValueError: it is no JSON, or is nested too deeply for Python.
+        ValueError: it is not JSON, or is nested too deeply for Python.
     """
     try:
         return json.loads(data.decode())
@@ -99,10 +99,10 @@ def parsed(data: bytes) -> Any:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a file to read it; a FIFO is not opened, since that would wait for its writer.
+    """Open a file for reading, but not a FIFO, which would block until it has a writer.
 
     Raises:
-        OSError: it cannot be opened, or is no plain file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     no_plain_file = OSError(errno.EINVAL, "not a regular file", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
@@ -115,7 +115,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def tail(path: Path, most_bytes: int) -> bytes:
-    """The end of a plain file, however long it is; empty where there is none."""
+    """The end of a regular file of any length; empty if there is no such file."""
     try:
         with open_plain(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
@@ -138,13 +138,13 @@ def full_disk(path: Path) -> str:
 
 
 def as_json(value: Any) -> str:
-    """`value` in the form in which it is written."""
+    """`value` as the JSON text that is written."""
     return json_text(value, indent=2, default=str) + "\n"
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn any error in writing `path` into one line.
+    """Turn a failure to write `path` into one line.
 
     Raises:
         CannotWrite: with the host, `path` and the disk's error.
@@ -159,7 +159,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[Path]:
-    """A new folder for this user alone, removed at the end of the context.
+    """Make a folder for this user alone; it is removed at the end of the context.
 
     `prefix`: the beginning of its name; `within`: the folder in which it is made (default: TMPDIR).
 
@@ -177,7 +177,7 @@ def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[
             # on a file system without locks the folder never counts as left over
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # renamed now, since a file with the name LOCK must be locked already
+                # renamed only now, because a file named LOCK must already be locked
                 unlocked.rename(unlocked.with_name(LOCK))
             yield Path(folder)
         finally:
@@ -186,7 +186,7 @@ def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[
 
 @contextmanager
 def in_use(path: Path) -> Iterator[None]:
-    """Have a file locked together with others who use it; nothing happens where there is none."""
+    """Hold a shared lock on a file during the context; do nothing if it cannot be opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -201,7 +201,7 @@ def in_use(path: Path) -> Iterator[None]:
 
 
 def left_over() -> list[Path]:
-    """The folders of this user's processes that were killed."""
+    """The temporary folders that killed processes of this user left behind."""
     import tempfile
 
     roots = {Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()}

@@ -1,4 +1,4 @@
-"""Commands that tests run: to their end, or until the test has seen what it wants."""
+"""Run commands in tests, either to their end or until the test has seen what it needs."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ LIMIT_S = 300  # against hanging
 
 
 def refusal(call: Callable[..., object], *given: object, **named: object) -> str:
-    """The message of the error by which a function refuses what it is given."""
+    """Call a function that must refuse its arguments; return the error's message."""
     try:
         call(*given, **named)
     except errors.MusterError as error:
@@ -24,7 +24,7 @@ def refusal(call: Callable[..., object], *given: object, **named: object) -> str
 
 
 def refused(main: Callable[[], object], *argv: object) -> str:
-    """What a command says that is called in this process, and refused: it prints nothing else."""
+    """Call a command in this process, which must refuse it; return stderr. Stdout must be empty."""
     words = ["command", *map(str, argv)]
     out = StringIO()
     err = StringIO()
@@ -43,7 +43,7 @@ def call(
     *argv: object, cwd: str | Path | None = None, env: Mapping[str, str] | None = None,
     stdin: str | None = None, timeout_s: float = LIMIT_S,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """A command to its end; `env` is beside what this process has."""
+    """Run a command to its end; `env` is added to this process's environment."""
     return subprocess.run(
         [str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})}, input=stdin,
         capture_output=True, text=True, timeout=timeout_s,
@@ -53,7 +53,7 @@ def call(
 def begin(
     *argv: object, cwd: str | Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """A command in a session of its own, whose output is read by whoever has begun it."""
+    """Start a command in a session of its own; the caller reads its output."""
     return subprocess.Popen(
         [str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -62,7 +62,7 @@ def begin(
 
 @contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Have it ended, whatever happens."""
+    """Kill the process at the end of the block, whatever happens."""
     try:
         yield process
     finally:
@@ -71,16 +71,16 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
-    """Exit code and what it has printed, when it is over."""
+    """Wait for the process to end; return its exit code, stdout and stderr."""
     with ended(process):
         out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
 
 
 def cause_in(text: str) -> str:
-    """The last line of the cause that a failed run prints: only its rank's output follows it.
+    """Return the last line of the cause that a failed run prints, above the rank's own output.
 
-    Where no rank is named, it is the last line that is not a tip.
+    If no rank's output is printed, it is the last line that is not a tip.
     """
     before, _, _ = text.rpartition("\nrun folder: ")
     last = text[len(before) :]  # of the last attempt
@@ -92,5 +92,5 @@ def cause_in(text: str) -> str:
     while lines[at - 1].startswith("  "):
         at -= 1
     cause = lines[at - 1 - (lines[at - 1] == "its output ends with:")]
-    # what the terminal has shown already is not repeated
+    # lines that the terminal has already shown are not repeated
     return before.rstrip().splitlines()[-1] if cause.startswith("run folder: ") else cause

@@ -1,4 +1,4 @@
-"""Every test runs alone: no network, no scheduler, no one else's run around it, no user's cache."""
+"""Every test runs in isolation: no network, no scheduler, no enclosing run, no user's cache."""
 
 import os
 import pwd
@@ -14,16 +14,16 @@ from muster.orderly_stop import STOP_SIGNALS
 from tests import fork_server, installations, own_processes, required
 from tests.fork_server import QUICK
 
-# Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
+# Variables of torchrun, Slurm and a user's shell: tests must not depend on where they are started.
 FOREIGN = (
     "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_",
     "CONDA_", "VIRTUAL_ENV", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "MASTER_", "OMP_",
 )  # fmt: skip
 
-# With it, each process that a test starts would compile this checkout once more, and so would each
-# of those that test.
+# With this variable, each process that a test starts would compile this checkout again, and so
+# would each of the processes that run the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# as wide as a test expects, not as the terminal it is started from
+# output is as wide as a test expects, whatever the terminal's width
 os.environ.pop("COLUMNS", None)
 for name in list(os.environ):
     if name.startswith(FOREIGN):
@@ -36,27 +36,31 @@ os.environ |= {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
-# What a shell has put in the background ignores Ctrl-C and Ctrl-\; so would all that tests start.
+# A process that a shell starts in the background ignores Ctrl-C and Ctrl-\, and all processes that
+# tests start would inherit this.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) == signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# How long an example takes says something of the machine, and nothing of the code.
+# How long an example takes depends on the machine, not on the code.
 hypothesis.settings.register_profile("muster", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("muster")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """`~/.cache` and `~/.local/state` of this session, here and in all processes of tests."""
+    """Replace `~/.cache` and `~/.local/state` for this session and all processes of its tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """What a test leaves ignored, all that later ones start ignores: they could not be stopped."""
+    """Restore signal handlers after each test.
+
+    Otherwise processes of later tests would inherit ignored signals, and could not be stopped.
+    """
     numbers = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -65,7 +69,7 @@ def _signals_as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# What a process reads once, since a file may be a pipe.
+# Functions that read a file only once per process, because it may be a pipe.
 READ_ONCE = {
     "configs.raw": "read_file",
     "configs.cli": "cluster",
@@ -75,7 +79,7 @@ READ_ONCE = {
 
 @pytest.fixture(autouse=True)
 def read_again() -> Callable[[], None]:
-    """Each test reads the files of settings again, and whenever it calls this."""
+    """Make each test read the settings files again; calling the fixture does so once more."""
 
     def forget() -> None:
         for module, function in READ_ONCE.items():
@@ -88,7 +92,7 @@ def read_again() -> Callable[[], None]:
 
 @pytest.fixture
 def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user whom the machine does not know, as containers that are given any number have it."""
+    """Run as a user unknown to the machine, as in a container with an arbitrary user ID."""
 
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
@@ -105,13 +109,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> installations.Installation:
-    """Muster without its checkout; for paths that are passed on, there is a blank in its own."""
+    """Muster without its checkout; its path has a blank, to test that paths are passed on whole."""
     return installations.install(tmp_path_factory.mktemp("in stalled") / "env", str(wheel))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """As workers compute: several tests run at a time, and their models are small."""
+    """Use one thread, as workers do: several tests run at a time, and their models are small."""
     if "torch" in sys.modules:  # collected tests have imported what they need
         sys.modules["torch"].set_num_threads(1)
 
@@ -122,7 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """xdist's own process, which starts those that test, starts what they share."""
+    """Register our plugins; xdist's main process also starts what its test processes share."""
     if config.getoption("update") and (
         os.environ.get("CI") or config.getoption("numprocesses", None)
     ):
@@ -133,7 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
         fork_server.share()
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start workers, too
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start workers as well
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """With `--quick`, a test that starts workers is skipped, unless it is marked `quick`."""
     os.environ.pop(QUICK, None)
@@ -141,7 +145,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ[QUICK] = "1"
 
 
-# The longest files: begun last, one of them would keep all but one process waiting.
+# The longest files come first: if one began last, all other processes would wait for it.
 LONGEST_FIRST = """
 test_modes_agree.py launch/programs/test_own_programs.py train/test_equality.py
 launch/agent/inspection/test_no_false_alarm.py launch/programs/test_preloaded_programs.py
@@ -154,7 +158,7 @@ train/report/test_report.py
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # of xdist, whose processes take file after file
+    if hasattr(config, "workerinput"):  # a process of xdist, which takes one file after another
         folder = Path(__file__).parent
         rank = {folder / name: number for number, name in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: rank.get(item.path, len(rank)))

@@ -1,4 +1,4 @@
-"""Records as a node, a program, another version, a full disk or another user may leave them."""
+"""Damaged records, as a node, program, full disk, other version or other user may leave them."""
 
 import json
 
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.launch.run_folders import leader
 
-# Of a run that a process of this machine leads, each as it should be.
+# Intact records of a run that a process on this machine leads.
 RECORDS = {
     "job.json": {**leader(), "cluster": None, "boot_id": "b", "start_ticks": 7},
     "exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0, "time_unix_s": 1.0},
@@ -30,7 +30,7 @@ ODD = [10**30, -1, 2**40, "[/x]", "\x1b]0;x\a", "a\nb\r", "\udce9", "\x9b2J", "<
 
 
 def words_of(value):
-    """A value, or one with a text in it, as a node, a program or another user may write it."""
+    """Draw any value, or a dictionary with keys of `value`, as a node or program may write it."""
     leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     leaves |= st.sampled_from(ODD)
     nested = st.recursive(leaves, lambda one: st.lists(one, max_size=3), max_leaves=6)
@@ -39,7 +39,7 @@ def words_of(value):
 
 @st.composite
 def damaged_record(draw, whole):
-    """The content of a record that is `whole` but for a value or a key, or is none at all."""
+    """Draw a record's content that differs from `whole` in one value or key, or is no record."""
     key = draw(st.sampled_from([*whole]))
     text = json.dumps({**whole, key: draw(words_of(whole))})
     less = {name: value for name, value in whole.items() if name != key}

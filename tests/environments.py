@@ -1,11 +1,11 @@
-"""Environments that have some of the installed distributions, and what those require, alone.
+"""Make environments with only some of the installed distributions and their requirements.
 
     python = environment(tmp_path / "env", *requirements())           # the base's packages
-    python = environment(tmp_path / "env", "rich", "psutil")          # these
+    python = environment(tmp_path / "env", "rich", "psutil")          # only these
     install_checkout(python)                                          # and Muster, editable
 
-Nothing is fetched: their files are links to those that the tests' own environment has. There is no
-pip; that of another environment installs a wheel by `pip --python PYTHON install --no-deps`.
+Nothing is downloaded: their files are symbolic links into the tests' own environment. They have no
+pip; to install a wheel, use another environment's: `pip --python PYTHON install --no-deps`.
 """
 
 import configparser
@@ -30,7 +30,7 @@ main()
 
 
 def requirements(*extras: str) -> list[str]:
-    """What setup.cfg says that Muster requires, with these extras."""
+    """Return Muster's requirements from setup.cfg, including those of these extras."""
     setup = configparser.ConfigParser(interpolation=None)
     setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
     options = [setup["options"]["install_requires"]]
@@ -39,9 +39,9 @@ def requirements(*extras: str) -> list[str]:
 
 
 def environment(folder: Path, *distributions: str) -> Path:
-    """Make an environment in `folder`, which has these alone; return its Python.
+    """Make an environment in `folder` with only these distributions; return its Python.
 
-    A distribution is given as in a list of requirements: `name` or `name[extra]`.
+    A distribution is given as in a requirements file: `name` or `name[extra]`.
     """
     venv.create(folder, symlinks=True, with_pip=False)
     packages = packages_of(folder / "bin" / "python")
@@ -50,15 +50,15 @@ def environment(folder: Path, *distributions: str) -> Path:
         root = Path(str(installed.locate_file("")))
         entries = {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}
         for entry in entries:
-            if not (packages / entry).exists():  # such as `google`, of several distributions
+            if not (packages / entry).exists():  # such as `google`, which several share
                 (packages / entry).symlink_to(root / entry)
     return folder / "bin" / "python"
 
 
 def python_path(folder: Path, *modules: Path) -> Path:
-    """Make an environment in `folder` that finds its modules in these; return its Python.
+    """Make an environment in `folder` that finds its modules in these folders; return its Python.
 
-    The .pth files in them are not read, so an editable installation among them is none.
+    Their .pth files are not read, so editable installations in them are not found.
     """
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
@@ -67,12 +67,12 @@ def python_path(folder: Path, *modules: Path) -> Path:
 
 
 def paced_python(folder: Path, *modules: Path) -> Path:
-    """Make an environment with the task `paced`, whose steps take a while without a core's time."""
+    """Make an environment with the task `paced`, whose steps take time but no processor time."""
     return python_path(folder, *modules, CHECKOUT / "tests" / "paced", CHECKOUT, own_packages())
 
 
 def own_packages() -> Path:
-    """The folder of the packages that this Python has."""
+    """Return the folder of this Python's packages."""
     return Path(sysconfig.get_paths()["purelib"])
 
 
@@ -89,7 +89,7 @@ def packages_of(python: Path) -> Path:
 
 
 def closure(distributions: tuple[str, ...]) -> set[str]:
-    """The names of distributions and of all that they require here."""
+    """Return the names of the distributions and of everything that they require here."""
     waiting = [Requirement(text) for text in distributions]
     known: set[tuple[str, str]] = set()
     while waiting:

@@ -1,7 +1,7 @@
-"""Tests of what others may write: few examples in the suite, many in `make soak`.
+"""Test input that others may write: with few examples in the suite, with many in `make soak`.
 
-In the suite the examples are the same each time: what fails is the last change's. A soak draws new
-ones.
+The suite uses the same examples each time, so that a failure is due to the last change. A soak
+draws new examples.
 """
 
 import os
@@ -16,7 +16,7 @@ SOAK_EXAMPLES = os.environ.get("SOAK_EXAMPLES", "")
 
 
 def fuzzed(*given: Any, examples: int = 50, **given_by_name: Any) -> Callable[[Any], Any]:
-    """`hypothesis.given` with so many `examples` in the suite, and `SOAK_EXAMPLES` in a soak."""
+    """Apply `hypothesis.given`: `examples` times in the suite, `SOAK_EXAMPLES` times in a soak."""
 
     def decorate(test: Any) -> Any:
         settings = hypothesis.settings(

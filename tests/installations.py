@@ -17,7 +17,7 @@ from tests.written import write
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 OFFLINE = ("--no-index", "--no-build-isolation", "--no-deps")
-# What is left in a clone by a build of an earlier version, by Python, and by other tools.
+# Files that an earlier version's build, Python and other tools leave in a clone.
 LEFT_BEHIND = {
     "build/lib/muster/_checkout/launch/launchers/removed.py": "",
     "build/lib/muster/removed.py": "",
@@ -28,23 +28,23 @@ LEFT_BEHIND = {
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment with the packages that Muster requires, and Muster."""
+    """An environment with Muster and the packages that it requires."""
 
     python: Path
 
     @property
     def muster(self) -> Path:
-        """Its command."""
+        """The path of its `muster` command."""
         return self.python.with_name("muster")
 
     def files(self) -> dict[Path, int]:
-        """All but what Python itself writes, with the time of each file's last change."""
+        """Return all files but those that Python itself writes, with their modification times."""
         paths = (path for path in self.python.parents[1].rglob("*") if path.suffix != ".pyc")
         return {path: path.lstat().st_mtime_ns for path in paths if path.is_file()}
 
 
 def tracked() -> list[str]:
-    """The files of the working tree that git tracks, but for removed ones."""
+    """Return the files of the working tree that git tracks, except for removed ones."""
     need("git")
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True, text=True
@@ -53,7 +53,7 @@ def tracked() -> list[str]:
 
 
 def clone(folder: Path) -> Path:
-    """A copy of the tracked files, without git's history."""
+    """Copy the tracked files to `folder`, without git's history."""
     for name in tracked():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def clone(folder: Path) -> Path:
 
 
 def wheel(folder: Path) -> Path:
-    """Build a wheel in `folder`, from a clone with files that must not get in."""
+    """Build a wheel in `folder`, from a clone with extra files that the wheel must not contain."""
     source = write(clone(folder / "clone"), LEFT_BEHIND)
     _pip("wheel", *OFFLINE, "--wheel-dir", str(folder), str(source))
     (made,) = folder.glob("*.whl")
@@ -70,8 +70,8 @@ def wheel(folder: Path) -> Path:
 
 
 def install(folder: Path, *what: str) -> Installation:
-    """An environment in `folder`, into which pip installs this."""
-    python = environment(folder, *requirements(), "setuptools")  # which builds there
+    """Make an environment in `folder` and install `what` into it with pip."""
+    python = environment(folder, *requirements(), "setuptools")  # for the build
     _pip("--python", str(python), "install", "--no-compile", *OFFLINE, *what)
     return Installation(python)
 

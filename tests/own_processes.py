@@ -1,8 +1,8 @@
-"""No test leaves a process: at its end the session looks for its own, ends them, and fails.
+"""No test may leave a process: at its end, the session looks for its own, ends them and fails.
 
-What a test starts inherits the session's name. A test that does not pass has what it started ended
-at once, whatever it was in the middle of. sshd and Slurm give their processes another environment:
-in a box of its own (tests/cluster/boxed.sh), all processes are the session's.
+All processes that a test starts inherit the session's name. If a test does not pass, its processes
+are ended immediately, whatever they are doing. sshd and Slurm give their processes another
+environment, so in a box of its own (tests/cluster/boxed.sh) all processes count as the session's.
 """
 
 import os
@@ -17,10 +17,10 @@ import pytest
 
 from tests import fork_server
 
-# The name of the session; one that a test starts has its outer session's before its own.
+# The session's name; a session that a test starts puts the outer session's name before its own.
 SESSION = "TESTS_SESSION"
-BY = "PYTEST_CURRENT_TEST"  # pytest's own: the test, and whether it is being set up or runs
-# How long those that are ending have for it, when all tests are over.
+BY = "PYTEST_CURRENT_TEST"  # set by pytest: the test, and whether it is being set up or run
+# How long processes may take to end after all tests are over.
 ENDS_S = float(os.environ.get("TESTS_END_S", "120"))
 
 did_not_pass = pytest.StashKey[bool]()
@@ -28,9 +28,9 @@ found: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # one of xdist's has it from the process it serves
+    if not hasattr(config, "workerinput"):  # a process of xdist inherits the name
         os.environ[SESSION] = f"{os.environ.get(SESSION, '')}/{secrets.token_hex(8)}"
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as at Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as on Ctrl-C
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,19 +43,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    done = yield  # its fixtures, too, have ended what they started
+    done = yield  # by now its fixtures have ended what they started
     if item.stash.get(did_not_pass, False):
         end(lambda: [one for one in inherited() if environ(one).get(BY) == f"{item.nodeid} (call)"])
     return done
 
 
-@pytest.hookimpl(trylast=True)  # fixtures of the session, and xdist's processes, have ended
+@pytest.hookimpl(trylast=True)  # when session fixtures and xdist's processes have ended
 def pytest_sessionfinish(session: pytest.Session) -> None:
     is_worker = hasattr(session.config, "workerinput")
     if not is_worker:
         found.extend(left(inherited))
         session.exitstatus = session.exitstatus or int(bool(found))
-    elif fork_server.OWN_BOX.exists():  # which takes them along when it ends, as nobody would see
+    elif fork_server.OWN_BOX.exists():  # which would end them unnoticed when it ends
         session.config.workeroutput["left"] = left(everything)
 
 
@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def left(look: Callable[[], list[psutil.Process]]) -> list[str]:
-    """What does not end by itself, in words; it is ended."""
+    """Give processes time to end; end the others and return a line about each."""
     deadline = time.monotonic() + ENDS_S
     while (processes := look()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -82,7 +82,7 @@ def left(look: Callable[[], list[psutil.Process]]) -> list[str]:
 
 
 def end(look: Callable[[], list[psutil.Process]]) -> None:
-    """End them all, and what they start meanwhile."""
+    """End all the processes, and those that they start in the meantime."""
     deadline = time.monotonic() + 60
     while (processes := look()) and time.monotonic() < deadline:
         for one in processes:
@@ -98,7 +98,7 @@ def inherited() -> list[psutil.Process]:
 
 
 def everything() -> list[psutil.Process]:
-    """All processes but this one, those it descends from, the fork server's, and what is over."""
+    """Return all processes except this one, its ancestors, the fork server's, and zombies."""
     own = {os.getpid(), *(one.pid for one in psutil.Process().parents()), *fork_server.processes()}
     processes = []
     for one in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""README and the pages of docs/: their text, and the fences in it."""
+"""Read README and the pages of docs/: their text and their code fences."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ def text_of(page: Path) -> str:
 
 
 def fences(page: Path, *languages: str) -> list[str]:
-    """What stands in the page's fences of these languages."""
+    """Return the contents of the page's code fences in these languages."""
     return [body for _, language, body in FENCE.findall(text_of(page)) if language in languages]
 
 
@@ -24,7 +24,7 @@ def python_of(page: Path) -> list[str]:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """The command lines of all shell fences, joined over backslashes, comments left out."""
+    """Return the command lines of all shell fences, with continued lines joined and no comments."""
     found = []
     for body in fences(page, "bash", "sh", "console"):
         for line in body.replace("\\\n", " ").splitlines():

@@ -1,7 +1,7 @@
-"""What some tests need beside Python: without it they are skipped, and the last lines say so.
+"""Requirements of some tests besides Python: without them, tests are skipped and listed at the end.
 
-A test says what it needs by `@pytest.mark.needs("root", "rsync")`, a fixture by `need("rsync")`.
-The last lines also have every other reason for which a test was skipped.
+A test declares its requirements with `@pytest.mark.needs("root", "rsync")`, a fixture with
+`need("rsync")`. The last lines of the output also list all other reasons for skipped tests.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from launch.virtual_cluster import commands
 
-# The Debian package of each, all of which `make packages` installs.
+# The Debian package of each requirement; `make packages` installs them all.
 PACKAGES = {
     **{program: package for package, several in commands.PACKAGES.items() for program in several},
     "rsync": "rsync",
@@ -29,25 +29,26 @@ PACKAGES = {
     "g++": "g++",
     "Python.h": "python3-dev",
 }
-# What nobody can install: a machine has it, or the test is skipped and listed.
+# Requirements that nobody can install: on a machine without them, the test is skipped and listed.
 OF_MACHINE = frozenset(("GPU", "memory cgroup"))
-# The folder in which a cgroup with a limit of memory can be made, by the version of cgroups.
+# The folder in which a cgroup with a memory limit can be made, by cgroup version.
 MEMORY_CGROUPS = {1: Path("/sys/fs/cgroup/memory"), 2: Path("/sys/fs/cgroup")}
 TESTBED = ("root", "namespaces", *sum(commands.PACKAGES.values(), ()))
 NEEDS = "it needs "
-# A file in which the first half of `make test` leaves why it has skipped tests, for the last lines.
+# Names a file in which the first half of `make test` records why it skipped tests, for the last
+# lines of the second half.
 NOT_TRIED = "TESTS_NOT_TRIED"
-# In front of a command. Root reads all files, unless it gives up the right to.
+# Put in front of a command: root can read all files unless it drops these capabilities.
 AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
 AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 
 def need(*things: str) -> None:
-    """Skip this test where one of `things` is not there.
+    """Skip this test if one of `things` is missing.
 
     Raises:
-        pytest.skip.Exception: something is not there, or
-        pytest.fail.Exception: something that can be installed is not there, and REQUIRE_ALL is set,
+        pytest.skip.Exception: something is missing, or
+        pytest.fail.Exception: something that can be installed is missing, and REQUIRE_ALL is set,
             as in `.ci/run`.
     """
     __tracebackhide__ = True
@@ -58,11 +59,11 @@ def need(*things: str) -> None:
 
 @cache
 def is_there(thing: str) -> bool:
-    """Whether this machine has a program, or something of another kind."""
+    """Whether this machine has `thing`: a program, or one of the special cases below."""
     match thing:
         case "root":
             return os.geteuid() == 0
-        case "namespaces":  # which root does not have in a container; another user needs root first
+        case "namespaces":  # root may lack them in a container; other users need root first
             new = ["unshare", "--mount", "--net", "--pid", "--uts", "--fork", "true"]
             return os.geteuid() != 0 or _succeeds(*new)
         case "GPU":
@@ -83,22 +84,22 @@ def is_there(thing: str) -> bool:
 
 
 def memory_cgroup_version() -> int | None:
-    """The version of cgroups, if this process can make one with a limit of memory."""
+    """Return the version of cgroups if this process can make one with a memory limit."""
     if os.access(MEMORY_CGROUPS[1] / "cgroup.procs", os.W_OK):
         return 1
-    controllers = MEMORY_CGROUPS[2] / "cgroup.subtree_control"  # those that a new cgroup has
+    controllers = MEMORY_CGROUPS[2] / "cgroup.subtree_control"  # of new cgroups
     if os.access(controllers, os.W_OK) and "memory" in controllers.read_text().split():
         return 2
     return None
 
 
 def program_folders() -> list[Path]:
-    """The folders of PATH, each once, whatever symbolic links lead to it."""
+    """Return each folder of PATH once, with symbolic links resolved."""
     return [Path(one) for one in dict.fromkeys(map(os.path.realpath, os.get_exec_path()))]
 
 
 def installed_programs() -> list[Path]:
-    """The programs of PACKAGES here, except for compilers, which Python's packages may need."""
+    """Return the installed programs of PACKAGES, but no compiler: Python packages may need one."""
     names = PACKAGES.keys() - {"g++"}
     paths = [folder / name for folder in program_folders() for name in sorted(names)]
     return [path for path in paths if path.exists()]
@@ -111,7 +112,7 @@ def _succeeds(*argv: str) -> bool:
         return False
 
 
-@pytest.hookimpl(tryfirst=True)  # before fixtures, which may use what is not there
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which may use what is missing
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         need(*marker.args)
@@ -119,7 +120,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Print why tests were skipped, below all that pytest prints itself."""
+    """Print why tests were skipped, below everything that pytest itself prints."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
@@ -135,7 +136,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def last_lines(counts: Counter[str]) -> list[str]:
-    """How many tests were skipped for each reason, and how to have what they need."""
+    """Return how many tests were skipped for each reason, and how to provide what they need."""
     lines = []
     lacking: set[str] = set()
     for reason, count in counts.items():

@@ -1,4 +1,4 @@
-"""What starts, shows and ends runs needs the base's packages alone; the rest says what it needs."""
+"""Commands that start, show and end runs need only the base packages; others say what they need."""
 
 import ast
 import json
@@ -27,20 +27,20 @@ STUDY = "configs/studies/quick.yaml"
 
 @pytest.fixture(scope="module")
 def muster(tmp_path_factory):
-    """The command `muster` in an environment with the base alone."""
+    """Return the `muster` command of an environment with only the base packages."""
     python = environment(tmp_path_factory.mktemp("base") / "env", *requirements())
     return install_checkout(python)
 
 
 def remedy(python: Path, extra: str) -> str:
-    """After `make install`, as `make test` calls it, what lacks is ready."""
+    """Return the tip for a missing extra: activate .venv, which has it, if .venv exists."""
     activate = CHECKOUT / ".venv" / "bin" / "activate"
     if activate.exists():
         return f"activate Muster's environment: source {activate}"
     return f"install: uv pip install --python {python} -e '{CHECKOUT}[{extra}]'"
 
 
-# What each part of the tree imports, wherever in its files.
+# Checks all imports of each part of the tree, wherever they stand in a file.
 @pytest.mark.parametrize(
     ("chosen", "parts"),
     [
@@ -223,7 +223,7 @@ OF_LIBRARY = "sync sync_ddp init steps checkpoints record launch map job on_stop
 
 
 def test_the_library_needs_torch_alone(tmp_path):
-    """Without numpy, too; `muster.evaluate` needs what it calls."""
+    """It works without numpy as well; `muster.evaluate` needs the packages that it calls."""
     python = environment(tmp_path / "env", "torch")
     install_checkout(python)
     code = f"import muster\nfor name in {OF_LIBRARY.split()}: getattr(muster, name)\n"

@@ -1,7 +1,7 @@
-"""What others write may be damaged: a reader takes it for absent, or refuses it by its name.
+"""Files and messages may be damaged: a reader treats them as absent, or refuses them by name.
 
-Others are nodes, programs, other versions, other users, and disks that were full. Each file and
-each message is damaged in every way; a message that a reader prints is in tests/refusals.
+The damage may be due to nodes, programs, other versions, other users, and full disks. Each file and
+each message is damaged in every way; the messages that readers print are in tests/refusals.
 """
 
 import contextlib
@@ -77,10 +77,10 @@ def damage(path: Path, kind: str) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads a file that others write.
+    """A file that others write, and the function that reads it.
 
-    A damaged file is as if it were absent, or, with `refuses`, this error that names it. A file of
-    another user is read. `unlike`: where another outcome is right; None: it is no damage.
+    A damaged file is treated as absent or, with `refuses`, raises this error, which names it. A
+    file of another user is read. `unlike` maps kinds of damage to another outcome; None: no damage.
     """
 
     file: str
@@ -98,7 +98,7 @@ class Reader:
 
 
 def shown(run_dir: Path) -> str:
-    """What commands print of a run: none of them fails, and other runs are there as before."""
+    """Return what commands print about a run; none may fail, and another run is still listed."""
     good = write(run_dir.parent / "good", {"config.yaml": "", "exit.json": {"code": 0}})
     printed = io.StringIO()
     with (
@@ -116,7 +116,7 @@ def shown(run_dir: Path) -> str:
 
 
 def run_reader(file: str) -> Reader:
-    """A file of a run's folder, as commands and the reader of that record take it."""
+    """Return a file of a run's folder with a function that reads it as commands do."""
 
     def read(folder: Path) -> object:
         text = shown(folder / "run")
@@ -148,7 +148,7 @@ def sweep_of(folder: Path) -> Sweep:
 
 
 def write_sweep(folder: Path) -> None:
-    """Of two runs that an earlier call has done."""
+    """Write a sweep of two runs that an earlier call has finished."""
     sweep = sweep_of(folder)
     for cell in sweep.cells:
         cell.state = "done"
@@ -184,8 +184,8 @@ CURRENT = CurrentJob(job_id="12", name="12", num_nodes=1, cluster="here")
 OF_SLURM = {"launcher": "slurm", "job_id": "12", "cluster": "here", "host": "a", "pid": 1}
 FAILURE = {"time_unix_s": time.time(), "cluster": "a", "node": "n", "run_id": "r", "message": "x"}
 MODEL = save({"weight": torch.ones(1, 2), "bias": torch.ones(1)})
-PIPE = {"fifo": None}  # a file that a user names may be one, and is waited for
-NEVER_READ = dict.fromkeys(DAMAGE)  # only who may have written it
+PIPE = {"fifo": None}  # a file that a user names may be a pipe; its writer is waited for
+NEVER_READ = dict.fromkeys(DAMAGE)  # the reader checks only who may have written it
 READERS = {
     **{f"run: {name}": run_reader(name) for name in RECORDS},
     "record": Reader("a.json", {"a.json": {"a": 1}}, lambda at: read_json(at / "a.json", "a")),
@@ -239,21 +239,21 @@ READERS = {
         {"run.yaml": 'model: "a name of several words"\n'},
         lambda folder: train_config("--config", str(folder / "run.yaml")).model,
         UsageError,
-        unlike={**PIPE, "empty": None},  # it has no settings in it
+        unlike={**PIPE, "empty": None},  # which means no settings
     ),
     "clusters": Reader(
         "muster.toml",
         {"muster.toml": '[clusters.a]\naccount = "a name of several words"\n'},
         lambda folder: CommandLine.parse(["--on", "a", "--", "true"]).slurm.account,
         UsageError,
-        unlike={"theirs": REFUSED},  # they could run commands
+        unlike={"theirs": REFUSED},  # its owner could run commands
     ),
     "hosts": Reader(
         "hosts.txt",
         {"hosts.txt": "node0 slots=2\n"},
         lambda folder: read_hosts(folder / "hosts.txt", ONE_WORKER),
         UsageError,
-        unlike={**PIPE, "null": None},  # the name of a host
+        unlike={**PIPE, "null": None},  # a valid host name
     ),
     "study": Reader(
         "mine.yaml",
@@ -323,7 +323,7 @@ def test_damaged_message_is_refused(name, kind):
     whole, read, errors = MESSAGES[name]
     assert read(whole) is not None
     if name == "of a rank" and kind in ("null", "other"):
-        return  # these are values, too
+        return  # these are valid values
     with pytest.raises(errors):
         read(DAMAGE[kind](whole))
 

@@ -1,4 +1,4 @@
-"""The page on adding one's own is done as it says, in a copy of the checkout."""
+"""The steps of docs/extending.md work as described, in a copy of the checkout."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def jobs(checkout: Path, *words: str) -> str:
 
 @pytest.mark.slow
 def test_a_launcher_is_one_file(checkout):
-    """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
+    """The usual commands plan, start, list, follow and cancel its runs."""
     skip_if_quick()
     words = [sys.executable, "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
     shown = call(*words, "--dry-run", cwd=checkout)
@@ -104,7 +104,7 @@ def test_a_launcher_is_one_file(checkout):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> dict[str, str]:
-    """The environment of a Python that has the page's package."""
+    """Return the environment variables with which Python finds the page's package."""
     project, packages = tmp_path_factory.mktemp("my-plugins"), tmp_path_factory.mktemp("packages")
     assert sorted(PACKAGE) == ["my_plugins/background.py", "my_plugins/sign.py", "pyproject.toml"]
     for name, text in PACKAGE.items():

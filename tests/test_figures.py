@@ -1,4 +1,4 @@
-"""The pictures of README: what a run prints becomes one file that loads nothing."""
+"""README's pictures: the output of a run becomes a single file that loads nothing."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Figures that README and docs/ quote are those of docs/speed.md, where each has its command."""
+"""Figures quoted in README and docs/ match docs/speed.md, which has the command for each."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.pages import FENCE
 README = CHECKOUT / "README.md"
 DOCS = CHECKOUT / "docs"
 SPEED = DOCS / "speed.md"
-CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")  # and where links lead
-# of software, behind its name
+CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")  # and link targets
+# of software, after its name
 VERSIONS = re.compile(r"(?:Python|Slurm|torch)(?:,? (?:and )?\d+\.\d+(?:\.\d+)?)+")
-# 0.43, 2,448, 39 of 39 %
+# such as 0.43, 2,448, or the 39 of 39 %
 FIGURE = re.compile(r"(?<![\d.e-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+(?= %))(?![\d.]*\d)")
 
 
 def figures(text: str) -> set[str]:
-    """The measured numbers of a text: decimals, thousands and percentages, without code."""
+    """Return the measured numbers in a text: decimals, thousands and percentages, outside code."""
     plain = VERSIONS.sub("", CODE.sub("", FENCE.sub("", text)))
-    losses = re.sub(r"\b\d+\.\d{6}\b", "", plain)  # tests/test_modes_agree.py holds these
+    losses = re.sub(r"\b\d+\.\d{6}\b", "", plain)  # tests/test_modes_agree.py checks these
     return set(FIGURE.findall(losses))
 
 
@@ -29,7 +29,7 @@ SECTIONS = [figures(one) for one in SPEED.read_text(encoding="utf-8").split("\n#
 
 
 def quoting(page: Path) -> list[str]:
-    """README's lines, and of another page the paragraphs that lead to docs/speed.md."""
+    """Return README's lines with figures, or another page's paragraphs that link to speed.md."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     if page == README:
         return [line for line in text.splitlines() if figures(line)]

@@ -1,4 +1,4 @@
-"""Muster from a wheel, without its checkout: a user's own program runs, and finds its own names."""
+"""Muster from a wheel, without its checkout: a user's program runs and finds its own modules."""
 
 import sys
 import venv
@@ -14,12 +14,12 @@ from tests.installations import Installation
 from tests.written import write
 
 FOLDERS = ("configs", "launch", "muster", "slurm", "train")
-# Beside these, as in a checkout: what a node or a login node needs to make an environment.
+# Further files of a checkout, with which a node or a login node makes an environment.
 MORE = {
     *("Makefile", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "setup.cfg"),
     *("setup.py", "logs/.gitkeep"),
 }
-# A user's project with the names that Muster has, too.
+# A user's project whose modules have the same names as Muster's.
 PROJECT = {
     "configs/__init__.py": "OWNER = 'user'",
     "launch/__init__.py": "OWNER = 'user'",

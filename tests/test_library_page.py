@@ -1,4 +1,4 @@
-"""Each example of docs/library.md runs on two ranks, beside files of one's own with our names."""
+"""Each example of docs/library.md runs on two ranks, next to user's modules with our names."""
 
 import ast
 import inspect
@@ -49,7 +49,7 @@ def clashing_project(tmp_path) -> Path:
 
 
 def output_of(clashing_project: Path, text: str, ranks: int = 2, *words: str) -> str:
-    """The example as the user's own train.py; what it prints."""
+    """Run the example as the user's own train.py; return what it prints."""
     (clashing_project / "train.py").write_text(text)
     start = [*TORCHRUN, str(ranks)] if ranks else []
     done = call(interpreter(), *start, "train.py", *words, cwd=clashing_project)
@@ -74,7 +74,7 @@ def test_lightning_starts_its_second_rank_itself(clashing_project):
 
 
 def losses(clashing_project: Path, ranks: int, text: str = WHOLE_LOOP) -> dict[int, float]:
-    """Of each step that the loop prints; with 0 ranks it is started without torchrun."""
+    """Return the loss of each step that the loop prints; 0 ranks: run it without torchrun."""
     found = re.findall(r"step (\d+): (.*)", output_of(clashing_project, text, ranks))
     return {int(step): float(loss) for step, loss in found}
 
@@ -95,7 +95,7 @@ def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(clashing_proj
     assert losses(clashing_project, 3, until) == pytest.approx(
         {6: alone[6], 12: alone[12]}, abs=2e-4
     )
-    # that of step 10 is left out where that of step 5 is still being written: the disk is slow
+    # on a slow disk, step 10's checkpoint is skipped while step 5's is still being written
     newest = max(
         int(path.name.removeprefix("step_")) for path in (clashing_project / "kept").iterdir()
     )
@@ -110,7 +110,7 @@ def test_documented_loop_has_equal_losses_on_any_ranks_and_resumes(clashing_proj
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [ONE_LINE, WHOLE_LOOP], ids=["one line", "whole loop"])
 def test_dropout_differs_between_ranks(clashing_project, example):
-    # one text a print: where Python does not buffer, the words of two ranks may mix
+    # one string per print: without buffering, the words of two ranks may mix
     printed = output_of(
         clashing_project, f"{example}print(f'seed {{torch.initial_seed()}}', flush=True)\n"
     )
@@ -118,7 +118,7 @@ def test_dropout_differs_between_ranks(clashing_project, example):
 
 
 def with_loader(text: str) -> str:
-    """The loop with dropout and the page's DataLoader, which prints each loss with all digits."""
+    """Add dropout and the page's DataLoader to the loop, and print all digits of each loss."""
     changes = {
         "import muster\n": "import muster\nfrom torch.utils.data import *\n",
         "nn.Tanh()": "nn.Tanh(), nn.Dropout(0.5)",
@@ -151,5 +151,5 @@ def test_documented_loop_with_dropout_and_loader_resumes_bit_for_bit(clashing_pr
     shutil.rmtree(clashing_project / "kept")
     begun = losses(2)
     rest = losses(3)
-    assert len(rest) in (8, 13)  # from step 10, or 5 where the disk is slow
+    assert len(rest) in (8, 13)  # from step 10, or from 5 if the disk is slow
     assert begun | rest == whole

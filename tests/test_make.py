@@ -1,6 +1,6 @@
-"""Each `make test...` runs both halves of its tests once, and fails where one of them has failed.
+"""`make test`, `test-slow` and `test-all` run both halves of their tests, and fail if either fails.
 
-`make packages` installs what they need.
+`make packages` installs what the tests need.
 """
 
 import re
@@ -13,9 +13,9 @@ from tests.commands import call
 from tests.required import PACKAGES
 from tests.written import executable
 
-# In the order in which `make` looks at their ages.
+# In the order in which `make` compares their ages.
 FILES = "setup.cfg pyproject.toml constraints.txt .venv/pyvenv.cfg .venv/.torch-index"
-# It stands where Python does: it notes which half it is called for, and for tests with what marks.
+# A stand-in for Python that records for which half of the tests and with which marks it is called.
 PYTHON = """#!/bin/sh
 last= marks=
 for word; do
@@ -36,7 +36,10 @@ MARKS = {"test": "not slow", "test-slow": "slow", "test-all": ""}
 
 @pytest.fixture
 def make(tmp_path):
-    """Calls make, with halves that end with these codes: how it ended, and what it has called."""
+    """Return a function that calls make, whose halves end with the given codes.
+
+    It returns make's exit code and a line for each half that was called.
+    """
     shutil.copy(CHECKOUT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
 

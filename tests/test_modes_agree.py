@@ -1,4 +1,4 @@
-"""The main job, as a user starts it: every sync mode shows what `single` does, and saves it."""
+"""The main job, as a user starts it: every sync mode prints and saves the same as `single`."""
 
 import json
 import re
@@ -23,9 +23,9 @@ def logs(tmp_path_factory):
 
 
 def outcome(mode, nodes, logs):
-    """What a run of so many nodes has summed up, and what it has saved."""
+    """Run a mode on this many nodes; return the run's summary and the saved weights."""
     run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
-    run += ["--workers", "torchrun" if mode == "ddp" else "manual"]  # the latter starts sooner
+    run += ["--workers", "torchrun" if mode == "ddp" else "manual"]  # the latter starts faster
     code, out, err = submit(*run, *FLAGS, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())
@@ -43,7 +43,7 @@ def single(logs):
 
 @pytest.mark.slow
 def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
-    """As `make run` starts it; the test of the generator holds that a bag of words stays low."""
+    """Start it as `make run` does; the generator's test checks that a bag of words scores low."""
     run = ["--nodes", "4", "--sync", "ddp", "--run-id", "main", "--logs-dir", str(tmp_path)]
     code, out, err = submit(*run, timeout_s=840)
     assert code == 0, err
@@ -53,7 +53,7 @@ def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     assert "epoch 3" in out and "run folder" in out
     page = (CHECKOUT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     found, shown = (re.findall(r"^step \d  loss (\S+)$", text, re.M) for text in (out, page))
-    # another processor rounds
+    # other processors round differently
     assert [*map(float, found)] == pytest.approx([*map(float, shown)], abs=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_readme_shows_the_losses_that_one_process_has(single):
 @pytest.mark.quick
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
 def test_losses_scores_and_the_model_of_the_quickstart_agree(mode, single, logs):
-    """Also of a mode that gives each rank a part: evaluated and saved is the whole."""
+    """Even if a mode gives each rank only a part, the whole is evaluated and saved."""
     (want, weights), (found, saved) = single, outcome(mode, 4, logs)
     assert len(found["first_losses"]) == 5
     assert found["first_losses"] == pytest.approx(want["first_losses"], abs=5e-6)  # five decimals

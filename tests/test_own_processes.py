@@ -1,4 +1,4 @@
-"""A session ends what its tests have left, names it, and fails."""
+"""A session ends the processes that its tests have left, names them, and fails."""
 
 import os
 import re

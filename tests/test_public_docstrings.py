@@ -1,4 +1,4 @@
-"""Each public name has its line in `help(muster)`; the example of each function runs as it says."""
+"""Each public name has a line in `help(muster)`, and each function's example runs as shown."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from tests.written import write
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
 FUNCTIONS = [name for name in muster.__all__ if name not in (*EXCEPTIONS, "Job")]
-# Each in a folder and a process of its own, which has what this one has imported.
+# Runs each example in its own folder and forked process, which inherits the imports.
 RUN = """
 import doctest, os, sys, accelerate, torch, muster
 known = {"accelerate": accelerate, "muster": muster, "os": os, "torch": torch}
@@ -37,7 +37,7 @@ def test_help_has_a_line_for_each_public_name():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_sections_of_help_stand_on_lines_of_their_own(name):
-    """A docstring that was filled like a paragraph has "Args: model: ..." in its text."""
+    """A docstring that was wrapped like a paragraph has "Args: model: ..." within a line."""
     function = getattr(muster, name)
     lines = str(inspect.getdoc(function)).splitlines()
     heads = [line for line in lines if re.search(r"\b(Args|Returns|Raises|Yields):", line)]

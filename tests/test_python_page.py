@@ -1,4 +1,4 @@
-"""The page on functions from Python, and its notebook, do what they show."""
+"""The examples of docs/python.md and its notebook do what they show."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def test_the_first_example_prints_what_it_says(notebook_folder):
 
 @pytest.mark.slow
 def test_each_item_of_the_second_example_has_its_loss(notebook_folder):
-    """Here instead of on the cluster; tests/cluster/test_functions.py has one."""
+    """It runs here instead of on a cluster; tests/cluster/test_functions.py uses a cluster."""
     _, example = EXAMPLES
     assert CLUSTER in example
     example = example.replace(CLUSTER, 'launcher="local", workers="manual"')

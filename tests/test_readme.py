@@ -1,4 +1,4 @@
-"""What README and docs/ say is true: links lead somewhere, command lines are accepted."""
+"""README and docs/ are correct: their links have targets, and their commands are accepted."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ PAGES = [
     CHECKOUT / "CHANGELOG.md",
     *sorted((CHECKOUT / "docs").rglob("*.md")),
 ]
-# Its files are there, and its commands known, once they have been made: test_extending.py does so.
+# A page whose files and commands exist only after its steps, which test_extending.py carries out.
 EXECUTED = "extending.md"
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
 IN_JOB = [LaunchConfig, ProgramConfig, TrainConfig, BenchConfig]
@@ -51,7 +51,7 @@ COMMANDS = [
 def test_links_lead_to_files(page):
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", target):
-            continue  # the web, whose answer a test must not wait for
+            continue  # a web page: a test must not wait for the network
         file, _, anchor = target.partition("#")
         path = (page.parent / file) if file else page
         assert path.exists(), f"{page.name}: {target}"
@@ -85,7 +85,7 @@ def test_pages_clone_the_same_address_to_the_same_folder():
 
 
 def anchors(text: str) -> set[str]:
-    """What a heading is linked by, as GitHub makes it."""
+    """Return the anchors that GitHub makes for the headings of a text."""
     plain = FENCE.sub("", text)
     headings = re.findall(r"^#+ (.+?) *$", plain, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
@@ -111,7 +111,7 @@ OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md", 
 def test_paths_named_in_the_text_exist(page):
     plain = FENCE.sub("", page.read_text(encoding="utf-8"))
     missing = {path for path in PATH.findall(plain) if not (CHECKOUT / path).exists()}
-    # CONTRIBUTING adds files by way of example, and names them once more where it does
+    # files that CONTRIBUTING adds as an example are named again after "add"
     assert missing <= set(re.findall(r"[Aa]dd `([\w/.]+)`", plain))
 
 
@@ -126,7 +126,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case ["make", "-C", _, *rest] | ["make", *rest]:
             assert make_accepts(rest)
         case ["muster", "run", *flags] | ["python", "launch/submit.py", *flags] if is_local(flags):
-            # in this process, which has imported it; test_submit.py starts it as a user does
+            # in this process, which has imported it; test_submit.py starts it as users do
             monkeypatch.chdir(CHECKOUT)
             monkeypatch.setattr("sys.argv", ["launch/submit.py", *flags, "--dry-run"])
             assert submit.main() == 0
@@ -138,7 +138,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case ["muster", "run", *flags] | ["launch/ssh.sh", _, *flags]:
             accepts_flags(FROM_OUTSIDE, flags)
         case ["muster", command, *rest]:
-            # a verb has a help of its own, and its flags
+            # a verb has its own help and flags
             assert_runs(*MUSTER[command], *(rest if command == "jobs" else []), "--help")
         case ["sbatch", *rest]:
             script = next(word for word in rest if re.fullmatch(r"(.*/)?slurm/\w+\.sh", word))
@@ -161,12 +161,12 @@ def test_command_lines_are_accepted(words, monkeypatch):
 
 
 def is_local(flags: list[str]) -> bool:
-    """Whether they start Muster's trainer on this machine."""
+    """Whether the flags start Muster's trainer on this machine."""
     return "slurm" not in flags and not {"--", "--login", "--hosts", "--on"} & {*flags}
 
 
 def make_accepts(words: list[str]) -> bool:
-    """Whether there is such a target, and such a variable."""
+    """Whether the Makefile has all these targets and variables."""
     makefile = text_of(CHECKOUT / "Makefile")
     names = [
         re.escape(word.partition("=")[0]) + (r" \?=" if "=" in word else ":") for word in words
@@ -175,7 +175,7 @@ def make_accepts(words: list[str]) -> bool:
 
 
 def accepts_flags(classes: list[type], argv: list[str]) -> None:
-    """Flags, of our trainer too; before a program of the user's, `--`, none of that."""
+    """Parse flags, including our trainer's, except before `--` and a user's program."""
     flags, program = split_program(argv)
     cli.parse(classes, flags, prog="", description="")
     if program:
@@ -183,12 +183,12 @@ def accepts_flags(classes: list[type], argv: list[str]) -> None:
 
 
 def accepts_worker_flags(flags: list[str]) -> None:
-    """Parsed as the worker does; $RANK and the like stand for what a shell puts there."""
+    """Parse flags as the worker does, with numbers in place of $RANK and other variables."""
     words = [re.sub(r"\$\{?\w*\}?", lambda m: "0" if "RANK" in m[0] else "1", w) for w in flags]
     cli.parse([TrainConfig, ByHand], words, prog="worker", description="")
 
 
-@cache  # several pages call for the same help
+@cache  # several pages need the same help
 def assert_runs(*argv: str) -> None:
     python = interpreter(for_workers=False)
     done = call(python, *argv, cwd=CHECKOUT, env={"MUSTER_PYTHON": python})

@@ -1,4 +1,4 @@
-"""A test that needs what is not there is skipped; the last lines say so, and how to have it."""
+"""A test is skipped if something that it needs is missing; the last lines say so, with a remedy."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What tests write: several files in one go, programs to be started, and installed packages."""
+"""Write files for tests: several in one go, programs to be started, and installed packages."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write(folder: Path, files: Mapping[str, Any]) -> Path:
-    """Write files below `folder`, each by its path: text, bytes, or else a value as JSON."""
+    """Write files below `folder`, by path: text, bytes, or any other value as JSON."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -18,7 +18,7 @@ def write(folder: Path, files: Mapping[str, Any]) -> Path:
 
 
 def executable(path: Path, text: str) -> Path:
-    """Write a program that can be called."""
+    """Write an executable program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -26,7 +26,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 def package(folder: Path, name: str, entry_points: str) -> Path:
-    """Have a package of this name installed in `folder`, which has no more than entry points."""
+    """Install a package of this name in `folder` that has nothing but entry points."""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
     about = {"METADATA": metadata, "entry_points.txt": entry_points}
     return write(folder / f"{name}-1.0.dist-info", about)

@@ -1,4 +1,4 @@
-"""Turn batches into a better model; nothing in here depends on what started it."""
+"""Train a model; nothing in this package depends on what started the process."""
 
 import sys
 

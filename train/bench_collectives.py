@@ -1,8 +1,8 @@
 """Measure every collective at every size: `... -m train.bench_collectives`.
 
-It runs as one of the workers of a run, started by torchrun or by hand like train.worker, or by any
-launcher: `python launch/submit.py --program bench_collectives --nodes 4`. Rank 0 prints the table
-of nccl-tests, and writes `collectives.json` into the run folder.
+Each process is one worker of a run. Start it with torchrun or by hand like train.worker, or with
+any launcher: `python launch/submit.py --program bench_collectives --nodes 4`. Rank 0 prints a table
+in the format of nccl-tests, and writes `collectives.json` into the run folder.
 """
 
 import sys
@@ -20,7 +20,7 @@ from train.distributed.world import World
 from train.worker import as_worker, end_process
 
 PROGRAM_NAME = "bench_collectives"
-# As nccl-tests has them: heading, key of a result, width, form.
+# The columns of nccl-tests: heading, key in a result, width, format.
 COLUMNS = (
     ("operation", "name", 15, ""), ("size(B)", "bytes", 11, ""), ("count", "count", 10, ""),
     ("type", "type", 6, ""), ("redop", "redop", 6, ""), ("time(us)", "time_us", 11, ".1f"),
@@ -73,7 +73,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
                 row = collectives.measure(name, size, peers, collectives.THOROUGH)
                 results["collectives"].append(row)
                 console.line(line(row))
-                if world.is_main:  # after each: a bench that stops early leaves these
+                if world.is_main:  # after each row, so that an early stop leaves results
                     write_json(COLLECTIVES.path(run_dir), results)
         wrong = sum(row["wrong"] for row in results["collectives"])
         console.line(f"# wrong values: {wrong}; all numbers: {COLLECTIVES.path(run_dir)}")
@@ -85,12 +85,12 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the table."""
+    """Format one row of the table."""
     return " ".join(f"{row[key]:>{width}{form}}" for _, key, width, form in COLUMNS)
 
 
 def _links(links: dict[str, dict[str, Any]]) -> str:
-    """The interfaces and their packet sizes, each kind once."""
+    """Describe the interfaces with their packet sizes, each combination once."""
     kinds = {f"{link['interface']} with MTU {link['mtu_bytes']}" for link in links.values()}
     return ", ".join(sorted(kinds))
 

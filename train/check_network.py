@@ -1,4 +1,4 @@
-"""One of the workers that measure the network between them; launch/doctor.py starts them.
+"""Measure the network between workers, as one of them; launch/doctor.py starts them.
 
 Rank 0 writes `network.json` into the run folder; nothing is trained.
 """

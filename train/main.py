@@ -1,9 +1,9 @@
-"""The CS744 course's own command line runs unchanged, on the same trainer as all others.
+"""Run the CS744 course's own command line, unchanged, on the same trainer as all other runs.
 
 python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 """
 
-if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+if __name__ == "__main__":  # run as a script: our modules are not on its path yet
     from pathlib import Path
     from runpy import run_path
 
@@ -31,7 +31,7 @@ DESCRIPTION = (
     "course's 256, each of four nodes computes 64 samples per step."
 )
 
-# The names of these flags in scripts of the course's students.
+# The names of these flags in the scripts of the course's students.
 ALSO = {
     "-M": "--master-ip", "--master-addr": "--master-ip", "-N": "--num-nodes",
     "--nnodes": "--num-nodes", "-R": "--rank", "--node-rank": "--rank",
@@ -44,15 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def main_process() -> NoReturn:
-    """`main`, as all of a process."""
+    """Run `main` as the whole process."""
     worker.end_process(main())
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByHand]:
-    """Parse with the course's task, and mode single for one process, unless `argv` sets others.
+    """Parse `argv`; the defaults are the course's task and, for one process, mode single.
 
     Raises:
-        UsageError: a flag is wrong; all problems at once.
+        UsageError: a flag is wrong; the message lists all problems.
     """
     page = {"prog": "python train/main.py", "description": DESCRIPTION}
     dashed = cli.dashed_flags(argv)

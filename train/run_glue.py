@@ -1,11 +1,11 @@
-r"""The COS568 course's own command lines run unchanged, on the same trainer as all others.
+r"""Run the COS568 course's own command lines, unchanged, on the same trainer as all other runs.
 
 python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased --task_name RTE \
     --do_train --do_eval --data_dir glue_data/RTE --per_device_train_batch_size 16 \
     --output_dir /tmp/RTE --master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_rank 0
 """
 
-if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+if __name__ == "__main__":  # run as a script: our modules are not on its path yet
     from pathlib import Path
     from runpy import run_path
 
@@ -32,8 +32,8 @@ from train.distributed.world import World
 FAMILIES = ("bert", "xlnet", "xlm", "roberta", "distilbert")
 FLAGS = translation.read("course")
 COURSE_TOTAL = 64  # samples per step in the assignment, for any number of workers
-COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
-NO_METRIC = re.compile("epoch|step|eval_loss.*")  # of what records have beside them
+COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # in the course's files
+NO_METRIC = re.compile("epoch|step|eval_loss.*")  # entries of a record that are not metrics
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = worker.train(config, by_hand)
     if code == 0 and world.is_main:
         run_dir = config.logs_root / str(config.run_id)
-        if args.do_train:  # for `from_pretrained`, as the skeleton leaves it
+        if args.do_train:  # for `from_pretrained`, as the skeleton does
             shutil.copytree(MODEL.path(run_dir), args.output_dir, dirs_exist_ok=True)
         if args.do_eval or args.evaluate_during_training:
             write_results(run_dir, args.output_dir)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What the skeleton's flags say, with dashes or underscores; the other words as ours.
+    """Parse the skeleton's flags (with dashes or underscores); the remaining words are our flags.
 
     Raises:
         UsageError: a missing or wrong flag.
@@ -114,10 +114,10 @@ def _underscored(word: str) -> str:
 def translate(
     args: argparse.Namespace, words: Sequence[str], env: Mapping[str, str]
 ) -> tuple[TrainConfig, ByHand, World]:
-    """The settings of a command of the course, for one of the run's workers.
+    """Translate a command of the course into settings for one of the run's workers.
 
     Raises:
-        UsageError: a flag is wrong, or has no meaning here; all problems at once.
+        UsageError: a flag is wrong, or has no meaning here; the message lists all problems.
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
@@ -131,7 +131,7 @@ def translate(
         )
     if config.bucket_mb == 0:
         config = replace(config, overlap=False, sparse_rows=False)
-    if world.is_main:  # it chooses the name for all, and needs it afterwards
+    if world.is_main:  # rank 0 chooses the run's name for all ranks, and needs it afterwards
         run_id = config.run_id or world.run_id
         run_id = run_id or new_run_id(config.logs_root, config.name, str(world.world_size))
         config = replace(config, run_id=run_id)
@@ -139,7 +139,7 @@ def translate(
 
 
 def write_results(run_dir: Path, output_dir: Path) -> None:
-    """Write the metrics as `eval_results.txt`, like the skeleton; MNLI's second set into -MM."""
+    """Write the metrics to `eval_results.txt`, like the skeleton; MNLI's second set goes to -MM."""
     text = SUMMARY.path(run_dir).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = output_dir.with_name(f"{output_dir.name}-MM")
@@ -155,7 +155,7 @@ def write_results(run_dir: Path, output_dir: Path) -> None:
 
 
 def _problems(args: argparse.Namespace) -> Iterator[str]:
-    """Problems that the trainer would not find, or would not report in the course's words."""
+    """Yield problems that the trainer would not find, or not report in the course's terms."""
     if not (args.do_train or args.do_eval):
         yield "nothing to do\ntip: add --do_train, --do_eval, or both"
     if args.config_name not in ("", args.model_name_or_path):
@@ -170,7 +170,7 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _argv(args: argparse.Namespace) -> Iterator[str]:
-    """Those of the course's flags in ours that say something else here."""
+    """Translate the course's flags whose meaning is different here into our flags."""
     task, model = FLAGS.tasks[args.task_name], args.model_name_or_path
     yield from (f"--task={task}", f"--model={model}", *FLAGS.defaults)
     epochs, evaluate = int(args.num_train_epochs), "epoch"
@@ -188,7 +188,7 @@ def _argv(args: argparse.Namespace) -> Iterator[str]:
 
 
 def batch_size(args: argparse.Namespace, world: World) -> str:
-    """What it comes to, and what the assignment's would need."""
+    """Describe the total batch size, and how to get the assignment's total."""
     of_each, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
     total, parts = of_each * parts * world.world_size, parts * world.world_size
     text = (
@@ -204,7 +204,7 @@ def batch_size(args: argparse.Namespace, world: World) -> str:
 
 
 def _name_of_batch(args: argparse.Namespace) -> str:
-    """The flag of a worker's batch size, as it was typed."""
+    """Return the flag for a worker's batch size, as it was typed."""
     return str(args.theirs["--local-batch-size"])
 
 

@@ -1,8 +1,9 @@
 """Score a saved model: `python -m train.score MODEL --task rte --data-dir glue_data/RTE`.
 
-MODEL is a folder such as `logs/<run>/model`, that of the run, or for transformers models a name on
-the Hub. All flags of a run hold; nothing is trained. It may run on several workers, as any run.
-With --predict it writes labels for GLUE's test sets, which have none, as GLUE's site takes them.
+MODEL is a folder such as `logs/<run>/model`, the folder of its run, or for transformers models a
+name on the Hub. All flags of a run apply; nothing is trained. Like any run, it may use several
+workers. With --predict it writes labels for GLUE's unlabelled test sets, in the format that GLUE's
+site accepts.
 """
 
 import sys
@@ -22,7 +23,7 @@ from train.distributed.world import World
 from train.worker import as_worker, end_process
 
 ASKS = ("-h", "--help", "--help-all")
-# Most other settings are of no use without training.
+# Most other settings are useful only for training.
 SHOWN_SETTINGS = {item.name for cls in (RunConfig, DeviceConfig, ByHand) for item in fields(cls)}
 SHOWN_SETTINGS |= set("task data_dir tokenizer lower_case max_seq_length pad eval_samples".split())
 SHOWN_SETTINGS |= {"eval_batch_size", "metrics", "precision", "cache_dir", "predict"}
@@ -66,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _folder_of(path: Path) -> Path:
-    """The model's folder, where `path` may be that of its run, or a name on the Hub.
+    """Return the model's folder; `path` may also be the folder of its run, or a name on the Hub.
 
     Raises:
-        UsageError: a folder without a model.
+        UsageError: the folder contains no model.
     """
     if not path.is_dir() or (path / "config.json").exists():
         return path
-    from train.loop.export import WEIGHTS  # here, since a wrong flag should be reported at once
+    from train.loop.export import WEIGHTS  # here, so that a wrong flag is reported immediately
 
     if (path / WEIGHTS).exists():
         return path
@@ -93,7 +94,7 @@ def _score(
     world: World,
     exit_guard: ExitGuard,
 ) -> None:
-    # here, since a wrong flag should be reported at once
+    # here, so that a wrong flag is reported immediately
     from train.loop import predictions, run
 
     with run.prepared(config, world, exit_guard, weights) as (trainer, run_dir):

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command(argv: Sequence[str] | None, prog: str, description: str, work: Work) -> int:
-    """Do `work` as the worker that a command line describes; the exit code of its process."""
+    """Do `work` as the worker that a command line describes; return its process's exit code."""
     words = sys.argv[1:] if argv is None else argv
     config, by_hand = cli.parse([TrainConfig, ByHand], words, prog=prog, description=description)
     return as_worker(config, by_hand, work)
@@ -44,7 +44,7 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
     """Train as the worker in the flags or the environment; return the exit code of the process.
 
     Raises:
-        UsageError: flags and environment do not say which worker this is.
+        UsageError: flags and environment do not determine which worker this is.
     """
     return as_worker(config, by_hand, _train)
 
@@ -53,17 +53,18 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
     """Do `work` as the worker in the flags or the environment; return the process's exit code.
 
     Raises:
-        UsageError: flags and environment do not say which worker this is.
+        UsageError: flags and environment do not determine which worker this is.
     """
     silence_torch()
     if config.data_dir is None and (data := os.environ.get("MUSTER_DATA")):
-        config = replace(config, data_dir=Path(data))  # where a launcher has put it on this node
+        config = replace(config, data_dir=Path(data))  # where a launcher put it on this node
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
-        # without its agent it would train on, unnoticed; a launcher's worker has done so already
+        # Without its agent it would continue to train, unnoticed. A launcher's worker has called
+        # this already.
         end_with_parent()
     with ExitGuard(world) as exit_guard:
-        if config.redirect:  # so that an end before all have met is recorded, too
+        if config.redirect:  # so that an exit before all have met is also recorded
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect needs --run-id")
@@ -73,9 +74,9 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
 
 
 def silence_torch() -> None:
-    """Make torch's C++ code print no warnings; torch must not be imported yet.
+    """Turn off the warnings of torch's C++ code; torch must not be imported yet.
 
-    They repeat, with stack traces, what our own errors say about a lost peer; and DDP advises
+    They repeat, with stack traces, what our own errors report about a lost peer, and DDP advises
     against looking for unused parameters whenever the first batch has used all of them.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -89,16 +90,16 @@ def _train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
             for name in config.log_with or ()
             if find_spec(name) is None
         )
-    gc.disable()  # a fifth of the time of the imports, up to the first step
-    from train.loop import run  # here, since a wrong flag should be reported at once
+    gc.disable()  # it takes a fifth of the import time; enabled again before the first step
+    from train.loop import run  # here, so that a wrong flag is reported immediately
 
     run.train(config.on(world.world_size), world, exit_guard)
 
 
 def end_process(code: int) -> NoReturn:
-    """End at once; threads of torch get no time to object."""
+    """End the process immediately, so that torch's threads cannot interfere."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # a full disk, or no reader any more
+        with suppress(OSError):  # a full disk, or a reader that has gone
             stream.flush()
     # Everything is written. The interpreter's own end would run C++ destructors, which sometimes
     # abort the process if a peer has left first or a collective was interrupted.

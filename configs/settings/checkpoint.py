@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from configs.settings.fields import setting
 
 RESETS = ("optimizer", "lr-scheduler", "data")
-# Words in the names of metrics that say which value is the best: the lowest, or the highest.
+# Words in the names of metrics that tell which value is best: the lowest, or the highest.
 LOWEST = {"loss", "perplexity", "error", "mse", "mae", "rmse", "wer", "cer"}
 HIGHEST = {
     "accuracy", "f1", "precision", "recall", "correlation", "pearson", "pearsonr", "spearmanr",
@@ -61,7 +61,7 @@ class CheckpointConfig:
     save_model: bool = setting(True, "save the trained model to model/ in the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
-        """A line for each wrong setting among these."""
+        """A line for each wrong setting of this class."""
         try:
             self.checkpoint_interval()
         except ValueError:
@@ -87,10 +87,10 @@ class CheckpointConfig:
             yield f"--reset-{resets[0]} has no effect without --resume\ntip: add --resume"
 
     def best(self) -> Best | None:
-        """Which checkpoint is the best; None: none is kept as such.
+        """How to tell which checkpoint is the best; None: none is kept as the best.
 
         Raises:
-            ValueError: --keep-best gives no direction, and the metric's name does not say it.
+            ValueError: --keep-best gives no direction, and the metric's name does not imply one.
         """
         if self.keep_best is None:
             return None
@@ -103,10 +103,10 @@ class CheckpointConfig:
         return Best(self.keep_best, bool(words & LOWEST))
 
     def checkpoint_interval(self) -> Interval | None:
-        """How often to write one; None: never.
+        """How often to write a checkpoint; None: never.
 
         Raises:
-            ValueError: --checkpoint-every has none of its forms.
+            ValueError: --checkpoint-every has none of the allowed forms.
         """
         text = self.checkpoint_every
         if text == "never":

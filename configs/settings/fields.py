@@ -13,26 +13,26 @@ from muster.errors import refuse
 # In a line about a problem: a flag, and a setting of a file, `FILE:LINE: name`.
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 SETTING_OF_FILE = re.compile(r".+?:\d+: (\w+)")
-MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
+MIN_PORT, MAX_PORT = 1024, 65535  # lower ports are for root, and the courses forbid them
 
 
 def setting(default: Any, help: str, **more: Any) -> Any:
-    """A field with the text that --help shows; `aliases` are further flags for it.
+    """Make a field with the text that --help shows; `aliases` are further flags for it.
 
-    --help leaves out a setting that is `internal`. Its value may have a limit: `least`, `positive`,
-    `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in the folder
-    `files`, or the default. None is always right. A text that may be a `path` may begin with `~`,
-    as a Path may; if `path` is a function, it tells whether a text is a path, seen from a folder.
-    In muster.toml a path is relative to the file.
+    --help leaves out settings that are `internal`. A value may have a limit: `least`, `positive`,
+    `port`, or `share`, which is at least 0 and below 1. With `files`, it is either the default or
+    the name of a plug-in in that folder. None is always valid. With `path`, a text may be a path,
+    and may begin with `~`, as a Path may; if `path` is a function, it tells whether a text is a
+    path, seen from a folder. In muster.toml a path is relative to the file.
 
-    A setting with several values has them in one text, with `between` between them; in muster.toml
-    they may be a list. If it `adds`, its values come after those of a file or a cluster.
+    A setting with several values has them in one text, separated by `between`; in muster.toml they
+    may be a list. With `adds`, its values are added to those of a file or a cluster.
     """
     return field(default=default, metadata={"help": help, **more})
 
 
 def by_name(*classes: type) -> dict[str, Field[Any]]:
-    """The settings of these classes."""
+    """The settings of these classes, by name."""
     return {item.name: item for cls in classes for item in fields(cls)}
 
 
@@ -42,7 +42,7 @@ def flag(name: str) -> str:
 
 
 def add_new(problems: list[str], more: Iterable[str]) -> None:
-    """Add to `problems` those of `more` that are about other settings.
+    """Add to `problems` the lines of `more` that are about other settings.
 
     A setting that is wrong, or was misspelt, may make others look wrong.
     """
@@ -61,7 +61,7 @@ def named_in(problems: Iterable[str]) -> set[str]:
 
 
 def applying(rules: Iterable[tuple[object, str]]) -> Iterator[str]:
-    """The lines of those pairs of a condition and a line whose condition is true."""
+    """The lines of `rules`, pairs of a condition and a line, whose condition is true."""
     return (line for condition, line in rules if condition)
 
 
@@ -72,7 +72,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if all(getattr(self, item.name) == item.default for item in fields(self)):  # type: ignore[arg-type]
-            return  # the defaults are right
+            return  # the defaults are valid
         problems = [*self._beyond_limits()]
         add_new(problems, self._problems())
         refuse(problems)
@@ -100,7 +100,7 @@ class Config:
                 yield from self._plugin_problems(item, value)
 
     def _plugin_problems(self, item: "Field[Any]", value: str) -> Iterator[str]:
-        """A line if `value` is no plug-in; those of workers may be checked in another Python."""
+        """A line if `value` is not a plug-in; another Python may check plug-ins of workers."""
         package = item.metadata["files"]
         is_checked_here = self.asks_plugins_here or package not in plugins.WORKERS_PLUGINS
         if value != item.default and is_checked_here and not plugins.is_known(package, value):

@@ -32,12 +32,12 @@ PORTS = (
 # The launchers of schedulers, each with the command that submits a job: `auto` looks for it.
 SCHEDULERS = {"slurm": "sbatch"}
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
+LONGEST_NAME = 240  # of a run; a folder name has at most 255 bytes, and we add to the name
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
-# Container engines that are not entered by --container; --wrap takes their commands.
+# Container engines that --container does not support; --wrap takes their commands.
 OTHER_ENGINES = ("docker", "podman", "enroot", "shifter", "sarus")
 ADDRESS = re.compile(r"\w+://")  # of an image, such as docker://ubuntu
-# Variables that launcher and torchrun set for workers; the user must not set them.
+# Variables that the launcher and torchrun set for workers; the user must not set them.
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
@@ -71,10 +71,10 @@ TORCHELASTIC_PREFIX = "TORCHELASTIC_"
 
 
 def whole_number(text: str) -> int:
-    """The number that `text` is.
+    """Convert `text` to a whole number.
 
     Raises:
-        ValueError: `text` is no whole number.
+        ValueError: `text` is not a whole number.
     """
     if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):  # int() also takes 1_000, and spaces
         raise ValueError(text)
@@ -82,7 +82,7 @@ def whole_number(text: str) -> int:
 
 
 # Values of settings that are more than a text or a number. `parse` reads the text of a flag or a
-# file, and raises a ValueError if it has another form; `str` writes the text again.
+# file, and raises a ValueError if it has the wrong form; `str` returns the text again.
 @dataclass(frozen=True)
 class NodeCount:
     """A number of nodes; 2:4 is two at least and four at most."""
@@ -118,7 +118,7 @@ class WorkersPerNode:
         return "gpu" if self.number is None else str(self.number)
 
     def counted(self, gpus: int) -> "WorkersPerNode":
-        """The number on a node with so many GPUs."""
+        """The number of workers on a node with this many GPUs."""
         return WorkersPerNode(gpus) if self.number is None else self
 
     def to_json(self) -> int | str:
@@ -166,7 +166,7 @@ class Variable:
 class Sending:
     """Data that every node is to have: a folder, and its place on the nodes.
 
-    The place may have variables of the node, such as $TMPDIR; None: the source's own path.
+    The place may contain variables of the node, such as $TMPDIR; None: the source's own path.
     """
 
     FORM = "DIR[:PLACE]"
@@ -231,7 +231,7 @@ class RunConfig(Config):
         return False
 
     def inputs(self) -> dict[str, Path]:
-        """The files and folders that it reads, by the flags that name them."""
+        """The files and folders that the run reads, by the flags that name them."""
         return {}
 
 
@@ -388,7 +388,7 @@ class ProgramConfig(Config):
     python: str | None = setting(
         None,
         "Python for the program on the nodes (default: your environment's, else Muster's)",
-        path=lambda text, folder: "/" in text,  # another one is found on PATH
+        path=lambda text, folder: "/" in text,  # any other value is found on PATH
     )
     container: str | None = setting(
         None,
@@ -461,7 +461,7 @@ class ProgramConfig(Config):
                 yield f"--container-mounts {mount!r}: expected /PATH, or /HERE:/THERE"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables for the program; no other user may read where they are written.
+        """The variables for the program; write them only where no other user can read them.
 
         Raises:
             UsageError: a line of the file is wrong, or a variable to pass on is not set.
@@ -487,7 +487,7 @@ class ProgramConfig(Config):
 
 
 def _is_image_file(text: str) -> bool:
-    """Whether a value of --container is a path by its form."""
+    """Whether a value of --container has the form of a path."""
     is_other = ADDRESS.match(text) or text.partition(" ")[0] in OTHER_ENGINES
     return not is_other and text[:1] not in ("", "-")
 
@@ -525,7 +525,7 @@ def name_problems(flag: str, name: str) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The variables of an `.env` file in the form of python-dotenv; `$` is not expanded."""
+    """The variables of an `.env` file in python-dotenv's format; `$` is not expanded."""
     from dotenv.parser import parse_stream  # imported here: workers read no such file
 
     with path.open(encoding="utf-8-sig") as stream:
@@ -534,7 +534,7 @@ def _read(path: Path) -> dict[str, str]:
     for line in lines:
         if line.value is None or not VARIABLE_NAME.fullmatch(str(line.key)):
             text = line.original.string
-            # its number is that of the first empty line before it, if any
+            # `original.line` is the number of the first empty line before it, if any
             empty = text[: len(text) - len(text.lstrip())].count("\n")
             problems.append(f"{path}:{line.original.line + empty}: expected NAME=VALUE")
     refuse(problems)
@@ -546,9 +546,9 @@ def is_setting_of_torchrun(name: str) -> bool:
 
 
 def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without torchrun's settings, and what it sets for workers: Muster gives them itself.
+    """`env` without torchrun's settings, and without variables for workers: Muster sets these.
 
-    With a RANK of the user's shell the torchrun of a run would be taken for that rank.
+    With RANK from the user's shell, the torchrun of a run would be taken for that rank.
     """
     return {
         name: value

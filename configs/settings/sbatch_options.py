@@ -1,9 +1,9 @@
-"""The options of sbatch that `--slurm` refuses, since the job would be none of our runs.
+"""The sbatch options that `--slurm` refuses, since the job would not be one of our runs.
 
-All others go to sbatch as they are: its own test of a job finds what is wrong with them.
+All other options are passed to sbatch unchanged; its own test of a job finds errors in them.
 
-The same options can be set as sbatch's variables, such as SBATCH_OUTPUT. The variable of a refused
-option does not reach sbatch either.
+The same options can be set through sbatch's variables, such as SBATCH_OUTPUT. The variable of a
+refused option does not reach sbatch either.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ GPUS = "use --gpus-per-node, the number of GPUs on each node"
 VARIABLES = "use --env, --env-file, or --prologue"
 SUBMITS_NOTHING = "use --dry-run, which shows the batch script and submits nothing"
 CONTAINER = "use --container IMAGE, or for another container engine --wrap COMMAND"
-# What to use in place of other options that the job of a run cannot have.
+# What to use in place of options that the job of a run cannot have.
 REFUSED = {
     "array": "use muster sweep, which submits its runs as a job array",
     "chdir": "go to the folder first (cd): the program starts in the current folder",
@@ -46,7 +46,7 @@ REFUSED = {
     "quiet": "use --quiet",
     "requeue": "leave it out: jobs are requeued by default; MUSTER_MAX_REQUEUES limits how often",
     "signal": "use --stop-grace-s: Slurm already warns Muster before the time limit",
-    "tasks-per-node": WORKERS,  # means ntasks-per-node; no list of sbatch has it
+    "tasks-per-node": WORKERS,  # means ntasks-per-node; sbatch lists it nowhere
     "test-only": SUBMITS_NOTHING,
     "tres-per-task": GPUS,
     "uid": "submit the job as that user",
@@ -64,7 +64,7 @@ NAMES = {
     "time": "TIMELIMIT",
     "verbose": "DEBUG",
 }
-# Only one of each group can be asked for.
+# Only one option of each group can be given.
 ALTERNATIVES = (
     frozenset(("mem", "mem-per-cpu", "mem-per-gpu")),
     frozenset(("cpus-per-task", "cpus-per-gpu")),
@@ -72,9 +72,9 @@ ALTERNATIVES = (
 
 
 def problems(key: str, value: str | None, with_flag: Collection[str]) -> Iterator[str]:
-    """A line if `--slurm key=value` is not passed on to sbatch; `value` None: without one.
+    """A line if `--slurm key=value` is not passed on to sbatch; `value` None: the key alone.
 
-    `with_flag`: options with a flag of ours, which does more than pass them on.
+    `with_flag`: options for which Muster has a flag, which does more than pass them on.
     """
     given = f"--slurm {key}" if value is None else f"--slurm {key}={value}"
     if key in with_flag:
@@ -84,7 +84,7 @@ def problems(key: str, value: str | None, with_flag: Collection[str]) -> Iterato
     elif key != "job-name" and any(
         name.startswith(key) for name in (*with_flag, *REFUSED, "job-name")
     ):
-        # sbatch would take the key for the short form of one that is refused, or that Muster sets
+        # sbatch would take the key as short for an option that is refused, or that Muster sets
         yield f"{given}: sbatch has no option with this name{TIP}write the name in full"
 
 
@@ -93,7 +93,7 @@ def variable(option: str) -> str:
     return f"SBATCH_{NAMES.get(option, option.replace('-', '_').upper())}"
 
 
-# sbatch does not get these variables of a user, for the reason given; Muster names jobs itself.
+# A user's variables that sbatch does not get, with the reason; Muster names jobs itself.
 UNUSED = {variable(name): why for name, why in REFUSED.items()}
 UNUSED |= {
     "SBATCH_JOB_NAME": "--run-id names the job and its run",

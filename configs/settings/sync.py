@@ -42,7 +42,7 @@ class SyncingConfig:
     )  # fmt: skip
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
-        """A line for each wrong setting among these, together with --precision and --compile."""
+        """A line for each setting here that is wrong or does not fit --precision or --compile."""
         sync = self.sync
         is_half = precision == "fp16"
         compress = f"--compress {self.compress}"

@@ -17,8 +17,8 @@ TWO_SIZES = (
     "--batch-size (over all workers) and --local-batch-size (per worker) exclude each other"
     "\ntip: give one of them"
 )
-INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
-OPERATIONS = (  # that the bench of collectives measures
+INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name a run's inputs
+OPERATIONS = (  # measured by the benchmark of collectives
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
 )  # fmt: skip
 MIB = 2**20
@@ -268,7 +268,7 @@ class TrainElsewhere(TrainConfig):
     asks_plugins_here: ClassVar[bool] = False
 
     def plugins(self) -> dict[str, tuple[str, str]]:
-        """The chosen plug-ins that are no files of ours: folder and name, by flag."""
+        """The chosen plug-ins that are not files of ours: folder and name, by flag."""
         chosen = {flag(item.name): (item, getattr(self, item.name)) for item in fields(self)}
         return {
             name: (item.metadata["files"], value)
@@ -327,7 +327,7 @@ class BenchConfig(Config):
         return OPERATIONS if self.operations == "all" else tuple(self.operations.split(","))
 
     def sizes(self) -> tuple[int, ...]:
-        """Sizes in bytes, ascending, multiples of 4 bytes."""
+        """Sizes in bytes, in ascending order, each a multiple of 4 bytes."""
         sizes = []
         size = float(self.min_bytes)
         while size <= self.max_bytes:

@@ -1,1 +1,1 @@
-"""The supervisor of a node, called agent, and its leader's side."""
+"""The supervisor of a node, called the agent, and the leader's side of it."""

@@ -1,4 +1,4 @@
-"""The agent of a node: a launcher starts it there, and sends its orders to its stdin.
+"""The agent of a node: a launcher starts it there, and sends it orders through stdin.
 
 The command is `python muster/run_module.py launch.agent`.
 """

@@ -1,19 +1,20 @@
 """The agent of one node: it carries out its part of one attempt after another.
 
-It lives as long as the run. Its leader speaks to it through a pipe, or a connection. Between two
-attempts nothing of the run is left here but this process. It leaves when its leader closes the
-channel or falls silent, or when it gets a signal.
+It lives as long as the run. Its leader communicates with it through a pipe or a connection. Between
+two attempts nothing of the run is left here but this process and, with `--workers preload`, the
+process that forks the workers. It exits when its leader closes the channel or falls silent, or when
+it gets a signal.
 
 How its part of an attempt works, in the order of `NodeAttempt.run`:
 
-    meet       nodes connect to node 0 where that is needed; node 0 chooses a port for torch
+    meet       nodes connect to node 0 if that is needed; node 0 chooses a port for torch
     work       the workers start, and run until all of them have ended
     release    the leader is told, and this agent waits until all nodes have finished
 
-One loop, `_tick`, looks at the leader's messages, at signals, at the connections to other nodes and
-at the workers: every 50 ms, and whenever the leader has sent something. Whatever ends the attempt
-early, be it a worker, torchrun, another node, the leader or a signal, raises `EndsNow` there, with
-an `Ending` as its value. Then, each step with its own limit in launch/deadlines.py:
+One function, `_tick`, checks the leader's messages, signals, the connections to other nodes and the
+workers: every 50 ms, and whenever the leader has sent something. Anything that ends the attempt
+early, whether a worker, torchrun, another node, the leader or a signal, raises `EndsNow`, with an
+`Ending` as its value. Then these steps follow, each with its own limit in launch/deadlines.py:
 
     report     the leader is told first, so that the other nodes end, too
     record     the workers get a moment to record that they have lost a peer
@@ -22,8 +23,8 @@ an `Ending` as its value. Then, each step with its own limit in launch/deadlines
     release    as above, since other nodes may need this agent's connection to node 0, or what
                its workers have left running
 
-Who asks for the end, as Ctrl-C does, lets the workers end by themselves first: `work` goes on for
-as long as they have time. Signal handlers only note which signals came.
+After a request to end, such as Ctrl-C, the workers may first end by themselves: `work` continues as
+long as they have time. Signal handlers only note which signals came.
 """
 
 import json
@@ -116,7 +117,7 @@ if TYPE_CHECKING:
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
-# The longest path of a temporary folder: a socket's path below it may have 103 bytes in all.
+# The longest path of a temporary folder, since a socket's path below it may have only 103 bytes.
 PATH_BYTES = 60
 
 
@@ -135,9 +136,9 @@ def main() -> int:
 def serve(
     leader: Channel, read: Callable[[Assign], Assignment], job: type[SchedulerJob] | None
 ) -> int:
-    """Be the agent of this node; `read` takes the assignment from a message.
+    """Act as the agent of this node; `read` takes the assignment from a message.
 
-    `job`: of the scheduler whose job this process is in.
+    `job`: the class of the scheduler's job that this process is in.
     """
     Heartbeat().add(leader)
     return Agent(leader, read, job).run()
@@ -211,7 +212,7 @@ class Agent:
         Messages that still come for the last attempt, such as a request to stop it, are dropped.
 
         Raises:
-            OddMessage: the leader sent something that is no message; it may have been this one.
+            OddMessage: the leader sent an invalid message, which may have been the assignment.
         """
         leader = self._leader
         while (
@@ -287,7 +288,7 @@ class NodeAttempt:
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
-        # this clock stands still while a scheduler suspends the job, which then ends so much later
+        # this clock stops while a scheduler suspends the job, whose end is postponed by that time
         left_s = assignment.left_s()
         self._job_ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
@@ -295,8 +296,8 @@ class NodeAttempt:
         self._elsewhere: Ending | None = None  # another node has failed, or the leader's channel
         self._must_end_at_once = False
         self._is_released = False  # no other node needs this agent any more
-        self._reported: dict[int, End] = {}  # the ends that the leader knows, by rank
-        self._connections: Listener | Connector | None = None  # where nodes connect
+        self._reported: dict[int, End] = {}  # the ends that the leader was told of, by rank
+        self._connections: Listener | Connector | None = None  # if nodes connect
         self._has_to_choose_port = False
         self._master_port: int | None = None  # torch's port, with which all nodes start
         self._workload: Workload | None = None
@@ -398,7 +399,7 @@ class NodeAttempt:
         return Ending(0, "done", "")
 
     def _wait_for_release(self, ending: Ending) -> None:
-        """Record how the workers have ended, and wait for those of the other nodes.
+        """Record how the workers have ended, and wait for the workers of the other nodes.
 
         Raises:
             EndsNow: something has failed elsewhere.
@@ -411,7 +412,7 @@ class NodeAttempt:
             self._end_with_others()
 
     def _tick(self, within_s: float = MAIN_LOOP_TICK_S) -> None:
-        """Look at everything once; with a request to end, let the workers end by themselves.
+        """Check everything once; after a request to end, let the workers end by themselves.
 
         Raises:
             EndsNow: the attempt ends here.
@@ -428,7 +429,7 @@ class NodeAttempt:
         self._end_with_others()
 
     def _look(self, within_s: float) -> None:
-        """Wait for the leader's messages, at most so long; look at other nodes, and at workers."""
+        """Wait up to `within_s` for the leader's messages; then check other nodes and workers."""
         wait_for_news([self._leader], within_s)
         self._hear()
         if self._has_to_choose_port:
@@ -443,7 +444,7 @@ class NodeAttempt:
         """End if the leader is lost, or if something has failed elsewhere.
 
         Raises:
-            EndsNow: that is so.
+            EndsNow: either is the case.
         """
         lost = ""
         if self._leader.ended:
@@ -469,7 +470,7 @@ class NodeAttempt:
         return own or self._assignment.coordinator_address
 
     def _choose_port(self) -> None:
-        """Choose torch's port, which the leader then tells all nodes.
+        """Choose torch's port, which the leader then sends to all nodes.
 
         Raises:
             MusterError: no port is free for torch, or --master-port is not.
@@ -480,7 +481,7 @@ class NodeAttempt:
             self._connections.stop_accepting()  # not earlier: its port must not look free for torch
 
     def _look_at_workers(self) -> None:
-        """Inspect the workers once a worker has waited in vain, or once its progress is due."""
+        """Inspect the workers once one has waited in vain, or once a check of progress is due."""
         if self._workload is None:
             return
         if self._inspection is None:
@@ -501,9 +502,9 @@ class NodeAttempt:
 
     @property
     def _leader_silence_s(self) -> float:
-        """How long its leader may be silent: shorter if this node has also lost node 0.
+        """How long the leader may be silent; shorter if this node has also lost node 0.
 
-        Where nodes do not connect, the leader of another machine is on node 0.
+        If nodes do not connect, a leader on another machine is on node 0.
         """
         is_cut_off = (self._connections or self._leader).is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
@@ -561,13 +562,13 @@ class NodeAttempt:
             self._request(Ending(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
     def _ask_workers_to_stop(self, ending: Ending) -> None:
-        """Let workers end by themselves on a request to end the run, as long as they have time.
+        """After a request to end the run, let workers end by themselves, as long as they have time.
 
         After a failure, whose code is not that of a signal, only workers that can stop cleanly have
         time.
 
         Raises:
-            EndsNow: they have no time, or no longer.
+            EndsNow: they have no time, or none left.
         """
         if self._ends_at_once():
             raise EndsNow(ending)
@@ -582,7 +583,7 @@ class NodeAttempt:
             raise EndsNow(ending)
 
     def _environment(self, address: str) -> dict[str, str]:
-        """The environment of the workers.
+        """Prepare the environment of the workers.
 
         Raises:
             EndsNow: the attempt ends while the prologue runs.
@@ -611,14 +612,14 @@ class NodeAttempt:
         return sourced
 
     def _look_for_failure(self, workload: Workload) -> None:
-        """Look whether a worker has failed.
+        """Check whether a worker has failed.
 
         Raises:
-            EndsNow: one has.
+            EndsNow: a worker has failed.
         """
         process_tree.reap_orphans(excluded=workload.pids)
         failure = workload.failure()
-        if failure is None or self._stoppable.has_asked_all:  # an end by our SIGTERM is no failure
+        if failure is None or self._stoppable.has_asked_all:  # our own SIGTERM causes no failure
             return
         offset_s = self._leader.clock_offset_s
         ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
@@ -629,10 +630,10 @@ class NodeAttempt:
         raise EndsNow(Ending(1, "command", message, ends=tuple(ends)))
 
     def _end(self, ending: Ending, *, is_failure: bool) -> None:
-        """End all processes of the attempt on this node, and hand over what is known of them.
+        """End all processes of the attempt on this node, and hand over what is known about them.
 
-        `is_failure`: the leader is told of each end. Otherwise it has been told of all, since the
-        workers have ended by themselves.
+        `is_failure`: the leader is told of each end. Otherwise it has already been told of all
+        ends, since the workers have ended by themselves.
         """
         if is_failure:
             self._report(ending.ends)
@@ -670,7 +671,7 @@ class NodeAttempt:
     def _ended_by_themselves(self, workload: Workload) -> Sequence[WorkerEnd]:
         """How workers have ended before this agent ends any: one of them may be the first cause.
 
-        Their starter reports an end a moment after it.
+        Their starter reports an end a moment after it happens.
         """
         deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
         while workload.runs and not self._has_workers() and running_s() < deadline:
@@ -691,7 +692,7 @@ class NodeAttempt:
         )
 
     def _hand_over(self, ending: Ending) -> None:
-        """Send what the leader lacks, and the last message of the attempt."""
+        """Send the files that the leader lacks, and the last message of the attempt."""
         self._look_at_workers()
         if self._log_sync is not None:
             self._log_sync.send_rest(self._leader, self._leader_silence_s)
@@ -742,7 +743,7 @@ class NodeAttempt:
 
 
 def master_port_of(assignment: Assignment) -> int:
-    """The port of torch on this node, which is node 0: the one that was asked for, or a free one.
+    """The port for torch on this node, which is node 0: the requested port, or a free one.
 
     Raises:
         MusterError: no port is free for torch, or --master-port is not.
@@ -803,7 +804,7 @@ def write_exit(
         "ends": [end.to_json() for end in ending.ends if not end.is_recorded],
         "noticed_unix_s": ending.time_unix_s,
         "time_unix_s": time.time(),
-        "clock_offset_s": clock_offset_s,  # the leader's clock less this node's
+        "clock_offset_s": clock_offset_s,  # the leader's clock minus this node's
         "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
         "full": full,
@@ -817,7 +818,7 @@ def write_exit(
 def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
     """How many processes of this cgroup the kernel has killed for lack of memory; 0 if unknown.
 
-    A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
+    A scheduler gives each job a cgroup with the memory that the job requested. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
     """
     counted = ""

@@ -1,31 +1,31 @@
-"""The connections of a run's nodes to node 0, on the network that its gradients take.
+"""The connections of a run's nodes to node 0, on the network that carries its gradients.
 
-How it works: the agent of node 0 listens there, and each other agent connects from its node's own
-address on that network. Each reports its connections to the leader of the run, by the addresses and
-ports of both ends. The leader counts a node as connected when that node and node 0 report the same
-connection. So three things are never taken for a node of the run: another program that listens in
-the place of node 0, another program that connects to node 0, and an address that every node has for
-itself, such as docker's. And the connections need no proof: nobody reads from them or writes to
-them. The kernels at both ends ask each other every second whether they live, and report when the
-other end has closed or the way between them is dead.
+How it works: the agent of node 0 listens there, and every other agent connects from its node's own
+address on that network. Each agent reports its connections to the leader of the run, by the
+addresses and ports of both ends. The leader counts a node as connected when that node and node 0
+report the same connection. So three things are never taken for a node of the run: another program
+that listens in the place of node 0, another program that connects to node 0, and an address that
+every node has for itself, such as docker's. The connections need no authentication, because nobody
+reads from them or writes to them. The kernels at both ends probe each other every second, and
+report when the other end has closed or the path between them is dead.
 
-There are none, and nothing of this module runs, where they would show no more than the leader sees
-anyway (`nodes_connect` of the assignments is false then):
+If the connections would show no more than the leader sees anyway, there are none, and nothing in
+this module runs (`nodes_connect` of the assignments is then false):
 
     a local run      all nodes are this machine, and their agents are children of the leader
     led from node 0  all agents of a Slurm job have connected to the leader, which is on node 0, and
-                     no --network asks for another way to node 0 than that one
+                     no --network asks for another path to node 0
 
     Listener   node 0's side: it keeps connections that the leader knows, and few others
-    Connector  the other side: it tries until it is connected, and again when that has ended
-    Meeting    the leader's part: which nodes are connected, by the reports of both ends
+    Connector  the other side: it tries until it is connected, and tries again if that ends
+    Meeting    the leader's part: which nodes are connected, from the reports of both ends
 
 Data that another program sends here stays in the kernel, in a buffer of a few kilobytes. The end of
-a connection is noticed in spite of that, since `POLLRDHUP` does not wait until the data is read.
+a connection is noticed even so, since `POLLRDHUP` does not wait until the data is read.
 
 A node whose connection breaks before the start connects again. A node whose connection breaks after
 the start is lost. A connection has two ends, and both may report that it broke, in any order. So
-the leader waits `BOTH_ENDS_REPORT_BREAK_S` for reports before it says which of the two is lost.
+the leader waits `BOTH_ENDS_REPORT_BREAK_S` for reports before it decides which node is lost.
 """
 
 import errno
@@ -63,13 +63,13 @@ from launch.nodes.messages import (
 from launch.spec import Assignment
 from muster.errors import MusterError
 
-BUFFER_BYTES = 4_096  # for what nobody reads
-# At most so many connections that the leader does not know may be open, since each is an open file.
+BUFFER_BYTES = 4_096  # for data that nobody reads
+# The most connections unknown to the leader that may be open, since each is an open file.
 MOST_UNKNOWN = 128
 ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
-# poll also reports POLLERR and POLLHUP, without being asked. macOS does not have this name; all
-# nodes of a run there are simulated, so that the leader notices by itself when an agent has ended.
+# poll also reports POLLERR and POLLHUP, without being asked. macOS has no POLLRDHUP. There all
+# nodes of a run are simulated, so the leader notices by itself when an agent has ended.
 PEER_CLOSED: int = getattr(select, "POLLRDHUP", 0)
 UNREACHABLE = (
     errno.ETIMEDOUT,
@@ -78,7 +78,7 @@ UNREACHABLE = (
     errno.ENETUNREACH,
     errno.ENETDOWN,
 )
-MOST_ACCEPTED = 1_024  # connections of no node that the leader remembers
+MOST_ACCEPTED = 1_024  # connections that belong to no node, which the leader remembers
 MOST_NAMED = 3  # of these, in a message
 
 BreakKind = Literal["closed", "silent"]
@@ -88,10 +88,10 @@ ConnectionReport: TypeAlias = Listening | Accepted | Connected | Unreached | Bro
 def listen_or_connect(
     assignment: Assignment, send: Callable[[Message], None]
 ) -> "Listener | Connector":
-    """This node's end of the connections of an attempt; `send` sends a message to the leader.
+    """Make this node's end of an attempt's connections; `send` sends a message to the leader.
 
     Raises:
-        MusterError: this node is node 0, and cannot listen at the address it should have.
+        MusterError: this node is node 0, and cannot listen on the address it should have.
     """
     if assignment.index != 0:
         return Connector(assignment.address)
@@ -105,7 +105,7 @@ class Listener:
     """Node 0's side: it accepts connections, and reports each.
 
     Raises:
-        MusterError: on creation; this node cannot listen at this address.
+        MusterError: on creation; this node cannot listen on this address.
     """
 
     is_cut_off = False  # no connection leads from node 0 to itself
@@ -125,12 +125,12 @@ class Listener:
         return [*self._ended(), *self._accepted()]
 
     def hear(self, message: object) -> None:
-        """Take a message of the leader: which connection is one of the run's, and is kept."""
+        """Take a message from the leader: which connection belongs to the run, and is kept."""
         if isinstance(message, KeepConnection):
             self._unknown.pop(message.ends, None)
 
     def stop_accepting(self) -> None:
-        """Close the port, and the connections of no node, since all nodes are connected."""
+        """Close the port and all connections that belong to no node, as all nodes are connected."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -155,7 +155,7 @@ class Listener:
             if len(self._unknown) >= MOST_UNKNOWN:
                 oldest = next(iter(self._unknown.values()))
                 if running_s() - oldest.since_s < NODE_0_CLOSES_UNKNOWN_AFTER_S:
-                    return  # others wait in the kernel's queue
+                    return  # further connections wait in the kernel's queue
                 yield _broken(oldest.ends, oldest.connection)
                 self._forget(oldest)
             try:
@@ -194,7 +194,7 @@ class _Accepted:
 
 
 class Connector:
-    """The side of a node that is not node 0: it is connected to node 0, or tries to be.
+    """The side of every other node: it is connected to node 0, or tries to connect.
 
     `own`: this node's address on the network for gradients; None: its address on the way to node 0.
     """
@@ -204,9 +204,9 @@ class Connector:
         self._own = own
         self.own_address: str | None = None  # once it is connected
         self._connection: socket.socket | None = None
-        self._ends: ConnectionEnds | None = None  # of a connection that stands
+        self._ends: ConnectionEnds | None = None  # of an established connection
         self._poll = select.poll()
-        self._next_s = running_s()  # when the next try begins, or when the present one is over
+        self._next_s = running_s()  # when the next try begins, or when the current one is over
         self._reason = ""  # why it is not connected, as it was last reported
 
     @property
@@ -215,7 +215,7 @@ class Connector:
         return self.own_address is not None and self._ends is None
 
     def hear(self, message: object) -> None:
-        """Take a message of the leader: where node 0 listens."""
+        """Take a message from the leader: where node 0 listens."""
         if isinstance(message, Connect):
             self._where = (message.address, message.port)
 
@@ -247,7 +247,7 @@ class Connector:
         """Begin to connect.
 
         Raises:
-            OSError: that is not possible.
+            OSError: this fails.
         """
         connection = socket.socket(socket.AF_INET6 if ":" in where[0] else socket.AF_INET)
         self._connection = connection
@@ -258,11 +258,11 @@ class Connector:
         _watch(connection)
         if self._own is not None:
             connection.bind((self._own, 0))
-        with suppress(BlockingIOError):  # the try goes on in the kernel
+        with suppress(BlockingIOError):  # the try continues in the kernel
             connection.connect(where)
 
     def _conclude(self, connection: socket.socket) -> list[Message]:
-        """Look whether the present try has succeeded.
+        """Check whether the current try has succeeded.
 
         Raises:
             OSError: it has failed.
@@ -302,7 +302,7 @@ def _broken(ends: ConnectionEnds, connection: socket.socket) -> Broken:
 
 
 def _watch(connection: socket.socket) -> None:
-    """Have the kernel ask whether the other end lives, and end the connection if it does not."""
+    """Have the kernel probe the other end, and end the connection if there is no answer."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_EVERY_S),
@@ -316,13 +316,13 @@ def _watch(connection: socket.socket) -> None:
 
 
 def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
-    """A server at the first free one of these ports."""
+    """A server on the first of these ports that is free."""
     error = OSError("no port given")
     for port in ports:
         server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)  # accepted inherit
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)  # it is inherited
             server.bind((address, port))
             server.listen(BACKLOG)
             server.setblocking(False)
@@ -341,7 +341,7 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
 
 @dataclass(frozen=True)
 class ReportedConnection:
-    """A connection to node 0: the endpoint of the other node, and that of node 0.
+    """A connection to node 0: the endpoints of the other node and of node 0.
 
     It is the same value whichever of the two nodes reports it.
     """
@@ -377,10 +377,10 @@ class _Break:
 
 
 class Meeting:
-    """Which nodes of one attempt are connected to node 0; `names`: of all nodes, in order.
+    """Which nodes of one attempt are connected to node 0; `names`: the names of all, in order.
 
-    It takes values and returns values: nothing is sent or printed here, and the caller has the
-    clock.
+    This class only takes and returns values: it sends and prints nothing, and the caller passes
+    the time.
     """
 
     def __init__(self, names: Sequence[str], join_s: float, now_s: float) -> None:
@@ -389,8 +389,8 @@ class Meeting:
         self._began_s = now_s
         self.node_0_endpoint: Endpoint | None = None  # node 0 listens there
         self.has_begun = False  # all were connected: a node may be lost from now on
-        # The connections that node 0 reports, with any program at the other end; and those of them
-        # that the caller knows to be a node's.
+        # The connections that node 0 reports, with any program at the other end; and the
+        # connections among them that the caller knows to be a node's.
         self._accepted: dict[ReportedConnection, ConnectionEnds] = {}
         self._known: set[ReportedConnection] = set()
         self._connected: dict[int, ReportedConnection] = {}  # by the node that reports it
@@ -400,7 +400,7 @@ class Meeting:
         self._first_break_s: float | None = None
 
     def take(self, index: int, report: ConnectionReport, now_s: float) -> None:
-        """Take what the node with this index reports."""
+        """Take a report from the node with this index."""
         match report:
             case Listening(at):
                 self.node_0_endpoint = _plain(at)
@@ -422,7 +422,7 @@ class Meeting:
     ) -> None:
         node = next((at for at, own in self._connected.items() if own == connection), None)
         if self.has_begun:
-            if node is not None and by in (0, node):  # else it is no connection of the run
+            if node is not None and by in (0, node):  # else it does not belong to the run
                 self._breaks.setdefault(node, _Break(how)).by.add(by)
                 if self._first_break_s is None:
                     self._first_break_s = now_s
@@ -447,7 +447,7 @@ class Meeting:
         return [at for at in others if self._connected.get(at) not in self._accepted]
 
     def waiting(self, now_s: float) -> str | None:
-        """Which nodes the run waits for, if that takes long; None if that is not new."""
+        """Name the nodes that the run has long been waiting for; None if that is not new."""
         names = _numbers(self.missing)
         if (
             not names
@@ -477,18 +477,19 @@ class Meeting:
         return self._cut_off(self.missing)
 
     def _cut_off(self, unconnected: Collection[int]) -> int:
-        """The node that is cut off, where these nodes have no connection to node 0.
+        """The node that is cut off, if these nodes have no connection to node 0.
 
-        If these are several, and no other node is connected, it is node 0; else the first of them.
+        If there are several, and no other node is connected, it is node 0; otherwise it is the
+        first of them.
         """
         if len(unconnected) > 1 and len(unconnected) == len(self._names) - 1:
             return 0
         return min(unconnected)
 
     def loss(self, now_s: float) -> Loss | None:
-        """The node that is lost, after all nodes had time to report; None if none is lost.
+        """The node that is lost, after all nodes have had time to report; None if none is lost.
 
-        It is node 0 if node 0 has not reported a break itself; else the one that is cut off.
+        It is node 0 if node 0 has not reported a break itself; otherwise the node that is cut off.
         """
         if self._first_break_s is None or now_s - self._first_break_s < BOTH_ENDS_REPORT_BREAK_S:
             return None
@@ -502,7 +503,7 @@ class Meeting:
         return [accepted for accepted in self._accepted if accepted not in own]
 
     def _reason(self, index: int) -> str:
-        """Why a node is missing, as far as that is known, or nothing."""
+        """Why a node is missing, as far as that is known; or ""."""
         name = self._names[index]
         connection = self._connected.get(index)
         if connection is None:

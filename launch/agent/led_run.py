@@ -1,29 +1,29 @@
 """A run that this process leads: its agents, which live as long as the run, and its attempts.
 
 An agent is started once on each node. Its leader reaches it through a channel: a pipe on this
-machine, a pipe through ssh, or a connection from a task of srun. In each attempt the agent gets an
+machine, a pipe through ssh, or a connection from an srun task. In each attempt the agent gets an
 assignment. Whatever happens to one of the agents, or to this process, all workers end together.
-After a failure the agents that still live get the next assignment. Where an agent was lost, and its
-node answers, another agent is started. At the run's end all channels are closed, which ends the
+After a failure the agents that still live get the next assignment. If an agent was lost but its
+node answers, a new agent is started there. At the run's end all channels are closed, which ends the
 agents.
 
-An attempt is over when each agent has sent its last record of it, or is gone. `Attempt.wait` reads
-in order what happens until then:
+An attempt is over when each agent has sent its last message about it, or is gone. Until then
+`Attempt.wait` goes through these stages in order:
 
     - each agent has its assignment: nodes connect, then workers start and run
     - after a failure all agents are told of it, and have a moment to record their ends
     - then, or after a signal to this process, all agents are told to stop
-    - agents that are too late are left behind: the end of their channels ends them
+    - agents that take too long are left behind: closing their channels ends them
 
-Each wait has its limit in launch/deadlines.py, and is longer while workers save a checkpoint or
-files still come.
+Each wait has its limit in launch/deadlines.py, and is extended while workers save a checkpoint or
+files are still arriving.
 
-The messages are in launch/nodes/messages.py. A message that is none of these, or that is about
-another node, its ranks or its files, is the failure of its agent: the channel is closed, and
-nothing more is taken from that agent.
+The messages are in launch/nodes/messages.py. Any other message, or a message about another node,
+its ranks or its files, counts as a failure of the agent that sent it: the channel is closed, and
+nothing more is accepted from that agent.
 
 One thread does all of this. A second thread, the heartbeat's, only writes to the channels. Signal
-handlers append to a list, which the waits look at.
+handlers append to a list, which the waiting loops check.
 """
 
 import os
@@ -110,8 +110,8 @@ Plan: TypeAlias = Callable[[LaunchSpec, Facts], Sequence[NodeCommand]]
 class LedRun:
     """A run led by this process: `start` starts an attempt, `wait` waits for its end, and so on.
 
-    `complete` adds facts that only started agents know. `plan` makes each node's command from the
-    facts. `close` ends all agents.
+    `complete` adds facts that are known only once agents have started. `plan` makes each node's
+    command from the facts. `close` ends all agents.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class LedRun:
         *,
         prefixes: bool,
         is_local: bool = False,  # the agents are on this machine, as children of this process
-        patience_s: float = 0.0,  # the time in which the agents' starters end after the agents
-        job: SchedulerJob | None = None,  # in which the run is led
+        patience_s: float = 0.0,  # how long the processes that start agents may outlive them
+        job: SchedulerJob | None = None,  # the job in which the run is led
         # whether the scheduler has announced the end of the job's time
         is_nearly_over: Callable[[], bool] = lambda: False,
         complete: Callable[[Facts], Facts] = lambda facts: facts,
@@ -139,8 +139,8 @@ class LedRun:
         self.cluster = job.cluster if job else None
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
-        self._agents: dict[str, AgentConnection] = {}  # each node's last agent
-        # children of this process that are no agents of this run
+        self._agents: dict[str, AgentConnection] = {}  # each node's latest agent
+        # children of this process that are not agents of this run
         self._other_children: frozenset[int] = frozenset()
         self._attempt: Attempt | None = None
 
@@ -160,11 +160,11 @@ class LedRun:
         return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
-        """Start an attempt: first agents where none lives, then each agent's part.
+        """Start an attempt: first agents on nodes that have none, then each agent's part.
 
         Raises:
             MusterError: an agent does not start.
-            Stopped: a signal came before the attempt has begun.
+            Stopped: a signal came before the attempt had begun.
         """
         if self._attempt is None and self._is_local:
             self._other_children = process_tree.children()
@@ -276,16 +276,17 @@ class AgentConnection:
         self.assignment: Assignment
         self._run_dir: Path
         self._files: ReceivedFiles | None = None
-        self.here: NodeReady | None = None  # where the agent is, as soon as it has reported that
+        self.here: NodeReady | None = None  # where the agent is, once it has reported that
         self.is_done = False
         self._loss: End | None = None
         self.end_code: int | None = None  # the exit code of its part, once that is over
-        self._is_stall_printed = False  # it was printed that the agent's work stands still
+        self._is_stall_printed = False  # whether a line about the agent's stall was printed
 
     def lives(self) -> bool:
         """Whether the agent can take part in another attempt, as far as is known by now.
 
-        This reads the channel: between two attempts nothing else reads it, perhaps for minutes.
+        This reads the channel, since nothing else does so between two attempts, perhaps for
+        minutes.
         """
         if not self.channel.ended:
             self.channel.put_back(self.channel.receive())
@@ -323,7 +324,7 @@ class AgentConnection:
         self._leaves = message.leaves
 
     def stall_line(self, beat: Beat) -> str | None:
-        """The line to print when the agent's work begins to stand still, or goes on after that."""
+        """The line to print when the agent's work stalls, or continues after a stall; or None."""
         if not self._is_stall_printed and beat.stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_stall_printed = True
             hint = "; is its disk full or slow?" if beat.waits_for.startswith("/") else ""
@@ -341,11 +342,11 @@ class AgentConnection:
         return self.end_code is not None or self.channel.ended
 
     def loss(self) -> End | None:
-        """Why nothing more will come from the agent; None while it lives, or after its part."""
+        """Why nothing more will come from the agent; None while it lives, or once it is done."""
         if self.end_code is not None or self._loss is not None:
             return self._loss
         patience_s = AGENT_LOST_WHEN_SILENT_S
-        if not self.channel.has_message:  # the agent may still log in, or import its modules
+        if not self.channel.has_message:  # it may still be logging in or importing its modules
             patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended and (why := self._why_not_started()):
             self._loss = self.end_of(Kind.REFUSED, why)
@@ -359,7 +360,7 @@ class AgentConnection:
     def _why_not_started(self) -> str:
         """Why the agent ended by itself before it sent anything, from its stderr; "" if it did not.
 
-        A signal, or a cut connection, has no such exit code.
+        After a signal or a cut connection, the exit code is not from 1 to 127.
         """
         if self.channel.has_message:
             return ""
@@ -379,7 +380,7 @@ class AgentConnection:
         return End(kind, self.assignment.name, time_unix_s, message=message, address=address)
 
     def end_of_silence(self, silent_s: float, since_unix_s: float) -> End:
-        """The end of this agent, of which nothing has come for `silent_s` seconds."""
+        """The end of this agent, from which nothing has come for `silent_s` seconds."""
         end = self.end_of(Kind.NODE_LOST, time_unix_s=since_unix_s)
         text = f"no message from {end.node_label} for {silent_s:.0f} s: is its network link down?"
         return replace(end, message=text)
@@ -407,22 +408,22 @@ class Attempt:
         self._signals = signals
         self._is_nearly_over = is_nearly_over
         self._is_ending = False  # after a failure or a signal
-        self._looks_at_s = 0.0  # when it next looks at more than messages
-        self._has_announced_end = False  # all agents know that the job's time is nearly over
-        self._has_released_agents = False  # all agents know that all have done their part
+        self._looks_at_s = 0.0  # when it next checks more than messages
+        self._has_announced_end = False  # all agents were told that the job's time is nearly over
+        self._has_released_agents = False  # all agents were told that all have done their part
         self._ends: list[End] = []  # all ends, in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these ends
         self.cause: End | None = None  # decided when the attempt is over
-        # when a node last sent files, or reported that its work stands still
+        # when a node last sent files, or reported that its work is stalled
         self._last_file_s = 0.0
-        self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
-        self._notes: dict[str, list[str]] = {}  # to be printed, with the nodes that send each
+        self._workers_deadline_s = 0.0  # by when workers that are stopping cleanly must be done
+        self._notes: dict[str, list[str]] = {}  # to be printed, each with the nodes that sent it
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._fault_unix_s: float | None = None  # from which this attempt is recovering
-        self._looks_for_recovery_at_s = 0.0  # next; each look reads the run folder's disk
+        self._fault_unix_s: float | None = None  # of the fault from which this attempt recovers
+        self._looks_for_recovery_at_s = 0.0  # the next time; each look reads the run folder's disk
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
-        self._meeting: Meeting | None = None  # where nodes connect
+        self._meeting: Meeting | None = None  # if nodes connect
         # `start` sets this
         self._proof: Path
 
@@ -449,8 +450,8 @@ class Attempt:
     def wait(self) -> int:
         """Wait for the end; return the exit code.
 
-        0 if every agent's part ended with 0; 75 if the workers stopped cleanly, to be continued;
-        128 + its number if a signal ended the run; else 1.
+        It is 0 if every agent's part ended with 0; 75 if the workers stopped cleanly, so that the
+        run can continue; 128 plus the signal's number if a signal ended the run; otherwise 1.
         """
         try:
             self._wait_for_agents()
@@ -464,7 +465,7 @@ class Attempt:
             self._proof.unlink(missing_ok=True)
             self._print_notes()
             self._print_output(last=True)
-            self._report_recovery()  # its first work may be younger than the last look
+            self._report_recovery()  # its first work may have come after the last look
         self.cause = self._judge()
         codes = [agent.end_code for agent in self._agents]
         in_order = STOPPED in codes
@@ -475,7 +476,7 @@ class Attempt:
         return 1 if self._first is not None or any(codes) else 0
 
     def _judge(self) -> End | None:
-        """The cause among all ends, in whatever order this side heard of them."""
+        """The cause among all ends, regardless of the order in which this side heard of them."""
         ends = [*self._ends, *self._silent_nodes()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
@@ -518,22 +519,22 @@ class Attempt:
         return all(agent.is_over for agent in self._agents)
 
     def _tick_within(self, limit_s: float) -> None:
-        """Go on until the attempt is over, or agents have had their time, or a second Ctrl-C."""
+        """Go on until the attempt is over, agents have had their time, or Ctrl-C came twice."""
         deadline_s = running_s() + limit_s
         while not (self._is_over or self._is_late(deadline_s) or self.ends_at_once):
             self._tick()
 
     def _is_late(self, deadline_s: float) -> bool:
-        """Whether it is too late for the agents: not while workers may stop, or files come."""
+        """Whether the agents' time is over; it is extended while workers may stop or files come."""
         now_s = running_s()
         stop_by_s = max(deadline_s, self._workers_deadline_s)
         files_come = now_s <= self._last_file_s + AGENTS_PAUSE_BETWEEN_FILES_S
         return now_s > stop_by_s + (AGENTS_SEND_FILES_S if files_come else 0.0)
 
     def _tick(self) -> None:
-        """Hear at once what has come; look at all else once a tick, however much comes.
+        """Read new messages immediately; check everything else once per tick, however many come.
 
-        Each of many agents sends a sign of life a second, and files may be on a file server.
+        Each of many agents sends a heartbeat every second, and files may be on a file server.
         """
         ready = wait_for_news(
             [agent.channel for agent in self._agents], max(self._looks_at_s - running_s(), 0.0)
@@ -557,7 +558,7 @@ class Attempt:
             self._send_all(Released())
 
     def _look(self) -> None:
-        """Look at what comes without a message: the job's time, output, requests, inspections."""
+        """Check what no message announces: the job's time, output, requests and inspections."""
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(Notice())
@@ -599,7 +600,7 @@ class Attempt:
         return self._inspection
 
     def _note_end(self, end: End, *, tells: bool = True) -> None:
-        """Note an end; because of the first failure all agents end, whoever has noticed it.
+        """Note an end; the first failure makes all agents end, whichever side has noticed it.
 
         `tells`: whether agents are told of it now. They are not told of a hang, but stopped later.
         """
@@ -617,7 +618,7 @@ class Attempt:
                 self._send_all(Lost(end.line))
 
     def _hear(self, agent: AgentConnection) -> None:
-        """Take an agent's messages; after an odd one, take no more."""
+        """Take an agent's messages; after an invalid message, take no more."""
         try:
             for message in agent.channel.receive():
                 if isinstance(message, OddMessage):
@@ -693,13 +694,13 @@ class Attempt:
     def _early_end(self, agent: AgentConnection) -> End:
         """Why a node's part has ended early, although no end on that node is a failure.
 
-        Some of its ranks may have stopped in order while others were done.
+        Some of its ranks may have stopped cleanly while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.FAILED, f"{agent.label} ended early")
 
     def _look_at_connections(self, meeting: Meeting) -> None:
-        """Look at the connections to node 0: those that are to come, or those that may break."""
+        """Check the connections to node 0: first for missing ones, after the start for breaks."""
         if meeting.has_begun:
             self._look_for_lost_nodes(meeting)
         else:
@@ -723,7 +724,7 @@ class Attempt:
             self._note_end(self._agents[meeting.cut_off_node].end_of(Kind.NODE_LOST, why))
 
     def _look_for_lost_nodes(self, meeting: Meeting) -> None:
-        """Fail if a node has lost its connection to node 0, while its agent may live."""
+        """Fail if a node has lost its connection to node 0, although its agent may live."""
         loss = meeting.loss(running_s())
         if loss is None or self._is_ending or self._has_released_agents:
             return
@@ -785,7 +786,7 @@ class Attempt:
 
 
 def _cores_of(all_here: Mapping[str, NodeReady]) -> str:
-    """What the workers get on each node, said once where it is the same."""
+    """The workers' cores on each node; nodes with the same text are named together."""
     names: dict[str, list[str]] = {}
     for node, here in all_here.items():
         names.setdefault(here.cores, []).append(node)

@@ -1,9 +1,9 @@
 """Copy a node's part of the run folder to its leader as it is written, without a shared disk.
 
-A node sends the files that it writes itself: those of its ranks and of its host. Node 0, which has
-rank 0, sends the files of which a run has only one. So nodes that share a disk with each other, but
-not with the leader, send nothing twice. A growing file is sent from its last position. Any other
-file is sent whole, and a reader sees it only when it is complete.
+A node sends the files that it writes itself, for its ranks and for its host. Node 0, which has rank
+0, also sends the files that exist only once in a run. So nodes that share a disk with each other,
+but not with the leader, send nothing twice. A growing file is sent from the last position. Any
+other file is sent whole, and a reader sees it only when it is complete.
 """
 
 import os
@@ -36,11 +36,11 @@ class LogSync:
         self._run_dir = assignment.spec.run_dir
         self._assignment = assignment
         self._host = socket.gethostname()
-        self._sent: dict[Path, tuple[object, int]] = {}  # the version, and how many bytes of it
+        self._sent: dict[Path, tuple[object, int]] = {}  # the version, and how many of its bytes
         self._looked = 0.0
         self._turn: deque[tuple[RunFile, Path]] = deque()  # the files that are next
-        self._is_left = False  # whether a file that had its turn is not yet sent whole
-        self._left_out: set[Path] = set()  # the files that cannot be sent: each is printed once
+        self._is_left = False  # whether a file that had its turn has not been sent completely
+        self._left_out: set[Path] = set()  # the files that cannot be sent: each is reported once
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
@@ -49,11 +49,11 @@ class LogSync:
             self._send(channel)
 
     def send_rest(self, channel: Channel, patience_s: float) -> None:
-        """Send all that is left; give up if the other side is gone, or silent for `patience_s`.
+        """Send the rest; give up if the other side is gone, or silent for `patience_s`.
 
-        While its disk is slow, the other side may accept nothing for long.
+        While its disk is slow, the other side may accept nothing for a long time.
         """
-        self._turn.clear()  # begin another turn, which has the new files
+        self._turn.clear()  # begin another turn, which includes the new files
         while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
             time.sleep(FILES_TICK_S)
             channel.put_back(channel.receive())
@@ -61,8 +61,8 @@ class LogSync:
     def _send(self, channel: Channel) -> bool:
         """Send new data; return whether something is left.
 
-        In each turn every file may send one part. Otherwise a file that grows faster than the link
-        accepts it would be the only one that is sent. The next call goes on with the turn.
+        In each turn, one part of every file is sent. Otherwise a file that grows faster than the
+        link accepts it would keep all others waiting. The next call continues the turn.
         """
         while channel.waiting_bytes <= WAITING_BYTES:
             if not self._turn:
@@ -80,7 +80,7 @@ class LogSync:
             return self._send_part(file, path, channel)
         except FileNotFoundError:  # removed or renamed in the meantime
             return False
-        except OSError as error:  # a program has put something that is no file in its place
+        except OSError as error:  # a program has put something that is not a file in its place
             self._leave_out(path, error)
             return False
 
@@ -101,7 +101,7 @@ class LogSync:
         state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
         version = "" if file.sent == "growing" else state
         before, at = self._sent.get(path, (None, 0))
-        if before != version:  # also if the file is empty, which is information, too
+        if before != version:  # even if the file is empty, since that is information as well
             at = 0
         elif at >= facts.st_size:
             return False
@@ -139,11 +139,11 @@ class ReceivedFiles:
     def take(self, message: File, host: str | None) -> None:
         """Write a part of a file of this node, which has reported that it is on this host.
 
-        A node that has not reported its host has begun nothing: a file of a host that it sends is
-        from an earlier run, and is dropped.
+        A node that has not reported its host has not begun anything. If it sends a file that
+        belongs to a host, the file is from an earlier run, and is dropped.
 
         Raises:
-            OddMessage: the file is not one that this node writes, or the part does not follow on.
+            OddMessage: this node does not write this file, or the part does not follow the last.
             MusterError: the disk here is full.
         """
         assignment = self._assignment
@@ -173,7 +173,7 @@ class ReceivedFiles:
 
 
 def _file_of(name: PurePosixPath) -> RunFile | None:
-    """The kind of file that `name` is; None if a node may not send it."""
+    """The kind of file that has this name; None if a node may not send it."""
     is_inside = not name.is_absolute() and ".." not in name.parts and "\0" not in str(name)
     if not is_inside or run_files.is_unfinished(name.name):
         return None
@@ -181,10 +181,10 @@ def _file_of(name: PurePosixPath) -> RunFile | None:
 
 
 def make_room(assignment: Assignment) -> None:
-    """Clear the run folder on a node with its own disk, of the last attempt or of another run.
+    """Clear the last attempt or another run out of the run folder on a node with its own disk.
 
     Raises:
-        UsageError: files of another run are in it, and must not be overwritten.
+        UsageError: the folder has files of another run, which must not be overwritten.
     """
     spec = assignment.spec
     start = assignment.disk_marker.rpartition("-")[2]

@@ -1,8 +1,8 @@
 """Measure the seconds from the fault that ended an attempt to the first work of the next one.
 
 The record of the earlier attempt's end has the time of the fault, by the leader's clock. Rank 0's
-`start.json` has the time of the first step, by its node's clock: the leader may see the file later.
-A program that records no steps is back at work with its first output.
+`start.json` has the time of the first step, by its node's clock, since the leader may see the file
+later. A program that records no steps counts as back at work when it prints its first output.
 """
 
 import time
@@ -15,7 +15,7 @@ from muster.writing import CannotWrite, write_json
 
 
 def recorded_fault_unix_s(run_dir: Path, attempt_number: int) -> float | None:
-    """When the fault happened because of which this attempt was started; None if not recorded."""
+    """When the fault happened that led to this attempt; None if that was not recorded."""
     path = run_files.EXIT.path(_earlier_folder(run_dir, attempt_number))
     record = records.read(run_files.EXIT, path, "time_unix_s")
     end = None if record is None else End.from_json(record.get("end"))
@@ -41,7 +41,7 @@ def report(
         time_unix_s = time.time()
     else:
         return None
-    total_s = round(max(time_unix_s - fault_unix_s, 0.0), 3)  # of clocks that may differ
+    total_s = round(max(time_unix_s - fault_unix_s, 0.0), 3)  # the two clocks may differ
     record = {"attempt": attempt_number, "fault_unix_s": fault_unix_s, "total_s": total_s}
     with suppress(CannotWrite):  # not a reason to end the run
         write_json(run_files.RECOVERY.path(run_dir), record)

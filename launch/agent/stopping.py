@@ -1,13 +1,13 @@
 """Ask workers to stop, and give them time to end by themselves.
 
-How it works: a worker that can stop cleanly makes a file named by its pid. To stop the run, the
+How it works: a worker that can stop cleanly makes a file named after its pid. To stop the run, the
 agent first writes the reason into each of these files, and then sends SIGTERM to these workers
 only: torchrun would answer a SIGTERM by ending its workers. The workers agree on the step among
 themselves. A worker that has made no file yet is not asked: it is ended together with the others.
 
-If there is no such file at all, the program does not use `muster` for stopping. The program may
-still catch SIGTERM. So torchrun gets the signal, passes it on, and waits for the program as long as
-this module allows.
+If there is no such file at all, the program does not use `muster` for stopping. It may still catch
+SIGTERM, so torchrun gets the signal, passes it on, and waits for the program as long as this module
+allows.
 """
 
 import signal
@@ -27,8 +27,8 @@ STOPPABLE = "stoppable"  # below an agent's scratch folder
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason.
-    `send` tells the leader how long workers may take.
+    A worker that can stop cleanly has a file in `folder`, named after its pid, which gets the
+    reason. `send` tells the leader how long workers may take.
     """
 
     def __init__(self, folder: Path, grace_s: float, send: Callable[[Stopping], None]) -> None:
@@ -36,8 +36,8 @@ class Stoppable:
         self._grace_s = grace_s
         self._send = send
         self._until: float | None = None
-        self.has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
-        self._catches_sigterm: bool | None = None  # whether the program does; None: not examined
+        self.has_asked_all = False  # all workers were sent SIGTERM: their ends are not failures
+        self._catches_sigterm: bool | None = None  # whether the program does; None: not checked
 
     @property
     def is_asked(self) -> bool:
@@ -49,7 +49,7 @@ class Stoppable:
         return self._until is not None and running_s() < self._until
 
     def ask(self, why: str) -> None:
-        """Ask the workers that can stop cleanly, if there are any by now; once.
+        """Ask the workers that can stop cleanly to stop, if there are any by now; only once.
 
         torchrun is not asked, since it would end its workers. The workers agree on the step.
         """
@@ -71,7 +71,7 @@ class Stoppable:
         self._send(Stopping(self._grace_s, self.has_asked_all))
 
     def is_last_moment(self, left_s: float | None) -> bool:
-        """Whether only the grace of workers that catch SIGTERM is left of a job's time.
+        """Whether the time left in a job is only enough for workers that catch SIGTERM to end.
 
         Workers that do not catch it may use all of the time.
         """
@@ -85,7 +85,7 @@ class Stoppable:
 
 
 def _catches(process: psutil.Process) -> bool:
-    """Whether it is a worker with its own reaction to SIGTERM.
+    """Whether this process is a worker with its own handler for SIGTERM.
 
     `worker_main.py --exec` does not count: it only passes signals on.
     """

@@ -1,1 +1,1 @@
-"""Find problems of the nodes before anything starts; each finding says what to do."""
+"""Find problems with the nodes before anything starts; each finding says what to do."""

@@ -11,11 +11,11 @@ from muster.printable import printable
 
 Measurements = Mapping[str, Any]
 Direction = tuple[int, int]  # from one rank to another
-# A pair counts as slow if it carries less than this part of the upper quartile: smaller differences
-# are noise of busy machines. The median would be too low: one slow node of three makes two of three
-# pairs slow.
+# A pair counts as slow below this fraction of the upper quartile, since smaller differences are
+# noise on busy machines. The median would be too low: if one node of three is slow, two of the
+# three pairs are slow.
 SLOW = 0.5
-LISTED = 4  # pairs in a sentence
+LISTED = 4  # at most this many slow pairs are named
 # The columns of nccl-tests, in their order and format.
 COLUMNS = {
     "": "{name}",
@@ -31,7 +31,7 @@ COLUMNS = {
 
 
 def names(measured: Measurements, nodes: Mapping[int, str]) -> list[str]:
-    """A name for each rank: its node, with the rank if a node has several."""
+    """A name for each rank: its node's name, followed by the rank if any node has several ranks."""
     of_rank = [printable(nodes.get(rank, host)) for rank, host in enumerate(measured["hosts"])]
     if len(set(of_rank)) == len(of_rank):
         return of_rank
@@ -39,7 +39,7 @@ def names(measured: Measurements, nodes: Mapping[int, str]) -> list[str]:
 
 
 def tables(measured: Measurements, names_of_ranks: Sequence[str]) -> Iterator[tuple[str, Table]]:
-    """A table of the pairs, if there are several, and one of the collectives, with their titles."""
+    """A table of the pairs, if any were measured, and a table of the collectives, with titles."""
     if measured["pairs"]:
         yield (
             "Gbit/s from each worker (rows) to each other worker (columns)",
@@ -50,7 +50,7 @@ def tables(measured: Measurements, names_of_ranks: Sequence[str]) -> Iterator[tu
 
 
 def verdict(measured: Measurements, names_of_ranks: Sequence[str]) -> tuple[str, list[str]]:
-    """A sentence on the slowest pairs, and a line for every wrong result."""
+    """A sentence about the slowest pairs, and a line for every wrong result."""
     problems = [
         f"{row['name']} of {row['bytes']} bytes: {row['wrong']} values are wrong; something "
         "between the nodes corrupts data: check memory, cables and drivers"
@@ -64,7 +64,7 @@ def verdict(measured: Measurements, names_of_ranks: Sequence[str]) -> tuple[str,
 
 
 def best(measured: Measurements) -> dict[Direction, float]:
-    """Gbit/s from each rank to each other, at the fastest message size."""
+    """The speed in Gbit/s from each rank to each other rank, at the fastest message size."""
     speeds: dict[Direction, float] = {}
     for row in measured["pairs"]:
         direction = (row["from"], row["to"])
@@ -73,7 +73,7 @@ def best(measured: Measurements) -> dict[Direction, float]:
 
 
 def _sentence(directions: Mapping[Direction, float], names_of_ranks: Sequence[str]) -> str:
-    """The sentence on the slowest pairs; the slower direction of a pair counts."""
+    """The sentence about the slowest pairs; of each pair, the slower direction counts."""
     pairs: dict[Direction, float] = {}
     for (sender, receiver), speed in directions.items():
         pair = min(sender, receiver), max(sender, receiver)

@@ -1,4 +1,4 @@
-"""Check every node, and test every pair of them; the nodes need Python and nothing else."""
+"""Check every node, and test every pair of nodes; the nodes need nothing but Python."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +51,10 @@ def check_answers(
     silent: Sequence[str] = (),
     planned: Sequence[NodeFacts] = (),
 ) -> list[Row]:
-    """Test the network between the nodes that have answered with `probes`; the rows of all checks.
+    """Test the network between the nodes that answered with `probes`; return all checks' rows.
 
     `choose` chooses the network, and `silent` has a line for each node that has not answered. For
-    `planned` see `look`.
+    `planned`, see `look`.
     """
     if not probes:
         return examination(Findings(launcher, (), silent))
@@ -91,13 +91,13 @@ def check_answers(
 
 
 def examination(findings: Findings) -> list[Row]:
-    """The rows of the findings; a single row if no node answers."""
+    """The rows of the findings; a single row if no node has answered."""
     others = (*node_checks.ROWS, *network_checks.ROWS) if findings.nodes else ()
     return [check(findings) for check in (network_checks.reach, *others)]
 
 
 def _workers_by_machine(planned: Sequence[NodeFacts], probes: Mapping[int, Probe]) -> Counter[str]:
-    """How many of the planned workers share the cores of each machine."""
+    """The number of planned workers that share the cores of each machine."""
     counts = Counter[str]()
     for index, probe in probes.items() if planned else ():
         node = planned[index]
@@ -106,7 +106,7 @@ def _workers_by_machine(planned: Sequence[NodeFacts], probes: Mapping[int, Probe
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:
-    """How far a node's clock is ahead of this machine's, from the quickest of its answers.
+    """How far a node's clock is ahead of this machine's, based on the node's quickest answer.
 
     Half of the round trip is subtracted, so the error is at most that half.
     """
@@ -119,7 +119,7 @@ def clock_skew_s(answers: Sequence[Answer]) -> float | None:
 def _try_pairs(
     survey: Survey, addresses: Mapping[int, str]
 ) -> dict[int, dict[int, PairConnection]]:
-    """The connections from each node to each other; all nodes listen before the first connects."""
+    """Test the connections from each node to all others; all listen before the first connects."""
     listening = survey.ask(node_facts.listen, addresses, addresses=addresses)
     servers = {index: (addresses[index], answer.value) for index, answer in listening.items()}
     answers = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=NODE_CONNECTS_S)

@@ -15,7 +15,7 @@ Verdict = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True)
 class PairConnection:
-    """A connection that one node tried to another."""
+    """One node's attempt to connect to another node."""
 
     error: str  # "" if data came through
     connect_s: float | None = None
@@ -32,8 +32,8 @@ class CheckedNode:
     # by the other node's name
     connections: Mapping[str, PairConnection] = field(default_factory=dict)
     shared_memory: SharedMemory | None = None  # None: unknown
-    cores: Cores | None = None  # that the run's workers will have, if there will be `workers`
-    workers: int = 0  # that share these; 0: unknown
+    cores: Cores | None = None  # for the run's workers, if `workers` is known
+    workers: int = 0  # the number of workers that share these cores; 0: unknown
 
     @property
     def interface(self) -> str:
@@ -44,15 +44,15 @@ class CheckedNode:
 
 @dataclass(frozen=True)
 class Findings:
-    """The facts about all nodes; the rows are made from these alone."""
+    """All facts about the nodes; the rows are made from these facts alone."""
 
     launcher: str
-    nodes: Sequence[CheckedNode]  # those that answered, in the order of their ranks
+    nodes: Sequence[CheckedNode]  # the nodes that answered, in the order of their ranks
     silent: Sequence[str] = ()  # a line for each other node: its name, why, what to do
     chosen: Choice | None = None  # the network
     trouble: str = ""  # why no network could be chosen
     workers: WorkersPython = field(default_factory=WorkersPython)  # the workers' Python
-    means: str = ""  # by which the nodes answered; "": what `launcher` names
+    means: str = ""  # how the nodes were reached, in messages; "": by the launcher's name
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class Row:
 
     @property
     def line(self) -> str:
-        """The row in one line, as it is printed before a run, where only problems are printed."""
+        """The row as one line, as printed before a run, when only problems are printed."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
 
 
 def lines(rows: Sequence[Row], verdict: Verdict) -> list[str]:
-    """A line for each row with this verdict; FAIL means that a run would fail, too."""
+    """A line for each row with this verdict; FAIL means that a run would also fail."""
     return [row.line for row in rows if row.verdict == verdict]
 
 
 def groups(values: Mapping[str, str]) -> tuple[str, ...]:
-    """The value alone if all nodes have the same; else a line for each value, with its nodes.
+    """Only the value if all nodes have the same one; otherwise a line per value, with its nodes.
 
     The most frequent value comes first.
     """
@@ -91,6 +91,6 @@ def groups(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first lines, and the number of the others."""
+    """The first lines, and a line with the number of omitted lines, if there are any."""
     more = (f"and {len(lines) - LISTED} more",) if len(lines) > LISTED else ()
     return (*lines[:LISTED], *more)

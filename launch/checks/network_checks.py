@@ -1,4 +1,4 @@
-"""Check the network: whether nodes answer, their common network, every pair, and the clocks."""
+"""Check that nodes answer, share a network and reach each other, and that their clocks agree."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from muster.terminal import in_one_line
 
 OTHERS_FIRST = "fix the problems in the other rows first"
 FIREWALL = "if there is a firewall, allow all TCP traffic between the nodes on {network}"
-# The kernel's errors for a node that cannot be reached, and what to do about each.
+# The errors of `node_facts.connect`, most of them the kernel's, and what to do about each.
 REMEDIES = {
     "no answer": FIREWALL,
     "connection refused": (
@@ -35,7 +35,7 @@ def reach(findings: Findings) -> Row:
 
 
 def network(findings: Findings) -> Row:
-    """Whether each node has its own address on one network, on an interface that is up."""
+    """Whether an address could be chosen for each node, usually on one network."""
     if findings.chosen is None:
         fix = "choose a network that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
@@ -49,7 +49,7 @@ def network(findings: Findings) -> Row:
 
 
 def pairs(findings: Findings) -> Row:
-    """Whether data goes from every node to every other."""
+    """Whether data gets from every node to every other node."""
     count = len(findings.nodes)
     wanted = count * (count - 1)
     directions = {
@@ -92,7 +92,7 @@ def clocks(findings: Findings) -> Row:
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """The failures; a node that no other reaches, or that reaches no other, has a single line."""
+    """The failures; a node that no other reaches, or that reaches no other, gets a single line."""
     lines: list[str] = []
     left = dict(failed)
     others = len(findings.nodes) - 1

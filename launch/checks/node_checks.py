@@ -1,4 +1,4 @@
-"""Check each node by itself: its Python, code, GPUs, shared memory and disk."""
+"""Check each node on its own: its Python, code, GPUs, cores, shared memory and disk."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ def python(findings: Findings) -> Row:
 
 
 def _without_base(nodes: Iterable[CheckedNode]) -> Iterator[str]:
-    """A line for each node whose agent would not start, with the packages that it needs."""
+    """A line for each node whose agent would not start, with the packages that are missing."""
     for node in nodes:
         packages = node.probe.versions.packages if node.probe.versions else {}
         if names := [name for name in AGENT_PACKAGES if packages.get(name) is None]:
@@ -85,7 +85,7 @@ def _lacking(node: CheckedNode, workers: WorkersPython) -> Iterator[str]:
 
 
 def _hidden(findings: Findings) -> Iterator[str]:
-    """A line for each plug-in of another package that has the name of one of Muster's own."""
+    """A line for each plug-in of another package that has the same name as one of Muster's own."""
     folders = {group: folder for folder, group in plugins.GROUPS.items()}
     for node in findings.nodes:
         versions = _versions_of(node, findings.workers)
@@ -115,13 +115,13 @@ def code(findings: Findings) -> Row:
 
 
 def gpus(findings: Findings) -> Row:
-    """Whether all nodes have the same number, model and driver of GPUs."""
+    """Whether all nodes have the same number and model of GPUs, and the same driver."""
     kinds = groups({node.name: _gpus(node.probe.gpus) for node in findings.nodes})
     return Row("GPUs", "ok", kinds) if len(kinds) == 1 else Row("GPUs", "warn", kinds, SLOWEST)
 
 
 def cores(findings: Findings) -> Row:
-    """Whether every worker has a core, where it is known how many workers there will be."""
+    """Whether there are enough cores for the workers, if the number of workers is known."""
     known = [(node, node.cores) for node in findings.nodes if node.cores and node.workers]
     if not known:
         return Row("cores", "ok", ("not known until the job has its nodes",))
@@ -133,7 +133,7 @@ def cores(findings: Findings) -> Row:
 
 
 def disk(findings: Findings) -> Row:
-    """Whether there is space for an environment, data and checkpoints, and the data exists."""
+    """Whether the data exists, and there is space for an environment, data and checkpoints."""
     problems = []
     free = []
     for node in findings.nodes:
@@ -151,8 +151,8 @@ def disk(findings: Findings) -> Row:
 
 
 def shared_memory(findings: Findings) -> Row:
-    """Whether the loaders' workers have room for the batches that they pass on."""
-    nodes: dict[str, list[str]] = {}  # by the problem that they have
+    """Whether the data loaders' workers have room for the batches that they pass on."""
+    nodes: dict[str, list[str]] = {}  # by their problem
     for node in findings.nodes:
         if problem := too_little_shared(node.shared_memory, node.workers or 1):
             nodes.setdefault(problem, []).append(node.name)
@@ -170,7 +170,7 @@ def _span(amounts: Iterable[float]) -> str:
 
 
 def _versions_of(node: CheckedNode, workers: WorkersPython) -> Versions | None:
-    """The versions of the Python that the workers have on a node."""
+    """The versions of the workers' Python on a node."""
     return node.probe.versions if workers.python is None else node.probe.workers
 
 

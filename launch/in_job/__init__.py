@@ -1,1 +1,1 @@
-"""Lead a run inside a job of a scheduler: its agents, their proof, and requeueing."""
+"""Lead a run inside a scheduler's job: its agents, their authentication, and requeueing."""

@@ -4,15 +4,15 @@ Both sides prove that they know a secret, which is in a file of the run folder:
 
     agent -> leader    Nonce
     leader -> agent    Nonce, with a proof: of the secret over both nonces and the leader's port
-    agent -> leader    Introduction: a `AgentTask`, with a proof over this, too
+    agent -> leader    Introduction: an `AgentTask`, with a proof that also covers it
     leader -> agent    Welcome
 
 A proof is useless on another connection, or through another port. Until the other side has proved
-itself, nothing that it sends ends more than its own connection. After its proof an odd message is
-a failure of that agent.
+that it knows the secret, nothing that it sends can end more than its own connection. After its
+proof, an invalid message is a failure of that agent.
 
-The assignment of an agent has a proof of its own. The user's secrets are not in it: they are in a
-file that only the user may read.
+The assignment of an agent has a proof of its own. It does not contain the user's secrets, which are
+in a file that only the user may read.
 """
 
 import hmac
@@ -52,7 +52,7 @@ from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
-PROOF_BYTES = 4_096  # so much a connection may send until it is proven
+PROOF_BYTES = 4_096  # the most that a connection may send before its proof
 MOST_UNPROVEN = 128  # connections without proof at a time, since each is an open file
 ACCEPTED_AT_ONCE = 256  # connections
 
@@ -62,7 +62,7 @@ class JobConnection:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # an IPv4 address has that prefix at a port for IPv6 as well
+        # an IPv4 address has this prefix on a port that is also for IPv6
         self.peer_address: str = connection.getpeername()[0].removeprefix("::ffff:")
         self.own_address: str = connection.getsockname()[0].removeprefix("::ffff:")
         self.began_s = running_s()
@@ -73,7 +73,7 @@ class JobConnection:
         self.peer_nonce: str | None = None  # set when it is received
 
     def mark_proven(self, decode: Decode) -> None:
-        """Call this when the other side has proved that it knows the secret."""
+        """Lift the limits, once the other side has proved that it knows the secret."""
         self.channel.allowance_bytes = None
         self.channel.decode = decode
 
@@ -94,9 +94,9 @@ class AgentTask(Value, frozen=True):
 
 
 class AgentListener:
-    """The port of the leader, which accepts only agents that prove to know the secret.
+    """The leader's port, which accepts only agents that prove that they know the secret.
 
-    It is the first free one of `ports`, at all addresses of this machine.
+    It is the first of `ports` that is free, on all addresses of this machine.
 
     Raises:
         OSError: on creation; none of `ports` is free.
@@ -112,7 +112,7 @@ class AgentListener:
         """The agents that have proved since the last call that they know the secret.
 
         Raises:
-            MusterError: an agent's description of itself is not a `AgentTask`.
+            MusterError: an agent's description of itself is not an `AgentTask`.
         """
         self._accept()
         for connection in list(self.unproven):
@@ -166,7 +166,7 @@ class AgentListener:
         """An agent's description of itself; None until it has proved that it knows the secret.
 
         Raises:
-            Exception: of any kind; the other side is no agent of this run.
+            Exception: of any kind; the other side is not an agent of this run.
         """
         channel = connection.channel
         for message in channel.receive():
@@ -195,7 +195,7 @@ class AgentListener:
 
 
 def _server(ports: Sequence[int]) -> socket.socket:
-    """A server at all addresses, since only the scheduler knows which of them agents get."""
+    """A server on all addresses, since only the scheduler knows which of them agents will use."""
     last_error = OSError("no port given")
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -218,7 +218,8 @@ def connect(
     """Connect this agent to `leader`, an address and a port.
 
     Raises:
-        MusterError: nobody answers there within `wait_s`, or who answers does not know the secret.
+        MusterError: nobody answers there within `wait_s`, or the program that answers does not know
+            the secret.
     """
     place = f"{task.name} could not reach its leader at {leader[0]}, port {leader[1]}"
     try:
@@ -250,13 +251,16 @@ def connect(
 
 
 def proof(token: str, role: str, *values: str | int | bytes) -> str:
-    """The proof that who sends `values`, a nonce of each side among them, knows the secret."""
+    """The proof that the sender of `values` knows the secret.
+
+    When two sides connect, `values` include a nonce from each side.
+    """
     text = msgspec.json.encode([role, *values])
     return hmac.new(token.encode(), text, "sha256").hexdigest()
 
 
 def is_proof(given: str, token: str, role: str, *values: str | int | bytes) -> bool:
-    """Whether `given` is the proof of `values`."""
+    """Whether `given` is the proof for `values`."""
     return given.isascii() and hmac.compare_digest(given, proof(token, role, *values))
 
 

@@ -1,15 +1,16 @@
 """The nodes of the job that this process is in: the scheduler starts an agent on each of them.
 
-At a restart the agents that were lost are started by another command of the scheduler.
+At a restart, lost agents are replaced with another command of the scheduler.
 
 If the job is the run's own, this process is on its first node, and the job ends with this process.
-If a user holds the job, this process may be elsewhere, such as on a login node, and the job stays.
+If the job is a user's allocation, this process may be elsewhere, such as on a login node, and the
+job continues.
 
-Nothing is sent through the scheduler's command: srun, for one, would answer a signal by killing its
-tasks. Instead each agent connects to its leader. The scheduler tells the agent the leader's
-address. A file of the run folder, the leader file, has the leader's port and a secret, by which
-both recognise each other. The addresses of these connections show where the other agents can reach
-node 0.
+Nothing is sent through the scheduler's command: srun, for example, would respond to a signal by
+killing its tasks. Instead each agent connects to its leader, whose address it gets from the
+scheduler. A file in the run folder, the leader file, contains the leader's port and a secret by
+which both recognise each other. The addresses of these connections show where the other agents can
+reach node 0.
 """
 
 import os
@@ -50,12 +51,12 @@ class JobNodes:
     current: SchedulerJob
     job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
-    least: int = 1  # fewest nodes for the run to continue
+    least: int = 1  # the fewest nodes with which the run continues
     # whether the scheduler has announced the end of the job's time
     is_nearly_over: Callable[[], bool] = lambda: False
     # by host, the agent that was started last, unless it was killed before it had connected
     _agents: dict[str, tuple[JobConnection, AgentTask]] = field(default_factory=dict)
-    _data: dict[str, str] = field(default_factory=dict)  # by host, where it has those of --send
+    _data: dict[str, str] = field(default_factory=dict)  # by host, where its --send data is
 
     waits_for_nodes = False  # a job does not get a lost node back
 
@@ -127,10 +128,10 @@ class JobNodes:
         return self.current.command(hosts, (self.python, *words), self.job.get("step", "muster"))
 
     def _have_data(self, spec: LaunchSpec, hosts: Sequence[str]) -> None:
-        """Have each of these nodes copy the data of --send, from a disk that all of them see.
+        """Have each of these nodes copy the --send data from a disk that all of them see.
 
         Raises:
-            MusterError: a line for each node that cannot have them.
+            MusterError: nodes cannot copy the data; there is a line for each of these nodes.
         """
         from launch.nodes import sending  # imported here, since few runs send data
 
@@ -147,10 +148,10 @@ class JobNodes:
     def _start_agents(
         self, spec: LaunchSpec, facts: Facts, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
     ) -> list[AgentProcess]:
-        """An agent on each of these nodes, in order, by a command of their own.
+        """Start an agent on each of these nodes, in order, with one command for all of them.
 
         Raises:
-            MusterError: an agent does not connect; nothing of the command is left.
+            MusterError: an agent does not connect; the command has then been ended.
         """
         hosts = [node.spec.host for node in nodes.values()]
         leader_file = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
@@ -175,7 +176,7 @@ class JobNodes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
+                start_new_session=True,  # a terminal's Ctrl-C reaches only this process
             )
         try:
             agents = self._gather(
@@ -211,7 +212,7 @@ class JobNodes:
         heartbeat: Heartbeat,
         killed_early: Callable[[], Iterable[int]],
     ) -> dict[int, tuple[JobConnection, AgentTask]]:
-        """The agents of these hosts, by task, once all have connected or were killed before.
+        """Wait until all agents of these hosts have connected or were killed; return them by task.
 
         `heartbeat` reaches each agent as soon as it has connected.
 
@@ -247,7 +248,7 @@ class JobNodes:
             time.sleep(MAIN_LOOP_TICK_S)
 
     def _complete(self, facts: Facts) -> Facts:
-        """`facts` with what the agents know: the address of node 0, and each node's GPUs.
+        """Complete `facts` with what the agents show: node 0's address, and each node's GPUs.
 
         Raises:
             MusterError: a node has no GPU.
@@ -295,7 +296,7 @@ def _with_addresses(facts: Facts, agents: Sequence[tuple[JobConnection, AgentTas
 
 
 def _listener(spec: LaunchSpec, token: str) -> AgentListener:
-    """The port of the leader, open for agents.
+    """Open the leader's port for agents.
 
     Raises:
         MusterError: no port of --port-range is free.

@@ -1,7 +1,7 @@
 """The job of a run: which run it leads, the notice of its end, and whether it is requeued.
 
 User input never goes through the options or the environment of a scheduler's commands, where a
-comma or a quote would change its meaning. It is read from a file of the run folder.
+comma or a quote would change its meaning. It is read from a file in the run folder.
 
 Only the leader asks the scheduler to requeue the job. If a node is lost, even the leader's, a
 scheduler such as Slurm requeues the job by itself.
@@ -37,7 +37,8 @@ DEFAULT_MAX_REQUEUES = "3"
 class Notice:
     """Whether the job's time is nearly over.
 
-    That is so once the scheduler's signal has come; in a short job after half of the time, too.
+    That is so once the scheduler's signal has come. In a short job it is also so once half of the
+    time that was left at the start has passed.
     """
 
     def __init__(self, ends_unix_s: float | None) -> None:
@@ -57,8 +58,8 @@ class Notice:
 def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Record which run a job leads; `job` has what the leader needs beside the spec.
 
-    Its keys are `nproc` (workers of each node), `network` and `master_port`. If the job is not the
-    run's own, the key `step` has the name of the run's steps in it.
+    It has the keys `nproc` (workers of each node), `network` and `master_port`, among others. If
+    the job is not the run's own, the key `step` has the name of the run's steps in the job.
     """
     plain = spec.to_json()
     if secrets := plain.pop("secrets"):
@@ -160,7 +161,7 @@ def may_be_requeued(run_dir: Path, end: Mapping[str, Any]) -> bool:
 
 
 def _requeue(reason: str, current: SchedulerJob, job: Mapping[str, Any]) -> None:
-    """Requeue the job, unless it was requeued often enough, or is cancelled."""
+    """Requeue the job, unless it was requeued often enough already, or was cancelled."""
     if not current.is_running():
         return
     if current.attempt >= max_requeues():

@@ -1,9 +1,9 @@
-"""A scheduler starts this on each node of a job: an agent, which connects to its run's leader.
+"""The agent that a scheduler starts on each node of a job; it connects to its run's leader.
 
     srun --ntasks-per-node=1 python muster/run_module.py launch.in_job.task FILE
 
-FILE, in the run folder, has the port of the leader, the secret by which agents and leader recognise
-each other, and the place of the scheduler's class.
+FILE, in the run folder, contains the leader's port, the secret by which agents and leader recognise
+each other, and the location of the scheduler's class.
 """
 
 import os
@@ -26,7 +26,7 @@ from muster.writing import read_json
 
 
 def main() -> int:
-    end_with_parent()  # without the scheduler's supervisor nobody could end this process
+    end_with_parent()  # without the scheduler's supervisor, nobody could end this process
     about = _read_once_seen(Path(sys.argv[1]))
     job = class_at(str(about["job"]))
     index = int(os.environ[job.index_variable])

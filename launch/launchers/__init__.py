@@ -1,1 +1,1 @@
-"""Ways to start workers; a file's name is a value of --launcher."""
+"""Ways to start workers; each file's name is a value of --launcher."""

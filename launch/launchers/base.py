@@ -1,4 +1,4 @@
-"""The contract of `--launcher`: how a run is started, and who is asked about it afterwards."""
+"""The contract of a launcher (`--launcher`): how to start a run, and how to ask about it later."""
 
 import os
 from abc import ABC, abstractmethod
@@ -63,13 +63,13 @@ class NodePool(Protocol):
 
 
 class Launcher(ABC):
-    """The base class of the launchers; each file of launch/launchers/ names its class `build`."""
+    """The base class of the launchers; each file in launch/launchers/ names its class `build`."""
 
     takes_snapshot = False  # whether a user's program runs from a copy of its project
     unused = frozenset[str]()  # settings without effect here
     sees_python = True  # whether the workers' Python is a file that this machine sees
     waits_for_nodes = True  # whether a restart waits for missing nodes, which may be rebooting
-    checks_nodes = True  # when it probes them
+    checks_nodes = True  # while it probes them
     has_arrays = False  # whether several runs can be the parts of one job
 
     def __init__(self, settings: Settings) -> None:
@@ -85,12 +85,12 @@ class Launcher(ABC):
 
     @classmethod
     def watcher(cls) -> LeaderWatcher:
-        """The watcher that reports on its runs, and ends them, from any process."""
+        """The watcher that reports on this launcher's runs, and ends them, from any process."""
         return LeaderWatcher()
 
     @classmethod
     def is_login_node(cls) -> bool:
-        """Whether this machine belongs to a cluster of its scheduler; then `auto` chooses it."""
+        """Whether this machine is in a cluster of this scheduler, so that `auto` chooses it."""
         return False
 
     @property
@@ -100,7 +100,7 @@ class Launcher(ABC):
         return settings.workers_python if isinstance(settings, CommandLine) else WorkersPython()
 
     def problems(self) -> Iterable[str]:
-        """Problems of the settings, as far as they are known before any machine is asked."""
+        """Problems with the settings, as far as they are known before any machine is asked."""
         return ()
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Launcher(ABC):
         """Ask the machines for their facts.
 
         Raises:
-            MusterError: the machines cannot run the program; every problem at once.
+            MusterError: the machines cannot run the program; with all problems.
         """
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Launcher(ABC):
         """For a dry run: the facts that are known without asking any machine."""
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; none if they must count GPUs first. A pure function."""
+        """The processes of every node; none if the nodes must count GPUs first. A pure function."""
         if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
             return []
         return commands_of(spec, facts)
@@ -129,7 +129,7 @@ class Launcher(ABC):
 
     @property
     def submits(self) -> bool:
-        """Whether a run becomes a scheduler's job, which has a leader of its own."""
+        """Whether a run becomes a job of a scheduler, with a leader of its own."""
         return False
 
     def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
@@ -149,7 +149,7 @@ class Launcher(ABC):
         raise NotImplementedError
 
     def job_folder(self, parent: Path) -> Path:
-        """The folder below `parent` for the scheduler's files of a job."""
+        """The folder below `parent` for the scheduler's files about a job."""
         return parent
 
     def submit_array(
@@ -162,11 +162,11 @@ class Launcher(ABC):
     ) -> tuple[list[str], str]:
         """Submit one job array with a part for each run; return their numbers and the cluster.
 
-        A single run is a plain job. `folder`, see `job_folder`, gets what each part prints. At most
-        `at_once` parts run at the same time.
+        A single run is a plain job. `folder` (see `job_folder`) receives the output of each part.
+        At most `at_once` parts run at the same time.
 
         Raises:
-            MusterError: the scheduler refuses; with its own message.
+            MusterError: the scheduler refuses the job; with the scheduler's own message.
         """
         raise NotImplementedError
 
@@ -193,10 +193,10 @@ class Launcher(ABC):
         raise UsageError(f"--launcher {self.name}: muster doctor cannot reach its nodes")
 
     def set_up(self) -> None:
-        """Make the environment on the nodes.
+        """Create the environment on the nodes.
 
         Raises:
-            UsageError: this launcher does not do that.
+            UsageError: this launcher does not support it.
             MusterError: a line for every node on which it failed.
         """
         raise UsageError(
@@ -205,13 +205,13 @@ class Launcher(ABC):
 
 
 def with_data(places: Mapping[NodeSpec, str], facts: Facts) -> Facts:
-    """The facts with the place at which each node has the data of --send."""
+    """The facts, with the place of the --send data on each node."""
     nodes = (replace(node, data=places.get(node.spec, "")) for node in facts.nodes)
     return replace(facts, nodes=tuple(nodes)) if places else facts
 
 
 def folded(plan: Sequence[NodeCommand]) -> Iterator[str]:
-    """A line for each command; of commands that differ only in the node's rank, the first one."""
+    """A line for each command, or for the first of those that differ only in the node's rank."""
     for _, group in groupby(plan, key=lambda command: command.for_node_rank(0)):
         first, *others = group
         yield first.line()
@@ -255,7 +255,7 @@ def checked_launcher(
     """The launcher of a run; None if `problems` name a flag that chooses it.
 
     The launcher's own problems are added to `problems`, as far as they are known before any machine
-    is asked. `with_program`: so are the files that the program lacks.
+    is asked. `with_program`: missing files of the program are added as well.
     """
     launcher = None
     if not {"--launcher", "--hosts"} & named_in(problems):
@@ -275,7 +275,7 @@ def checked_launcher(
 def launcher_name(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 
-    Only the chosen launcher is imported, and that of a scheduler whose command is here.
+    Only the chosen launcher is imported, and the launcher of a scheduler that is installed here.
     """
     if config.launcher != "auto":
         return config.launcher

@@ -27,7 +27,7 @@ ADDRESS = "127.0.0.1"
 class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
-    # the project itself runs; --wait and --setup are answered elsewhere
+    # the project itself runs; --wait and --setup are handled elsewhere
     unused = setting_names(SshConfig, SlurmConfig) - {"wait", "setup"}
     unused |= {"network", "snapshot", "include", "hosts"}
 
@@ -44,7 +44,7 @@ class Local(Launcher):
             )
 
     def probe(self) -> Facts:
-        if problems := list(self.problems()):  # at a restart, too
+        if problems := list(self.problems()):  # also at a restart
             raise MusterError("\n".join(problems))
         return self._facts(self._config.master_port)
 
@@ -95,7 +95,7 @@ class Local(Launcher):
         return run
 
     def _data_folder(self, spec: LaunchSpec) -> str:
-        """Where the data of --send are: without a place on the nodes, where they are already."""
+        """The folder with the --send data: its source, unless a place on the nodes is given."""
         if spec.send is None:
             return ""
         if spec.send.place is None:

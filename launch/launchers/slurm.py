@@ -28,7 +28,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.run_files import SUBMITIT
 
-# The names that submitit gives to the output of a job, and of the parts of an array.
+# The names that submitit gives to the output of a job, and to that of an array's parts.
 OUTPUT = "%j_0_log.out"
 OUTPUT_OF_PART = "%A_%a_0_log.out"
 SUBMITIT_PATTERNS = ("%j", "%t", "%A", "%a")
@@ -53,7 +53,7 @@ class Slurm(Launcher):
 
     @cached_property
     def _request(self) -> SlurmConfig:
-        """What is requested from Slurm, with node names in place of --exclude auto."""
+        """The settings of the request to Slurm, with node names in place of --exclude auto."""
         if self._slurm.exclude is None:
             return self._slurm
         cluster = partial(controller.name, self._env)
@@ -114,7 +114,7 @@ class Slurm(Launcher):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
             controller.refuse_missing("sbatch")
-            # Slurm would queue the check for nodes that never come, and report them as busy.
+            # Slurm would queue the check for nodes that never become free, and report them as busy.
             try:
                 batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
             except UsageError as error:
@@ -122,7 +122,7 @@ class Slurm(Launcher):
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
         python = batch_script.python()
-        # the step that asks is given other cores than the run's own job would be
+        # the step that asks gets other cores than the run's own job would get
         planned = facts.nodes if self._current is not None else ()
         return look(
             transport,
@@ -165,8 +165,8 @@ class Slurm(Launcher):
         folder: Path,
         at_once: int = 1,
     ) -> tuple[list[str], str]:
-        """See the contract; `folder` gets the batch script, too."""
-        try:  # here, since a dry run needs no submitit
+        """See the contract; `folder` also receives the batch script."""
+        try:  # imported here, since a dry run needs no submitit
             from launch.slurm import submitit_jobs
         except ModuleNotFoundError as error:
             raise UsageError(extras.explained(error) or str(error)) from None
@@ -188,7 +188,7 @@ class Slurm(Launcher):
         }
 
     def pool_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
-        """The nodes for the run, of a job that continues after it."""
+        """The nodes for the run, in a job that continues after the run."""
         current = self._current
         assert current is not None  # otherwise this launcher submits
         count = len(facts.nodes)
@@ -207,7 +207,7 @@ class Slurm(Launcher):
 
     @property
     def _gpus(self) -> int:
-        """The GPUs of each node: those that the job has, or will request."""
+        """The number of GPUs that the job has, or will request, on each node."""
         if self._current is not None:
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
@@ -230,10 +230,10 @@ class Slurm(Launcher):
 
 
 def job_folder(parent: Path) -> Path:
-    """The folder of submitit's files of a job; `parent`: the folder of a run or a submission.
+    """The folder for submitit's files about a job; `parent`: the folder of a run or a submission.
 
     Raises:
-        UsageError: submitit would take a part of the path for a job's number.
+        UsageError: submitit would replace a part of the path with the job's number.
     """
     folder = SUBMITIT.path(parent)
     for pattern in SUBMITIT_PATTERNS:

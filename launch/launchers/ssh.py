@@ -1,4 +1,4 @@
-"""Start the workers on machines with ssh, without a scheduler."""
+"""Start the workers on machines over ssh, without a scheduler."""
 
 import os
 import shlex
@@ -68,7 +68,7 @@ class Ssh(Launcher):
             if self.checks_nodes:
                 workers = self.workers_python
                 findings = check_answers(survey, probes, self.name, lambda _: chosen, workers)
-                # agents check this with the number of workers that share it, unknown here
+                # agents check this, since only they know how many workers share it
                 others = [row for row in findings if row.check != SHARED_MEMORY]
                 for line in lines(others, "warn"):
                     print(f"note: {line}", file=sys.stderr)
@@ -80,7 +80,7 @@ class Ssh(Launcher):
     def _without_rsync(
         self, nodes: Sequence[NodeFacts], probes: Mapping[int, Probe]
     ) -> Iterator[str]:
-        """A line for each node without the rsync that is to copy the code or data there."""
+        """A line for each node without rsync, which is needed to copy the code or data there."""
         for node, probe in zip(nodes, probes.values(), strict=True):
             is_needed = self._config.send is not None or not node.shared
             if is_needed and not probe.has_rsync:
@@ -121,7 +121,7 @@ class Ssh(Launcher):
         )
 
     def set_up(self) -> None:
-        """Make the environment on every node; without torch, if workers have a Python of their own.
+        """Create the environment on every node, without torch if workers have their own Python.
 
         Raises:
             MusterError: one line for every node on which it failed.
@@ -146,7 +146,7 @@ class Ssh(Launcher):
         return Facts(nodes, specs[0].address or PLACEHOLDER, self._config.master_port)
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
-        places: dict[NodeSpec, str] = {}  # where nodes have the data of --send
+        places: dict[NodeSpec, str] = {}  # where each node has the --send data
         start = partial(self._start_agents, spec, places)
         complete = partial(with_data, places)
         run = LedRun(start, self.plan, prefixes=True, complete=complete)
@@ -160,9 +160,9 @@ class Ssh(Launcher):
         nodes: Mapping[int, NodeFacts],
         heartbeat: Heartbeat,
     ) -> Iterator[AgentProcess]:
-        """Start an agent on each node, which first gets the data of --send.
+        """Start an agent on each node, after sending the --send data there.
 
-        A node without this machine's disk gets the code first.
+        A node that does not share this machine's disk first gets the code.
         """
         own_disk = [node for node in nodes.values() if not node.shared]
         if own_disk:
@@ -196,7 +196,7 @@ class Ssh(Launcher):
         """The nodes of `missing` that answer; `living`: how many other nodes have an agent.
 
         Raises:
-            MusterError: too few answer.
+            MusterError: too few nodes answer.
         """
         with Survey(openssh.transport(missing, self._ssh)) as survey:
             probes = self._ask(survey, living)
@@ -224,12 +224,12 @@ class Ssh(Launcher):
             )
 
     def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
-        """The facts of each node; with --nodes 2:4, of the nodes that answer, if they are enough.
+        """The facts of each node; with --nodes 2:4, of those that answer, if there are enough.
 
         `living`: how many nodes have an agent, and so are not asked.
 
         Raises:
-            MusterError: too few answer; a line for each that does not.
+            MusterError: too few nodes answer; with a line for each node that does not.
         """
         least = self._config.least_nodes
         workers = self.workers_python.python
@@ -286,7 +286,7 @@ class Ssh(Launcher):
         return specs[:most]
 
     def _without_excluded(self, specs: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
-        """The nodes without those of --exclude; `auto` leaves as many as are needed."""
+        """The nodes that --exclude leaves; `auto` keeps as many nodes as are needed."""
         if (text := self._slurm.exclude) is None:
             return specs
         excluded = {spec.host for spec in hosts.parse_hosts([text], ONE_WORKER, "--exclude")}
@@ -304,7 +304,7 @@ def _facts(
     probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
-    """The nodes that answered; the number of workers may be 0, if it is that of the GPUs."""
+    """The nodes that answered; with one worker per GPU, the number of workers may be 0."""
     nodes = []
     for (index, probe), name, address in zip(probes.items(), names, addresses, strict=True):
         spec = specs[index]
@@ -318,7 +318,7 @@ def _facts(
 
 
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
-    """The folders of a user's program, and their paths on nodes with their own disk."""
+    """The folders of a user's program, and their paths on nodes with their own disks."""
     folders = {
         run_files.SNAPSHOT.path(spec.run_dir): path_on_nodes(spec.run_id),
         run_files.FUNCTION.path(spec.run_dir): path_on_nodes(spec.run_id, "function"),

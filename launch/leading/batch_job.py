@@ -1,7 +1,7 @@
-"""Lead a run on the first node of its own job, to its end; a batch script ends with this.
+"""Lead a run to its end on the first node of its own job; this is a batch script's last command.
 
-    python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
-    python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
+    python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    from sbatch slurm/*.sh
+    python -m launch.leading.batch_job run RUN_DIR                     from submit.py, or a sweep
 
 A run over ssh has the same leader at a terminal; here the scheduler starts the leader's agents.
 `new` refuses wrong flags and makes the run folder. `run` uses an existing folder, and so does `new`
@@ -82,12 +82,12 @@ def open_run(run_dir: Path, current: SchedulerJob) -> tuple[LaunchSpec, Mapping[
 def begin_run(
     flags: Sequence[str], current: SchedulerJob
 ) -> tuple[LaunchSpec, Mapping[str, object]]:
-    """A new run with these settings, whose folder this makes, and what else its job must know.
+    """Make a new run and its folder, with these settings; return it, and what else its job needs.
 
-    A job that was requeued continues the run that it has.
+    A job that was requeued continues its existing run.
 
     Raises:
-        UsageError: wrong flags; every problem at once.
+        UsageError: flags are wrong; all problems are reported together.
     """
     line, problems = CommandLine.read(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
@@ -124,7 +124,7 @@ def begin_run(
 
 
 def _problems(line: CommandLine, current: SchedulerJob) -> Iterator[str]:
-    """The problems of settings that the scheduler has already decided."""
+    """The problems with settings that the scheduler has already decided."""
     launch = line.launch
     others = SUBMISSION_SETTINGS - ({"launcher"} if launch.launcher == current.launcher else set())
     why = (

@@ -139,7 +139,7 @@ def lead_or_submit(
         return lead(pool, spec, facts)
     with run_record.ending(spec):
         submission = launcher.submit(spec, facts)
-    # From here on the run goes on without this process, which records nothing more of it.
+    # From here on the run continues without this process, which records nothing more about it.
     run_record.record_submission(spec, launcher.name, submission.job_id, submission.cluster)
     if not follows:
         run_record.print_next_commands(spec, f"job {submission.job_id}")
@@ -219,7 +219,7 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
 
 
 def _print_new_files(spec: LaunchSpec) -> None:
-    """Name the files that the run has made in the snapshot of its project."""
+    """Print which files the run has made in the snapshot of its project."""
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
             print(on_one_line(line), file=sys.stderr)

@@ -1,1 +1,1 @@
-"""The facts about nodes: how a launcher asks nodes for them, and the facts about this machine."""
+"""Facts about nodes: how a launcher asks nodes for them, and the facts about this machine."""

@@ -1,8 +1,8 @@
-"""What a node may answer before a run: each answer is one class, its type, check and description.
+"""What a node may answer before a run: a class is an answer's type, check and description.
 
-A node answers a question by a function of `node_facts`, `resources` or `node_data`; `ANSWERS` has
-the type of its answer. A node may only report facts about itself. An answer that does not fit its
-type, or has a text that cannot be printed on one line, counts as that node's silence.
+A node answers a question with a function of `node_facts`, `resources` or `node_data`; `ANSWERS` has
+the type of each function's answer. A node may only report facts about itself. If an answer does not
+fit its type, or has a text that cannot be printed on one line, the node counts as not answering.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ class Reported(Struct, frozen=True, forbid_unknown_fields=True):
 class Part(Reported, frozen=True):
     """A part of a reply, short enough for srun to pass it on in one piece."""
 
-    node: str  # counts only where nodes share a connection
+    node: str  # only used if nodes share a connection
     part: str
     more: bool
 
@@ -79,15 +79,15 @@ class Probe(Reported, frozen=True):
     workers: Versions | None  # of the workers' Python, if it is another one and starts
     foreign: tuple[Line, ...]  # names in the folder, if Muster did not send its content
     interfaces: tuple[Interface, ...]
-    came_by: tuple[Line, ...]  # its address for this ssh connection
-    towards_origin: Line | None  # its address on the way to who asks it in a scheduler's job
+    came_by: tuple[Line, ...]  # its address in this ssh connection
+    towards_origin: Line | None  # in a scheduler's job, its address on the way to who asks it
     has_rsync: bool
     disks: dict[Line, Disk]  # by their use
     gpus: Annotated[tuple[Line, ...], Meta(max_length=MOST_GPUS)]  # a line for each
 
 
 class NodeResources(Reported, frozen=True):
-    """What the workers of the node have together."""
+    """What the workers on the node share."""
 
     shared_memory: resources.SharedMemory | None
     cores: resources.Cores
@@ -111,11 +111,11 @@ class Outcome(Reported, frozen=True):
 class Claim(Outcome, frozen=True):
     """Whether the folder for the code is now marked as Muster's."""
 
-    foreign: tuple[Line, ...] = ()  # names of other content in it, if it is not
+    foreign: tuple[Line, ...] = ()  # if it is not, the names of other content in it
 
 
 class LeftFolder(Reported, frozen=True):
-    """What a run was sent on the node; without a run, a killed process has left the folder."""
+    """A folder that was sent to the node for a run; without a run, a killed process has left it."""
 
     path: Line
     run: Line
@@ -124,14 +124,14 @@ class LeftFolder(Reported, frozen=True):
 
 
 class DataPlace(Outcome, frozen=True):
-    """Where the data of --send belong on the node, and whether they are there."""
+    """The place for the data of --send on the node, and whether the data is complete there."""
 
     place: Line = ""
     complete: bool = False
 
 
 class DataClaim(Outcome, frozen=True):
-    """Whether this run now sends to the place."""
+    """Whether this run has claimed the place, to send data there."""
 
     state: Literal["", "claimed", "taken", "complete"] = ""
 
@@ -144,7 +144,7 @@ class DataCopy(Outcome, frozen=True):
 
 
 class ClearedDisk(Outcome, frozen=True):
-    """Whether the node's disk was full, and what had been sent is removed."""
+    """Whether the node's disk was full, so that the partial copy was removed."""
 
     full: bool = False
 
@@ -154,7 +154,7 @@ class LeftData(Reported, frozen=True):
 
     path: Line
     bytes: Size
-    whole: bool  # else a part, of an interrupted transfer
+    whole: bool  # otherwise a part, from an interrupted transfer
     used: bool
 
 
@@ -189,7 +189,7 @@ def answer_to(function: Callable[..., Any], value: Raw) -> Any:
         answer = msgspec.json.decode(value, type=ANSWERS[function])
     except REFUSED as error:
         raise odd(error, bytes(value)) from None
-    # a Line has no control characters; this refuses others that cannot be seen
+    # a Line has no control characters; this also refuses other invisible characters
     if not (text := msgspec.json.encode(answer).decode()).isprintable():
         raise OddMessage(f"a text that cannot be printed: {quoted(text)}")
     return answer

@@ -1,16 +1,16 @@
-"""Agents that a leader starts, and messages between the leader and them: one JSON object per line.
+"""Start agents, and pass messages between the leader and them: one JSON object per line.
 
 Neither side ever blocks: data that cannot be written yet waits in memory, and received data is read
-when it is asked for, a limited amount at a time. Received data is never executed or unpickled. Any
-thread may send; one thread receives.
+on request, a limited amount at a time. Received data is never executed or unpickled. Any thread may
+send; one thread receives.
 
 Silence is measured by `running_s`, a clock that stands still while this process is stopped. A
 process is stopped when a scheduler suspends its job, somebody sends SIGSTOP, or a laptop sleeps.
 Until it continues, it receives nothing, and its workers do nothing. That time must not count as the
-silence of the other side: each limit continues from where it was. While a process runs, something
-looks at the clock every second: the thread of `Heartbeat`, or a loop that waits. A much longer time
-between two looks means that the whole process was stopped. So use this clock only in such a
-process: otherwise the time that a command takes looks like a stop.
+other side's silence: each limit continues from where it was. While a process runs, something looks
+at the clock every second: the thread of `Heartbeat`, or a loop that waits. A much longer time
+between two looks means that the whole process was stopped. So use this clock only in a process with
+such regular looks: otherwise the time that a command takes would look like a stop.
 
 The messages are in launch/nodes/messages.py.
 """
@@ -51,20 +51,20 @@ from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
-# A login shell may print anything before our first message, also without a last newline.
+# A login shell may print anything before our first message, even without a final newline.
 MESSAGE_MARK = b"muster:"
 LINE_BYTES = 4_000_000
-NOISE_BYTES = 2_000  # of one line that is no message
+NOISE_BYTES = 2_000  # of one line that is not a message
 CHUNK_BYTES = 65_536
-# Of `struct tcp_info`: how often the kernel has sent the same data again, or has asked whether it
-# may send more, without an answer; and the milliseconds since the last answer.
+# From `struct tcp_info`: how often, without an answer, the kernel has sent the same data again, and
+# has asked whether it may send more; and the milliseconds since the last answer.
 TCP_INFO_PARTS = struct.Struct("=2xBB52xI")
 RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
 Result = TypeVar("Result")
 
 
 class Channel:
-    """Two file descriptors, or a socket's one twice; the channel owns and closes them.
+    """Two file descriptors, or a socket's descriptor twice; the channel owns and closes them.
 
     `decode` makes a message from its line: see the decoders of messages.py.
     """
@@ -75,13 +75,13 @@ class Channel:
         self._writes = writes
         self._lock = threading.RLock()  # for all writes, and for closing
         self._in = b""
-        self.allowance_bytes: int | None = None  # may still come; None: any number
+        self.allowance_bytes: int | None = None  # that may still be received; None: no limit
         self._out = bytearray()
         self._put_back: list[Any] = []
-        self.noise: list[str] = []  # lines that are no messages, such as a remote shell's
+        self.noise: list[str] = []  # lines that are not messages, such as a remote shell's
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of our messages was received
-        self._looked_s = self._heard_s = running_s()  # last; and when anything was received last
+        self._looked_s = self._heard_s = running_s()  # the last look, and the last data received
         self._offset_s = -math.inf
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
@@ -95,16 +95,16 @@ class Channel:
     def silent_s(self) -> float:
         """Seconds from the last time that anything was received to the last look.
 
-        What came after the last look is not known yet: a disk may have held up this process.
+        Data may have arrived after the last look: a slow disk may have held up this process.
         """
         return self._looked_s - self._heard_s
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the other machine, by TCP, has long given no answer to what was sent.
+        """Whether, according to TCP, the other machine has not answered for a long time.
 
-        A machine answers even if the process there is stopped or does not read. That is why this is
-        not TCP_USER_TIMEOUT, with which the kernel also gives up a process that does not read.
+        A machine answers even if the process there is stopped or does not read. TCP_USER_TIMEOUT is
+        not used, since with it the kernel also gives up on a process that does not read.
         """
         try:
             with socket.fromfd(self._reads, socket.AF_INET, socket.SOCK_STREAM) as same:
@@ -117,14 +117,14 @@ class Channel:
 
     @property
     def clock_offset_s(self) -> float:
-        """Seconds to add to this side's clock to get the other's, by the quickest beat."""
+        """Seconds to add to this side's clock to get the other's, based on the quickest beat."""
         return self._offset_s if self._offset_s > -math.inf else 0.0
 
     def send(self, message: msgspec.Struct) -> None:
         self.write(MESSAGE_MARK + msgspec.json.encode(message) + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Send data that is no message, such as a program to a shell."""
+        """Send data that is not a message, such as a program for a shell."""
         with self._lock:
             self._out += data
             self.flush()
@@ -132,7 +132,7 @@ class Channel:
     def beat(self) -> None:
         """Send a sign of life, unless other data is already waiting to be sent.
 
-        The sign says what the main thread waits for, if it has waited for long.
+        The sign includes what the main thread is waiting for, if it has been waiting for long.
         """
         with self._lock:
             self.flush()
@@ -154,15 +154,15 @@ class Channel:
                     written = os.write(self._writes, self._out[:CHUNK_BYTES])
                 except BlockingIOError:
                     return
-                except OSError:  # a broken pipe, or a reset; what still comes in can be read
+                except OSError:  # a broken pipe, or a reset; data that still arrives can be read
                     self._out.clear()
                     return
                 del self._out[:written]
 
     def receive(self) -> list[Any]:
-        """The messages received; afterwards `ended` says whether there will be more.
+        """Return the messages received; if `ended` is true afterwards, there will be no more.
 
-        In the place of one that `decode` refuses is an `OddMessage`.
+        An `OddMessage` takes the place of each message that `decode` refuses.
         """
         self.flush()
         self._looked_s = running_s()
@@ -204,7 +204,7 @@ class Channel:
     ) -> Result | None:
         """Wait for a message of one of `kinds`; None if the other side is gone or silent.
 
-        `within_s`: how long in all, since the other side may send other messages for ever.
+        `within_s`: the limit for the whole wait; the other side may send other messages for ever.
         """
         deadline = running_s() + within_s
         while not self.ended and self.silent_s <= patience_s and running_s() <= deadline:
@@ -217,14 +217,14 @@ class Channel:
         return None
 
     def awaited_events(self) -> dict[int, int]:
-        """What this side waits for, by its files: data to receive, and space for unsent data."""
+        """The events that this side waits for, by file: data to receive, space for unsent data."""
         events = {self._reads: select.POLLIN}
         if self._out:
             events[self._writes] = events.get(self._writes, 0) | select.POLLOUT
         return events
 
     def put_back(self, messages: Sequence[Any]) -> None:
-        """Have these received messages come first again, for the code that takes over."""
+        """Put back received messages, so that the code that takes over receives them first."""
         self._put_back = [*messages, *self._put_back]
 
     def _read(self, line: bytes) -> Any:
@@ -249,7 +249,7 @@ class Channel:
     def drain(self, patience_s: float) -> None:
         """Wait until the other side has received everything, or is silent for `patience_s`.
 
-        A side that still gives signs of life may wait for its disk, and receives the rest later.
+        A side that still sends signs of life may be waiting for its disk; it gets the rest later.
         """
         while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
             time.sleep(MAIN_LOOP_TICK_S)
@@ -266,7 +266,7 @@ class Channel:
 
 
 def wait_for_news(channels: Iterable[Channel], seconds: float) -> set[Channel]:
-    """Wait until something can be received, or sent, and so long at most; on which channels."""
+    """Wait until data can be received or sent, `seconds` at most; return the channels concerned."""
     poll = select.poll()
     waiting: dict[int, Channel] = {}
     for channel in channels:
@@ -278,7 +278,7 @@ def wait_for_news(channels: Iterable[Channel], seconds: float) -> set[Channel]:
 
 
 class Heartbeat:
-    """Send a sign of life every second, from a thread of its own, on each channel.
+    """Send a sign of life every second on each channel, from a separate thread.
 
     A slow disk, terminal or file server blocks the thread that waits for it. That must not make a
     process, or its node, count as dead.
@@ -339,7 +339,7 @@ class AgentProcess:
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
-    # Makes the message with its assignment; over a network with a proof of who sends it.
+    # Makes the message with the agent's assignment; over a network, with a proof of its sender.
     message_of: Callable[[Assignment], Assign] = _message_of
 
 
@@ -352,14 +352,14 @@ def start_each(
     """Start an agent for each of these nodes, in their order, with pipes to and from it.
 
     They start in this checkout; their stderr goes into the run folder. `heartbeat` reaches each
-    agent from its start on, since a slow disk may delay the start of the next ones.
+    agent as soon as it has started, since a slow disk may delay the start of the next agents.
     """
     for index, node in nodes.items():
         log = AGENT_ERRORS.path(run_dir, node=index)
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             errors = log.open("wb")
-        with errors:  # its own session: Ctrl-C of a terminal is for the leader
+        with errors:  # its own session: a terminal's Ctrl-C is for the leader
             argv = argv_of(index, node)
             process, channel = start_with_pipes(
                 argv, errors, from_agent, cwd=CHECKOUT, start_new_session=True
@@ -369,7 +369,7 @@ def start_each(
 
 
 class RunningClock:
-    """The seconds for which this process was running, by `now`; any thread may ask."""
+    """The seconds for which this process has been running, by `now`; any thread may ask."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -401,12 +401,12 @@ def waiting_for(what: str) -> Iterator[None]:
 
 
 def noted_wait() -> tuple[str, float] | None:
-    """What the main thread waits for, by `waiting_for`, and since when; None: nothing."""
+    """What the main thread is waiting for, as noted by `waiting_for`, and since when; or None."""
     return next(iter(_waits[-1:]), None)
 
 
 def line_of_main_thread() -> str:
-    """The innermost line of our code in the main thread, where that thread waits."""
+    """The innermost line of our code in the main thread, where that thread is waiting."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for each, line in traceback.walk_stack(frame):
         file = Path(each.f_code.co_filename)

@@ -1,20 +1,19 @@
-"""Every message between leader and agents: one class is its type, its check and its description.
+"""All messages between leader and agents: a class is a message's type, check and description.
 
-A message is one line of JSON, in which `kind` names the class. The receiver's decoder makes the
-class from the line, or refuses the line: an unknown kind or field, a missing one, another type, a
-number or a text outside its limits, a number that is not finite. A message that is refused is the
-failure of its sender: the leader closes the channel of such an agent, and an agent ends its part. A
-worker whose answer is refused counts as one that does not answer.
+A message is one line of JSON, in which `kind` names the class. The receiver's decoder makes an
+object of the class from the line, or refuses the line: for an unknown or missing kind or field, a
+value of another type, a number or text outside its limits, or a number that is not finite. A
+refused message counts as its sender's failure: the leader closes the channel of such an agent, and
+an agent ends its part. A worker whose answer is refused counts as not answering.
 
-What a decoder cannot know, such as which ranks are an agent's own, is checked afterwards, by
-`check_sender`.
+`check_sender` then checks what a decoder cannot, such as whether ranks are the agent's own.
 
-Every text is made printable, both where a message is made and where it is received: so it cannot
-move a terminal's cursor, and a name of a file that is not valid UTF-8 can be sent. The names of
-files that are copied to the leader must stay as they are, so they travel as bytes.
+Every text is made printable, both when a message is created and when it is received. So a text
+cannot move a terminal's cursor, and a file name that is not valid UTF-8 can be sent. The names of
+files that are copied to the leader must not change, so they are sent as bytes.
 
-After `Ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
-signal. It also leaves when its channel is closed.
+After `Ended`, an agent waits for the assignment of the next attempt, unless it leaves, for example
+after a signal. It also leaves when its channel is closed.
 """
 
 import ipaddress
@@ -42,7 +41,7 @@ Line = Annotated[
 ]
 PassedOn = Annotated[str, Meta(max_length=PASSED_ON_CHARACTERS)]
 HostName = Annotated[str, Meta(pattern=r"\A[^\x00-\x20\x7f-\x9f/]{1,255}\Z")]
-# It names the file for the answer, too.
+# It is also used in the name of the answer's file.
 QuestionId = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z]{1,64}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Pid = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -53,7 +52,7 @@ Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 
 
 class Value(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a message; all its texts can be printed."""
+    """A part of a message; all its texts are printable."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -63,11 +62,11 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _cleaned(value: Any) -> Any:
-    """`value` with escapes in its texts for all that could move a cursor."""
+    """`value`, with escapes for everything in its texts that could move a cursor."""
     if isinstance(value, str):
         if value.isprintable():
             return value
-        # with its escapes, a text must not be too long to be sent
+        # even with escapes, a text must not be too long to be sent
         return printable(value)[: max(len(value), TEXT_CHARACTERS)]
     if isinstance(value, tuple):
         return tuple(map(_cleaned, value))
@@ -77,16 +76,16 @@ def _cleaned(value: Any) -> Any:
 
 
 class Message(Value, tag_field="kind", tag=str.lower, frozen=True):
-    """What leader and agents send to each other."""
+    """A message between leader and agents."""
 
 
 # -- values in messages --------------------------------------------------------------------------
 
 
 class Endpoint(Value, frozen=True):
-    """One end of a connection: the address of a machine, in numbers, and a port."""
+    """One end of a connection: a machine's numeric address and a port."""
 
-    address: Annotated[str, Meta(max_length=64)]  # of IPv6 perhaps with the name of a card
+    address: Annotated[str, Meta(max_length=64)]  # for IPv6 perhaps with a card's name
     port: Port
 
     def __post_init__(self) -> None:
@@ -102,7 +101,7 @@ class ConnectionEnds(Value, frozen=True):
 
 
 class Frame(Value, omit_defaults=True, frozen=True):
-    """A line in which a thread is, and at least how long it has been there."""
+    """A line that a thread is in, and the minimum time for which it has been there."""
 
     file: ShortText
     line: Int64 | None
@@ -117,7 +116,7 @@ class Frame(Value, omit_defaults=True, frozen=True):
 
 
 class Thread(Value, frozen=True):
-    """The lines in which a thread is, the innermost line last."""
+    """The lines that a thread is in, the innermost line last."""
 
     name: ShortText
     main: bool
@@ -125,7 +124,7 @@ class Thread(Value, frozen=True):
 
 
 class GaveUp(Value, frozen=True):
-    """A collective in which a rank has waited in vain, and where it waited."""
+    """A collective in which a rank has waited in vain, and where the rank waited."""
 
     message: ShortText
     frames: tuple[Frame, ...]
@@ -147,7 +146,7 @@ class Collective(Value, frozen=True):
     operation: ShortText
     shapes: tuple[tuple[Int64, ...], ...]
     types: tuple[ShortText, ...]
-    waits: bool  # the rank still waits in it
+    waits: bool  # the rank is still waiting in it
     age_s: Number
     limit_s: Number  # torch's timeout for it
     begun_unix_s: Number = 0.0  # by its node's clock
@@ -188,7 +187,7 @@ class ProcessReport(Value, frozen=True):
 
 
 class WorkerAnswer(Value, kw_only=True, frozen=True):
-    """What a worker answers its agent: muster/worker/inspection.py."""
+    """A worker's answer to its agent: see muster/worker/inspection.py."""
 
     rank: RankNumber
     pid: Pid | None = None
@@ -203,9 +202,9 @@ class WorkerAnswer(Value, kw_only=True, frozen=True):
 
 
 class Report(WorkerAnswer, kw_only=True, frozen=True):
-    """What one rank does: its worker's answer, and what its agent sees."""
+    """What one rank is doing: its worker's answer, and what its agent sees."""
 
-    # itself; otherwise all is from the kernel, faulthandler or a file that it left
+    # the worker itself; otherwise all is from the kernel, faulthandler or a file that it left
     answers: bool = False
     muster: ShortText = ""  # the folder of Muster's checkout on its node
     clock_offset_s: Number = 0.0  # to add to its node's clock to get the leader's
@@ -217,7 +216,7 @@ class Report(WorkerAnswer, kw_only=True, frozen=True):
 
 
 class Nonce(Message, frozen=True):
-    """First from an agent, then from the leader, whose proof of the secret it carries."""
+    """Sent first by an agent, then by the leader, whose proof of the secret it contains."""
 
     nonce: ShortText
     proof: ShortText = ""
@@ -238,7 +237,7 @@ class Welcome(Message, frozen=True):
 
 
 class Beat(Message, omit_defaults=True, frozen=True):
-    """A sign of life, once a second; with what the main thread waits for, if it waits for long."""
+    """A sign of life, once a second; it names what the main thread waits for if it waits long."""
 
     sent_unix_s: Number
     stands_s: Seconds = 0.0  # for how long the main thread has stood still
@@ -251,8 +250,8 @@ class Beat(Message, omit_defaults=True, frozen=True):
 class Assign(Message, frozen=True):
     """What the agent has to run in the next attempt: an `Assignment` in JSON.
 
-    It is sent as bytes, since arguments and paths need not be valid UTF-8. Over a network it has a
-    proof of who sends it.
+    It is sent as bytes, since arguments and paths need not be valid UTF-8. Over a network, it comes
+    with a proof of its sender.
     """
 
     assignment: bytes
@@ -267,23 +266,23 @@ class Connect(Message, frozen=True):
 
 
 class KeepConnection(Message, frozen=True):
-    """To node 0 alone: this connection is one of the run's nodes."""
+    """To node 0 only: this connection comes from one of the run's nodes."""
 
     ends: ConnectionEnds
 
 
 class ChoosePort(Message, frozen=True):
-    """To node 0 alone: choose torch's port, since the workers of all nodes may start."""
+    """To node 0 only: choose torch's port, since the workers of all nodes may now start."""
 
 
 class Start(Message, frozen=True):
-    """Start the workers, with this port of torch."""
+    """Start the workers, with this port for torch."""
 
     master_port: Port
 
 
 class Notice(Message, frozen=True):
-    """The time of the job is nearly up."""
+    """The job's time is nearly up."""
 
 
 class Stop(Message, frozen=True):
@@ -292,7 +291,7 @@ class Stop(Message, frozen=True):
     code: ExitCode
     why: PassedOn = "told to stop"
     signal: PassedOn = ""  # the reason that workers get; "": `why`
-    at_once: bool = False  # without time for the workers to end by themselves
+    at_once: bool = False  # without time for the workers to end on their own
 
 
 class Lost(Message, frozen=True):
@@ -302,7 +301,7 @@ class Lost(Message, frozen=True):
 
 
 class Inspect(Message, frozen=True):
-    """Ask the workers where they are; or let those go on that wait for that after a timeout."""
+    """Ask the workers where they are, or let those continue that wait for this after a timeout."""
 
     id: QuestionId
     ask: Literal["stacks", "resume"]
@@ -316,19 +315,19 @@ class Released(Message, frozen=True):
 
 
 class Listening(Message, frozen=True):
-    """From node 0 alone: where it listens for the connections of other nodes."""
+    """From node 0 only: where it listens for connections from other nodes."""
 
     at: Endpoint
 
 
 class Accepted(Message, frozen=True):
-    """From node 0 alone: a connection that it has accepted, from any program."""
+    """From node 0 only: a connection that it has accepted, from any program."""
 
     ends: ConnectionEnds
 
 
 class ChosenPort(Message, frozen=True):
-    """From node 0 alone: the port of torch that it has chosen."""
+    """From node 0 only: the port that it has chosen for torch."""
 
     port: Port
 
@@ -340,20 +339,20 @@ class Connected(Message, frozen=True):
 
 
 class Unreached(Message, frozen=True):
-    """From every other node: it cannot connect to node 0, and goes on trying."""
+    """From every other node: it cannot connect to node 0, and keeps trying."""
 
     reason: Line
 
 
 class Broken(Message, frozen=True):
-    """A connection that has ended, of a node of the run or of another program."""
+    """A connection that has ended, either with a node of the run or with another program."""
 
     ends: ConnectionEnds
     how: Literal["closed", "silent"]
 
 
 class NodeReady(Message, frozen=True):
-    """The node has its part: its host and address, and the cores of its workers in words."""
+    """The node is ready: its host and address, and its workers' cores in words."""
 
     host: HostName
     address: Line
@@ -373,11 +372,11 @@ class File(Message, frozen=True):
     name: Annotated[bytes, Meta(min_length=1, max_length=TEXT_CHARACTERS)]
     at: Size  # the part begins at this byte
     data: Annotated[bytes, Meta(max_length=DATA_BYTES)]
-    last: bool  # the file is complete with it
+    last: bool  # this part completes the file
 
 
 class NoProgress(Message, frozen=True):
-    """For how long no worker of the node has made progress, and their longest pause until now."""
+    """How long no worker on the node has made progress, and their longest pause until now."""
 
     still_s: Seconds
     longest_pause_s: Seconds
@@ -388,7 +387,7 @@ class WaitedInVain(Message, frozen=True):
 
 
 class Inspected(Message, frozen=True):
-    """What one rank does: a part of the answer to `Inspect`; or "end", before workers are ended."""
+    """What one rank is doing, in answer to `Inspect`; the id is "end" before workers are ended."""
 
     id: QuestionId
     report: Report
@@ -401,14 +400,14 @@ class InspectedAll(Message, frozen=True):
 
 
 class Stopping(Message, frozen=True):
-    """Workers were asked to stop, and have so many seconds for that."""
+    """Workers were asked to stop within this number of seconds."""
 
     within_s: Seconds
-    has_asked_all: bool = False  # by SIGTERM; else those alone that can stop in order
+    has_asked_all: bool = False  # by SIGTERM; otherwise only workers that can stop in order
 
 
 class Done(Message, frozen=True):
-    """The workers have ended well."""
+    """The workers have ended without failure."""
 
 
 class WorkerEnded(Message, frozen=True):
@@ -469,22 +468,22 @@ Decode: TypeAlias = Callable[[bytes], Any]
 from_leader: Decode = msgspec.json.Decoder(FromLeader).decode
 from_agent: Decode = msgspec.json.Decoder(FromAgent).decode
 from_stranger: Decode = msgspec.json.Decoder(Nonce | Introduction).decode
-# The exceptions of a decoder that refuses its data.
+# The exceptions with which a decoder refuses data.
 REFUSED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class OddMessage(MusterError):
-    """A message that the decoder or `check_sender` refuses; the text names what is odd about it."""
+    """A message that the decoder or `check_sender` refuses; the text tells what is wrong."""
 
 
 def odd(error: Exception, line: bytes) -> OddMessage:
-    """The failure of the sender of a line that a decoder has refused."""
+    """The error for a line that a decoder has refused, which is its sender's failure."""
     text = line[:EXCERPT_CHARACTERS].decode(errors="replace")
     return OddMessage(f"{on_one_line(error)[:EXCERPT_CHARACTERS]}: {quoted(text)}")
 
 
 def quoted(text: str) -> str:
-    """The beginning of what a node has sent, in a form that can be printed."""
+    """The beginning of a text that a node has sent, in a printable form."""
     return ascii(text[:EXCERPT_CHARACTERS])[:EXCERPT_CHARACTERS]
 
 
@@ -492,7 +491,7 @@ def check_sender(message: FromAgent, assignment: Assignment) -> None:
     """Check that the agent with this assignment may send the message.
 
     Raises:
-        OddMessage: it is about another node or its ranks.
+        OddMessage: the agent may not send it, for example because it is about another node's rank.
     """
     match message:
         case Listening() | Accepted() | ChosenPort():

@@ -1,12 +1,12 @@
-"""Choose the network for the nodes' gradients, from each node's list of interfaces.
+"""Choose the network for the gradients, from each node's list of interfaces.
 
 How it works: the candidates of each node are all its addresses that no other node has. Each request
-removes candidates: first `--network`, then the address from a hosts file or a manifest, or the host
-itself if it is an address. Of the remaining networks one is chosen that all nodes are on. An
-experiment network is preferred to the login network. So the address that ssh used
-(`SSH_CONNECTION`), and all other addresses of that interface, come last. IPv4 comes before IPv6,
-and private addresses come before public ones. If the nodes have no network in common, as with /32
-addresses, they use the requested addresses if there is one for each node.
+removes candidates: first `--network`, then the addresses from a hosts file. Without either, the
+hosts themselves count as requests if all of them are addresses. One of the remaining networks that
+all nodes are on is chosen. An experiment network is preferred to the login network, so the address
+that ssh used (`SSH_CONNECTION`), and all other addresses of that interface, come last. IPv4 comes
+before IPv6, and private addresses come before public ones. If the nodes have no network in common,
+as with /32 addresses, they use the requested addresses if there is one for each node.
 
 Gloo and NCCL need an address of the node itself. So a given address that the node does not have is
 an error, not a hint.
@@ -26,7 +26,7 @@ from muster.errors import MusterError
 class Choice:
     """A network and each node's address on it; `others` were also possible."""
 
-    network: str | None  # None: the nodes are on different ones
+    network: str | None  # None: the nodes are on different networks
     addresses: tuple[str, ...]
     others: tuple[str, ...] = ()
 
@@ -34,10 +34,10 @@ class Choice:
 def choose(
     probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
-    """The network and the addresses for traffic between nodes; `given`: those of a hosts file.
+    """The network and addresses for traffic between nodes; `given`: addresses from a hosts file.
 
     Raises:
-        MusterError: there are none; the message lists the addresses of each node.
+        MusterError: none can be chosen; the message lists the addresses of each node.
     """
     _refuse_twins(probes, hosts)
     _refuse_absent(probes, hosts, given)
@@ -74,7 +74,7 @@ def choose(
 
 
 def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
-    """Refuse two names of one machine, which would count as two nodes."""
+    """Refuse two names for the same machine, which would count as two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
         every = sorted(interface.address for interface in probe.interfaces)
@@ -101,7 +101,7 @@ def _refuse_absent(
 
 
 def _unique_addresses(probes: Sequence[Probe]) -> list[list[str]]:
-    """The addresses of each node that no other node has; container bridges are the same on all."""
+    """Each node's addresses that no other node has; container bridges are the same on all nodes."""
     every = [[interface.address for interface in probe.interfaces] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
@@ -128,7 +128,7 @@ def _common_networks(
 
 
 class _LoginAddresses:
-    """The addresses through which ssh logged in, and all others of the same interfaces."""
+    """The addresses through which ssh logged in, and all other addresses of their interfaces."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self.addresses: set[str] = set()

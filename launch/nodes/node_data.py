@@ -1,17 +1,18 @@
-"""A node's side of --send: it chooses the folder for the data there, guards it and completes it.
+"""A node's side of --send: choose the folder for the data on the node, guard it and complete it.
 
-The text of this file is sent to the node's `python3`, in front of `node_facts.py`, whose survey
-calls the functions that have a `question`. So it needs only the standard library of Python 3.8.
+The text of this file is sent to the node's `python3`, before that of `node_facts.py`. A survey
+calls the functions that have a `question`. So this file may use only the standard library of
+Python 3.8.
 
 How it works: rsync copies into a folder beside the place, `.NAME.muster-sending/data`, which is
-renamed once it is complete. After an interruption it stays, and the next transfer continues there.
-If the place has an older version of the data, files that did not change become hard links, and the
-old folder becomes `.NAME.muster-sending/old` until the new one is at the place. What is removed is
-first renamed to `.NAME.muster-sending-RANDOM`.
+renamed once it is complete. After an interruption the folder is kept, and the next transfer
+continues in it. If the place has an older version of the data, files that did not change become
+hard links, and the old folder becomes `.NAME.muster-sending/old` until the new folder is at the
+place. A folder to be removed is first renamed to `.NAME.muster-sending-RANDOM`.
 
-Two locks protect the data. The process that locks `.NAME.muster-sending/lock` is the only one that
-may send to the place: others wait, such as nodes that share the disk. DATA_MARK is a file in each
-place that --send created; it lists what was sent. An agent locks it while its run uses the place.
+Two locks protect the data. Only the process that locks `.NAME.muster-sending/lock` may send to the
+place; others wait, such as nodes that share the disk. DATA_MARK is a file in each place that --send
+created; it lists what was sent. An agent locks it while its run uses the place.
 
 An entry is [path, size, mtime_ns, target of a symbolic link]. The version of a folder is computed
 from what rsync compares: all paths, sizes, links and times in whole seconds.
@@ -38,17 +39,17 @@ import types
 
 DATA_MARK = ".muster-data"
 SENDING = ".{}.muster-sending"
-SILENT_S = 300  # whole seconds: a leader, or an rsync, that is silent for longer is gone
+SILENT_S = 300  # whole seconds: a leader, or an rsync, that is silent for longer counts as gone
 NO_RSYNC = "rsync is not installed; on that node, run: sudo apt-get install rsync"
-ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
-NAMED = 4  # at most, of files that were changed
+ROOM_BYTES = 1_048_576  # a disk without room for this much counts as full
+NAMED = 4  # at most this many changed files are named
 OUTPUT_BYTES = 65_536
 WILDCARDS = re.compile(r"[*?\[]")
 VARIABLE = re.compile(r"\$(?:(\w+)|{(\w+)})")
 
 
 def entries_of(root):  # type: ignore[no-untyped-def]
-    """All files, links and folders below `root`, but our mark; a folder's path ends in "/".
+    """All files, links and folders below `root`, except our mark; a folder's path ends in "/".
 
     Raises:
         OSError: a folder cannot be read.
@@ -85,7 +86,7 @@ def data_folder(place):  # type: ignore[no-untyped-def]
 
 
 def rsync_options(place):  # type: ignore[no-untyped-def]
-    """The options besides --archive with which rsync copies into `data_folder(place)`."""
+    """rsync's options, besides --archive, for a copy into `data_folder(place)`."""
     return [
         *("--no-owner", "--no-group"),  # all files are this user's own
         "--chmod=go-w,Du+w",  # a read-only folder could neither be completed nor removed
@@ -97,7 +98,7 @@ def rsync_options(place):  # type: ignore[no-untyped-def]
 
 
 def rsync_error(code, text):  # type: ignore[no-untyped-def]
-    """The line of stderr that names the cause: the first one of rsync or ssh, or else the last."""
+    """The line of stderr with the cause: the first from rsync or ssh, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if "--link-dest arg" not in line]
     last = next(filter(None, reversed(lines)), f"rsync ended with exit code {code}")
     return next((line for line in lines if line.startswith(("rsync", "ssh:"))), last)
@@ -106,7 +107,7 @@ def rsync_error(code, text):  # type: ignore[no-untyped-def]
 # -- questions of a survey, in this order ---------------------------------------------------------
 
 
-# What this process has claimed, and from where the data come.
+# What this process has claimed, and where the data comes from.
 sending = types.SimpleNamespace(
     source={},  # the first question
     place="",
@@ -118,11 +119,11 @@ sending = types.SimpleNamespace(
 
 
 def find_destination(question):  # type: ignore[no-untyped-def]
-    """The place on this node, and whether all data are there; `failed` is why there is no place.
+    """The place on this node, and whether all data is there; `failed` is why there is no place.
 
-    In the question, `place` is as the user typed it, and `name` is that of a new folder in it if it
-    is a folder of the user's; "" if only the place itself is meant. `version` and `count` are of
-    the source's entries, and `owner` is the source's. `copies`: this node copies the source by
+    In the question, `place` is as the user typed it. If it is one of the user's own folders, `name`
+    names a new folder in it for the data; "" means the place itself. `version` and `count` describe
+    the source's entries, and `owner` is the source's owner. `copies`: this node copies the source
     itself.
     """
     sending.source = question
@@ -156,7 +157,7 @@ def find_destination(question):  # type: ignore[no-untyped-def]
 
 
 def claim_destination(question):  # type: ignore[no-untyped-def]
-    """Lock the place, and begin to copy if this node copies the source by itself.
+    """Lock the place, and begin to copy if this node copies the source itself.
 
     `state`: "claimed"; "taken" while another process sends there; or "complete".
     """
@@ -176,11 +177,11 @@ def claim_destination(question):  # type: ignore[no-untyped-def]
         if _is_complete(place):  # by now
             _leave("complete", remove=True)
             return {"state": "complete"}
-        with _replaceable(place):  # before the copy, and again in `_complete`
+        with _replaceable(place):  # checked before the copy, and again in `_complete`
             pass
         if sending.source["copies"]:
             sending.errors = tempfile.TemporaryFile()  # noqa: SIM115  # for as long as rsync runs
-            # by default rsync would not continue a partial file on this machine
+            # by default, rsync would not continue a partial file in a local copy
             argv = ["rsync", "--archive", "--no-whole-file", *rsync_options(place), "--"]
             argv += [sending.source["source"] + "/", data_folder(place)]
             null = subprocess.DEVNULL
@@ -203,11 +204,11 @@ def claim_destination(question):  # type: ignore[no-untyped-def]
 def renew_claim(question):  # type: ignore[no-untyped-def]
     """Whether this node's own copy is over, and its error.
 
-    Without a copy of its own, unlock the place once the leader has not asked this for long: after a
-    break of the link nobody would end this process.
+    Without a copy of its own, this process ends, and so unlocks the place, if the leader has not
+    asked this for long: after the link breaks, nobody else would end it.
     """
     if sending.copy is None:
-        signal.alarm(SILENT_S)  # it ends this process
+        signal.alarm(SILENT_S)  # the alarm ends this process
     elif sending.copy.poll() is None:
         return {"is_over": False, "error": ""}
     elif sending.copy.returncode:
@@ -218,10 +219,10 @@ def renew_claim(question):  # type: ignore[no-untyped-def]
 
 
 def clear_full_disk(question):  # type: ignore[no-untyped-def]
-    """After an error of rsync: if this node's disk is `full`, remove the partial copy.
+    """After an rsync error, remove the partial copy if this node's disk is `full`.
 
-    rsync exits at once, and its message about the disk is often lost on the way through ssh.
-    `full` in the question: the nodes whose message came.
+    rsync exits immediately, and its message about the disk is often lost on the way through ssh.
+    `full` in the question: the nodes whose message arrived.
     """
     if sending.state != "claimed":  # srun asks all nodes
         return {"full": False}
@@ -238,7 +239,7 @@ def clear_full_disk(question):  # type: ignore[no-untyped-def]
 
 
 def finish_transfer(question):  # type: ignore[no-untyped-def]
-    """Rename the data to their place, with our mark in them, and unlock it."""
+    """Rename the data's folder to its place, with our mark in it, and unlock the place."""
     signal.alarm(0)
     if sending.state != "claimed":  # srun asks all nodes
         return {}
@@ -263,7 +264,7 @@ def data_left(question):  # type: ignore[no-untyped-def]
             _unlink(link)
         for path in found:
             size_bytes = 0
-            with contextlib.suppress(OSError):  # a folder in it cannot be read, or is removed now
+            with contextlib.suppress(OSError):  # a folder in it cannot be read, or is being removed
                 for entry in entries_of(path):
                     size_bytes += entry[1]
             with _unused(path) as is_unused:
@@ -273,7 +274,7 @@ def data_left(question):  # type: ignore[no-untyped-def]
 
 
 def remove_data(question):  # type: ignore[no-untyped-def]
-    """Remove the requested ones of `data_left`; returns the errors, by path."""
+    """Remove the requested folders among `data_left`; returns the errors, by path."""
     wanted = question["paths"][question["node"]]
     failed = {}
     for _, place in _registered():
@@ -298,7 +299,7 @@ def _expanded(text):  # type: ignore[no-untyped-def]
     """The path that the user typed, with this node's variables and home; no shell reads it.
 
     Raises:
-        OSError: a variable is not set here, or it is not an absolute path.
+        OSError: a variable is not set here, or the path is not absolute.
     """
     env = {"TMPDIR": tempfile.gettempdir(), **os.environ}
 
@@ -315,12 +316,12 @@ def _expanded(text):  # type: ignore[no-untyped-def]
 
 
 def _is_complete(place, moved=None):  # type: ignore[no-untyped-def]
-    """Whether the data are at the place; false if they are to be sent there.
+    """Whether the data is at the place; false if it is to be sent there.
 
-    `moved`: where its folder is now, if it is no longer at the place.
+    `moved`: where the place's folder is now, if it has been moved.
 
     Raises:
-        OSError: what is there must not be replaced.
+        OSError: the content of the place must not be replaced.
     """
     folder = moved or place
     if not os.path.lexists(folder):
@@ -337,7 +338,7 @@ def _is_complete(place, moved=None):  # type: ignore[no-untyped-def]
         if missing.pop(path, None) != state:
             changed.append(path)
     is_current = version == sending.source["version"]
-    if is_current and not missing:  # what programs add or change does not matter
+    if is_current and not missing:  # files that programs add or change do not matter
         return True
     if changed:
         why = f"has no {_printable(min(missing))}" if is_current else "is not up to date"
@@ -357,7 +358,7 @@ def _other(place):  # type: ignore[no-untyped-def]
 def _is_same(place):  # type: ignore[no-untyped-def]
     """Whether a folder that was not sent is the same as the source, as far as rsync compares them.
 
-    Another user could have made it, with other contents.
+    Its owner is also checked, since another user could have created it with other contents.
     """
     with contextlib.suppress(OSError):  # it cannot be read, or is a file
         if os.stat(place).st_uid in (0, os.geteuid(), sending.source["owner"]):
@@ -367,7 +368,7 @@ def _is_same(place):  # type: ignore[no-untyped-def]
 
 
 def _mark_of(place):  # type: ignore[no-untyped-def]
-    """The version of a folder of ours, and what was sent, by path; None for any other folder."""
+    """The version of one of our folders, and what was sent, by path; None for any other folder."""
     if not _is_own_folder(place):
         return None
     try:
@@ -387,7 +388,7 @@ def _complete(place):  # type: ignore[no-untyped-def]
         raise OSError(f"{folder} differs from the source after the copy; start the run again")
     with open(os.path.join(folder, DATA_MARK), "w", encoding="utf-8") as file:
         json.dump([sending.source["version"], entries], file)
-    if _is_complete(place):  # another user of the disk has put them there
+    if _is_complete(place):  # another user of the disk has put the data there
         return
     if not os.path.lexists(place):
         os.rename(folder, place)
@@ -397,7 +398,7 @@ def _complete(place):  # type: ignore[no-untyped-def]
     with _replaceable(place):
         os.rename(place, old)
         try:
-            _is_complete(place, moved=old)  # files may have been added until now
+            _is_complete(place, moved=old)  # files may have been added in the meantime
             os.rename(folder, place)
         except OSError:
             os.rename(old, place)
@@ -431,13 +432,13 @@ def _is_ours(path):  # type: ignore[no-untyped-def]
 
 
 def _folders_of(place):  # type: ignore[no-untyped-def]
-    """The folders that --send created for this place: the place, and those beside it."""
+    """The folders that --send created for this place: the place itself, and folders beside it."""
     beside = glob.glob(glob.escape(_sending_folder(place)) + "*")
     return [path for path in [place, *sorted(beside)] if _is_ours(path)]
 
 
 def _remove_folder(path, place):  # type: ignore[no-untyped-def]
-    """Remove a folder that this process has locked; others may make a new one meanwhile."""
+    """Remove a folder that this process has locked; others may create a new one meanwhile."""
     removed = "{}-{}".format(_sending_folder(place), os.urandom(4).hex())
     with contextlib.suppress(OSError):  # a full disk may have no room for a name
         os.rename(path, removed)
@@ -449,10 +450,10 @@ def _remove_folder(path, place):  # type: ignore[no-untyped-def]
 
 
 def _locked(folder):  # type: ignore[no-untyped-def]
-    """The descriptor of the locked file in the sending folder; -1 while another process has it.
+    """The descriptor of the locked file in the sending folder; -1 while another process locks it.
 
     Raises:
-        OSError: the folder is another user's, or its disk has no locks.
+        OSError: the folder belongs to another user, or its disk does not support locks.
     """
     is_new = not os.path.lexists(folder)
     with contextlib.suppress(FileExistsError):
@@ -480,7 +481,7 @@ def _locked(folder):  # type: ignore[no-untyped-def]
 
 
 def _leave(state, remove):  # type: ignore[no-untyped-def]
-    """Unlock the place, and stop copying; `remove`: nothing is to stay beside it."""
+    """Unlock the place, and stop copying; `remove`: also remove the folder beside it."""
     if sending.copy is not None:
         sending.copy.terminate()
         sending.copy.wait()
@@ -493,7 +494,7 @@ def _leave(state, remove):  # type: ignore[no-untyped-def]
 
 @contextlib.contextmanager
 def _replaceable(place):  # type: ignore[no-untyped-def]
-    """No run begins to use the place within this context.
+    """Prevent runs from starting to use the place within this context.
 
     Raises:
         OSError: a run is using it.
@@ -508,7 +509,7 @@ def _replaceable(place):  # type: ignore[no-untyped-def]
 
 @contextlib.contextmanager
 def _unused(path):  # type: ignore[no-untyped-def]
-    """Whether no run uses a place, or no data are sent into a sending folder; locked if so."""
+    """Whether no run uses a place, or no data is sent into a sending folder; locked if so."""
     name = "lock" if _is_sending_folder(path) else DATA_MARK
     with contextlib.ExitStack() as stack:
         is_unused = True
@@ -517,7 +518,7 @@ def _unused(path):  # type: ignore[no-untyped-def]
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             is_unused = False
-        except OSError:  # there is no such file, or the disk has no locks
+        except OSError:  # there is no such file, or the disk does not support locks
             pass
         yield is_unused
 
@@ -531,7 +532,7 @@ def _register_folder():  # type: ignore[no-untyped-def]
 
 
 def _registered():  # type: ignore[no-untyped-def]
-    """The links to the places on this node, which may share its home with others."""
+    """The links to the places on this node, which may share its home with other nodes."""
     folder = _register_folder()
     host = socket.gethostname()
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -557,7 +558,7 @@ def _is_full(error):  # type: ignore[no-untyped-def]
 
 
 def _reason(error):  # type: ignore[no-untyped-def]
-    """One line that can be printed."""
+    """The error as one printable line."""
     text = str(error)
     if error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -1,16 +1,16 @@
 """A node's side of a survey: it answers questions about itself, its folder and its network.
 
-The text of this file is the first thing that is sent to the node's `python3`, so it needs only the
-standard library of Python 3.8. Then each line of stdin is a question: the name of a function below,
-and its arguments. The process ends when its stdin ends: when the survey ends, for any reason.
+A survey first sends the text of this file to the node's `python3`, so it may use only the standard
+library of Python 3.8. After that, each line of stdin is a question: the name of a function, and its
+arguments. The process ends when its stdin ends, which is when the survey ends for any reason.
 
-srun gives the same stdin to all tasks, so all nodes are asked the same. A function finds its own
-node's arguments under `question["node"]`. srun also mixes and splits the tasks' output. So an
-answer names its node, and comes in parts that are short enough to stay whole.
+srun gives the same stdin to all tasks, so all nodes get the same questions. A function finds its
+own node's arguments under `question["node"]`. srun also mixes and splits the tasks' output. So an
+answer names its node, and comes in parts that are short enough not to be split.
 
-Every pair of nodes is tested with two questions. `listen` makes all of them accept connections;
-when all have answered, `connect` sends to each of the others. Each direction is tested separately,
-since a firewall may block only one.
+Every pair of nodes is tested with two questions. `listen` makes all nodes accept connections. When
+all have answered, `connect` makes each node send to all others. Each direction is tested
+separately, since a firewall may block only one.
 """
 
 import atexit
@@ -37,17 +37,17 @@ PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files, so it goes only into folders with this file.
 MARKER = ".muster-sent"
-# What may be in the folder before the code: an environment, and what the root of a file system has.
+# What the folder may contain before the code: an environment, and a file system's lost+found.
 HARMLESS = (".venv", "lost+found")
-# The marks of IPv6 addresses that may soon go away.
+# The flags of IPv6 addresses that may soon disappear.
 UNRELIABLE = ("temporary", "deprecated", "tentative")
-# In logs/ of a node with its own disk: how the names of what a run was sent begin.
+# The prefixes of folders that were sent for a run, in logs/ on a node with its own disk.
 SENT_PREFIXES = (".snapshot-", ".function-")
 LEFTOVERS = 1_000  # at most in one answer
 ACTIVE_S = 7 * 24 * 3600.0  # a run may be active if any of its files has changed within this time
-AGENT_PACKAGES = ("msgspec", "psutil", "PyYAML", "rich")  # packages that an agent, or worker, needs
-SHOWN_PACKAGES = ("torch", "transformers")  # whose versions the doctor shows
-NAMED_PACKAGES = (*AGENT_PACKAGES, *SHOWN_PACKAGES)  # whose versions a node is asked for
+AGENT_PACKAGES = ("msgspec", "psutil", "PyYAML", "rich")  # that an agent or a worker needs
+SHOWN_PACKAGES = ("torch", "transformers")  # packages whose versions the doctor shows
+NAMED_PACKAGES = (*AGENT_PACKAGES, *SHOWN_PACKAGES)  # packages whose versions are asked for
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -151,17 +151,17 @@ def claim(question):  # type: ignore[no-untyped-def]
 def claimed_by(question):  # type: ignore[no-untyped-def]
     """The nodes whose `claim` is visible in this node's folder: these nodes share it.
 
-    The folders' paths prove nothing: machines of one image have equal paths, and nodes that share a
-    home may have it at different paths.
+    The folders' paths prove nothing: machines with the same image have the same paths, and nodes
+    that share a home may have it at different paths.
     """
     own = os.path.join(question["folders"][question["node"]], MARKER)
     return [node for node, token in question["tokens"].items() if os.path.exists(own + token)]
 
 
 def leftovers(question):  # type: ignore[no-untyped-def]
-    """What runs were sent below this node's own checkout, and their temporary folders.
+    """What was sent for runs below this node's own checkout, and abandoned temporary folders.
 
-    Run folders, and the checkpoints in them, are the user's. `used`: its run may be active.
+    Run folders, and the checkpoints in them, belong to the user. `used`: the run may be active.
     """
     left = [
         {"path": path, "run": run, "bytes": _size(path), "used": _may_be_used(path, run)}
@@ -171,7 +171,7 @@ def leftovers(question):  # type: ignore[no-untyped-def]
 
 
 def remove_leftovers(question):  # type: ignore[no-untyped-def]
-    """Remove the requested ones of `leftovers`; returns the errors, by path."""
+    """Remove the requested folders among `leftovers`; returns the errors, by path."""
     node = question["node"]
     failed = {}
     for path, run in _left_folders(question["folders"][node]):
@@ -188,9 +188,9 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
 
 
 def _left_folders(folder):  # type: ignore[no-untyped-def]
-    """The folders that runs have made here, each with its run; "" for a temporary folder.
+    """The folders left here by runs, each with its run, or with "" for a temporary folder.
 
-    Only a folder that Muster was sent to has folders of runs.
+    Only a checkout that Muster has sent can contain folders of runs.
     """
     folders = []
     logs = os.path.join(folder, "logs")
@@ -224,7 +224,7 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
 
 
 def _may_be_used(path, run):  # type: ignore[no-untyped-def]
-    """Whether a run may still use what it was sent at `path`: the age of its files decides."""
+    """Whether a run may still use what was sent for it to `path`, judging by its files' age."""
     run_dir = os.path.join(os.path.dirname(path), run)
     return run != "" and time.time() - _last_change_s({path, run_dir}) < ACTIVE_S
 
@@ -241,7 +241,7 @@ def _last_change_s(paths):  # type: ignore[no-untyped-def]
 
 
 def _size(path):  # type: ignore[no-untyped-def]
-    """The bytes of all files below a folder; links are not followed."""
+    """The bytes of all files below a folder; symbolic links are not followed."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -251,7 +251,7 @@ def _size(path):  # type: ignore[no-untyped-def]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """The names in a folder that is not ours: the code was never sent there, and must not be."""
+    """The names in a folder to which the code was never sent, and must not be; else none."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
@@ -273,7 +273,7 @@ def _remove(path):  # type: ignore[no-untyped-def]
 
 
 def plugins(python):  # type: ignore[no-untyped-def]
-    """What the packages of a Python add to Muster: `muster.tasks:spirals`; None: unknown."""
+    """What a Python's packages add to Muster, such as `muster.tasks:spirals`; None: unknown."""
     return (_versions(python) or {}).get("plugins")
 
 
@@ -288,7 +288,7 @@ def _versions(python):  # type: ignore[no-untyped-def]
 def _interfaces():  # type: ignore[no-untyped-def]
     """Every address that other machines may reach, and those of 127.0.0.0/8; IPv4 comes first."""
     try:
-        # since iproute2 4.14; psutil may not be installed yet
+        # -json works since iproute2 4.14; psutil may not be installed yet
         done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         try:
@@ -316,7 +316,7 @@ def _interfaces():  # type: ignore[no-untyped-def]
 
 
 def _interfaces_by_psutil():  # type: ignore[no-untyped-def]
-    """The same for a node without iproute2; psutil does not tell which IPv6 addresses may change.
+    """The same for a node without iproute2; psutil does not show which IPv6 addresses may change.
 
     Raises:
         ImportError: the node's Python has no psutil.
@@ -339,7 +339,7 @@ def _interfaces_by_psutil():  # type: ignore[no-untyped-def]
 
 
 def _address_towards(host):  # type: ignore[no-untyped-def]
-    """This node's address on the way to `host`; None if there is no host, or it is this node."""
+    """This node's address on the route to `host`; None if there is no host, or it is this node."""
     if not host:
         return None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -350,7 +350,7 @@ def _address_towards(host):  # type: ignore[no-untyped-def]
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
-    """Free space at `path`, which need not exist; a path in the checkout is taken in the node's."""
+    """Free space at `path`, which need not exist; a path in the checkout means the node's copy."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
     nearest = next(parent for parent in (Path(path), *Path(path).parents) if parent.is_dir())
@@ -403,7 +403,7 @@ def listen(question):  # type: ignore[no-untyped-def]
 
 
 def connect(question):  # type: ignore[no-untyped-def]
-    """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
+    """Send to all other nodes at the same time; returns each error, or "", and connect time (s)."""
     others = {node: at for node, at in question["servers"].items() if node != question["node"]}
     with ThreadPoolExecutor(len(others) or 1) as pool:
         tries = {node: pool.submit(_try, at, question["patience_s"]) for node, at in others.items()}

@@ -1,6 +1,6 @@
 """What workers may use on a node: open files, shared memory, and their shares of its cores.
 
-A survey sends the text of this file to nodes together with that of `node_facts`, so it needs only
+A survey sends the text of this file to nodes together with that of `node_facts`, so it may use only
 the standard library of Python 3.8.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 THREADS = "OMP_NUM_THREADS"
-CPUS = "MUSTER_CPUS"  # of the node's workers that are bound, for worker_main.py: 0,1;2,3
+CPUS = "MUSTER_CPUS"  # the CPUs of each bound worker on the node, for worker_main.py: 0,1;2,3
 ASK_FOR_MORE = "request more with --cpus-per-task, or for jobs with GPUs --cpus-per-gpu"
-VALUE_CHARACTERS = 40  # of a value that the user has set, where it is shown
+VALUE_CHARACTERS = 40  # shown of a value that the user has set
 # Some programs close each file that they might have open, one by one.
 MOST_FILES = 1_048_576
 SHARED_BYTES_OF_WORKER = 256 << 20  # a few batches of images for each of its loaders
@@ -27,7 +27,7 @@ MB = 1_000_000
 class Cores(NamedTuple):
     """The cores of a node that a run may use."""
 
-    cores: Sequence[Sequence[int]]  # each by its CPUs, which are its hardware threads
+    cores: Sequence[Sequence[int]]  # the CPUs of each core, which are its hardware threads
     limit: float | None  # CPUs that may be used at a time; None: all
 
     @property
@@ -35,7 +35,7 @@ class Cores(NamedTuple):
         return sum(map(len, self.cores))
 
     def threads(self, workers: int, parts: Sequence[Sequence[int]] = ()) -> int:
-        """The threads of each worker, at least one; `parts`: the CPUs to which each is bound."""
+        """The threads for each worker, at least one; `parts`: the CPUs to which each is bound."""
         shares = [self._limited(len(self.cores)) // workers]
         for part in {tuple(part) for part in parts}:
             in_part = sum(not set(part).isdisjoint(core) for core in self.cores)
@@ -43,11 +43,11 @@ class Cores(NamedTuple):
         return max(1, min(shares))
 
     def are_too_few(self, workers: int) -> bool:
-        """Whether some of so many workers have to wait for others."""
+        """Whether there are fewer CPUs than workers, so that some workers wait for others."""
         return workers > self._limited(self.cpus)
 
     def words(self, workers: int, parts: Sequence[Sequence[int]] = ()) -> str:
-        """What each of so many workers gets."""
+        """What each of `workers` workers gets, in words."""
         if self.are_too_few(workers):
             number = self._limited(len(self.cores))
             return f"{workers} workers share {number} core{'s' * (number > 1)}"
@@ -58,14 +58,14 @@ class Cores(NamedTuple):
 
 
 class SharedMemory(NamedTuple):
-    """The size of /dev/shm, and what is free of it."""
+    """The size of /dev/shm, and its free space."""
 
     bytes: int
     free_bytes: int
 
 
 def node_resources(question: dict[str, str]) -> dict[str, object]:
-    """What the workers of a node have together, for the doctor."""
+    """What the workers on a node share, for the doctor."""
     return {"shared_memory": shared_memory(), "cores": usable_cores(question.get("job_cpus", ""))}
 
 
@@ -73,7 +73,7 @@ def usable_cores(job_cpus: str = "", root: Path = Path("/")) -> Cores:
     """The cores that this process may use.
 
     A cgroup's quota limits how many CPUs it may use at a time. So does a scheduler, which may give
-    a job fewer than its processes see; their number is in the variable `job_cpus`.
+    a job fewer CPUs than its processes see; `job_cpus` names the variable with their number.
     """
     can_ask = hasattr(os, "sched_getaffinity")
     cores: dict[object, list[int]] = {}
@@ -86,19 +86,19 @@ def usable_cores(job_cpus: str = "", root: Path = Path("/")) -> Cores:
 
 
 def raise_file_limit() -> None:
-    """Let this process, and all that it starts, open as many files as its hard limit allows.
+    """Let this process and its children open as many files as the hard limit allows.
 
-    Shells and services begin with a low soft limit for programs that use select(2).
+    Shells and services begin with a low soft limit for the sake of programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):  # macOS has another limit besides
+        with contextlib.suppress(OSError, ValueError):  # macOS has an additional limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def shared_memory() -> SharedMemory | None:
-    """This machine's shared memory; None where there is none, as on macOS."""
+    """This machine's shared memory; None if it has none, as on macOS."""
     try:
         disk = os.statvfs("/dev/shm")
     except OSError:
@@ -107,7 +107,7 @@ def shared_memory() -> SharedMemory | None:
 
 
 def too_little_shared(memory: SharedMemory | None, workers: int) -> str:
-    """One line if a node's `shared_memory` is too small for so many workers; else ""."""
+    """A line if a node's `shared_memory` is too small for this number of workers, or ""."""
     if memory is None or memory.free_bytes >= workers * SHARED_BYTES_OF_WORKER:
         return ""
     return (
@@ -118,7 +118,7 @@ def too_little_shared(memory: SharedMemory | None, workers: int) -> str:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The quotas of this process's cgroup and of those above it, in CPUs."""
+    """The quotas of this process's cgroup and of the cgroups above it, in CPUs."""
     for folder in _cpu_cgroups(root):
         of_v1 = [_kernel_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         words = _kernel_text(folder / "cpu.max").split() or of_v1
@@ -127,13 +127,13 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _cpu_cgroups(root: Path) -> Iterator[Path]:
-    """The folders of this process's cgroup and of those above it; of version 1 and 2."""
+    """The folders of this process's cgroup and of the cgroups above it, in versions 1 and 2."""
     for line in _kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers or "cpu" in controllers.split(","):
             mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            own = Path(path.lstrip("/"))  # in a container it may be the host's: the mount is ours
+            own = Path(path.lstrip("/"))  # in a container perhaps the host's, but the mount is ours
             yield from (mount / folder for folder in (own, *own.parents))
 
 
@@ -146,17 +146,17 @@ def share_cores(
     has_gpus: bool,
     job_cpus: str = "",
 ) -> str:
-    """Give each of a node's `ranks` its share of the cores, through `env`; return it in words.
+    """Give each of a node's `ranks` its share of the cores through `env`; return a description.
 
-    `machine_ranks`: with those of other nodes that the machine simulates. What the user has set
-    stays. Without `bind` workers are bound only where a scheduler has bound this process to the
-    cores of the job. Those with GPUs are not: which cores are near is not known. `job_cpus`: see
-    `usable_cores`.
+    `machine_ranks` also has the ranks of other nodes that the machine simulates. A number of
+    threads that the user has set is kept. Without `bind`, workers are bound only if a scheduler has
+    bound this process to the cores of the job. Workers with GPUs are not bound then, since it is
+    not known which cores are near their GPUs. For `job_cpus`, see `usable_cores`.
     """
     found = usable_cores(job_cpus)
     workers = len(machine_ranks)
     is_in_job = job_cpus in os.environ
-    # if this process may use more, other jobs may use some of them
+    # if this process sees more CPUs than the job has, other jobs may use some of them
     has_own = is_in_job and found.limit is not None and found.cpus <= found.limit
     how = bind or ("cores" if has_own and not has_gpus else "none")
     parts = parts_of(found.cores, workers, how) if hasattr(os, "sched_setaffinity") else []
@@ -181,10 +181,10 @@ def share_cores(
 def parts_of(
     cores: Sequence[Sequence[int]], workers: int, bind: str, root: Path = Path("/")
 ) -> list[list[int]]:
-    """The CPUs of each worker, as `--bind` says; empty if each may use all.
+    """The CPUs of each worker, according to `--bind`; empty if each worker may use all CPUs.
 
-    Workers beside each other get cores beside each other, of the same socket where that is
-    possible. Where cores are too few, each worker gets a CPU, if there are enough.
+    Consecutive workers get adjacent cores, if possible on the same socket. If there are too few
+    cores, each worker gets a CPU, if there are enough CPUs.
     """
     if bind == "none":
         return []
@@ -213,7 +213,7 @@ def _topology(cpu: int, root: Path) -> Path:
 
 
 def _kernel_text(path: Path) -> str:
-    """What the kernel says in a file; empty if it does not."""
+    """The text of one of the kernel's files; empty if it cannot be read."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, ValueError):

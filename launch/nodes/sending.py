@@ -1,8 +1,9 @@
-"""Have the data of --send on every node before workers start.
+"""Put the data of --send on every node before workers start.
 
-`node_data.py` is the nodes' side, and opens with how it works. A survey asks each node for the
-place, claims the places that are not complete, and completes them once rsync has copied the data:
-from this machine through ssh (`ssh/transfer.py`), or by each node from a disk that it sees.
+`node_data.py` is the nodes' side, and its docstring explains how it works. A survey asks each node
+for the place, claims the places that are not complete, and completes them once rsync has copied the
+data. Either this machine copies it through ssh (`ssh/transfer.py`), or each node copies it from a
+disk that the node sees.
 """
 
 import os
@@ -28,8 +29,8 @@ from muster.printable import listed, on_one_line, printable
 LISTED = 4  # symbolic links that cannot be sent
 ARCHIVES = (".zip", ".tar", ".tgz")
 FULL = ("No space left on device", "Disk quota exceeded")  # in rsync's messages
-# Copies the source to the place on each of these nodes, by index, and calls a function again and
-# again meanwhile. Returns the error of each node that failed.
+# Copies the source to the place on each of these nodes, by index, and calls a function repeatedly
+# in the meantime. Returns the error of each node that failed.
 Copy: TypeAlias = Callable[[Mapping[int, str], Callable[[], None]], Mapping[int, str]]
 
 
@@ -64,7 +65,7 @@ def problems(sending: Sending, cwd: Path) -> Iterator[str]:
 
 
 def _in_shell(place: str) -> str:
-    """PLACE as a word of a shell, which expands what a node would expand."""
+    """PLACE as a shell word in which the shell expands what a node would expand."""
 
     def quoted(found: re.Match[str]) -> str:
         name = found[1] or found[2]
@@ -86,14 +87,14 @@ def copy_data(
     *,
     quiet: bool = False,
 ) -> list[str]:
-    """Have the data on each of these nodes; return their place there.
+    """Put the data on each of these nodes; return the place on each node.
 
-    `names`: of the nodes, in messages. `copy`: see `Copy`; None: each node copies the source by
+    `names`: the nodes' names in messages. `copy`: see `Copy`; None: each node copies the source
     itself, from a disk that it sees.
 
     Raises:
-        MusterError: a line for each node that cannot have them. The next try continues from what
-            has been copied.
+        MusterError: a line for each node that cannot get the data. The next try continues after
+            what has already been copied.
     """
 
     def say(line: str) -> None:
@@ -123,7 +124,7 @@ def copy_data(
             say(f"sending {source} ({size}) to {len(left)} node{'s' * (len(left) > 1)}")
         began_s = running_s()
         waits = False
-        # Of nodes that share a disk one claims the place, and the others find it complete later.
+        # If nodes share a disk, one of them claims the place; the others find it complete later.
         while left:
             states = nodes.ask(node_data.claim_destination, left)
             claimed = {i: places[i] for i in left if states[i].state == "claimed"}
@@ -160,7 +161,7 @@ class _Nodes:
         """The answers of these nodes.
 
         Raises:
-            MusterError: a line for each node that does not answer, or has `failed`.
+            MusterError: a line for each node that does not answer, or whose answer has `failed`.
         """
         answers = self.survey.ask(function, of, NODE_LISTS_FILES_S, **arguments)
         silent = self.survey.silent(answers)
@@ -174,20 +175,20 @@ class _Nodes:
         return values
 
     def keeper(self, of: Collection[int]) -> Callable[[], None]:
-        """A function that keeps the claims of these nodes, if it is called again and again."""
+        """A function that keeps the claims of these nodes, as long as it is called repeatedly."""
         next_s = 0.0
 
         def keep() -> None:
             nonlocal next_s
             if running_s() >= next_s:
-                # of a node that does not answer, its rsync reports why
+                # if a node does not answer, its rsync reports why
                 self.survey.ask(node_data.renew_claim, of, CLAIM_RENEWED_EVERY_S)
                 next_s = running_s() + CLAIM_RENEWED_EVERY_S
 
         return keep
 
     def copy(self, places: Mapping[int, str], keep: Callable[[], None]) -> Mapping[int, str]:
-        """Wait until these nodes have copied the source by themselves, or one of them fails."""
+        """Wait until these nodes have copied the source themselves, or one of them has failed."""
         while True:
             states = self.ask(node_data.renew_claim, places)
             errors = {index: state.error for index, state in states.items() if state.error}
@@ -196,7 +197,7 @@ class _Nodes:
             time.sleep(DATA_LOOKED_AT_EVERY_S)
 
     def explained(self, errors: Mapping[int, str], places: Mapping[int, str]) -> str:
-        """A line for each error of rsync; a node with a full disk removes the partial copy."""
+        """A line for each rsync error; a node with a full disk removes the partial copy."""
         full = [str(index) for index, text in errors.items() if any(each in text for each in FULL)]
         answers = self.survey.ask(node_data.clear_full_disk, errors, NODE_LISTS_FILES_S, full=full)
         lines = []
@@ -224,7 +225,7 @@ def _entries(source: Path) -> list[tuple[str, int, int, str]]:
     """The entries of the source; see `node_data`.
 
     Raises:
-        MusterError: a part cannot be read, or is a symbolic link that leads outside.
+        MusterError: a part cannot be read, or is a symbolic link that points outside the folder.
     """
     try:
         entries = [tuple(entry) for entry in node_data.entries_of(str(source))]

@@ -1,18 +1,18 @@
-"""Ask all nodes the same questions at once, over one connection to each.
+"""Ask all nodes the same questions at the same time, over one connection to each.
 
-How it works: a `Transport` has the commands that start Python on the nodes, through ssh, as one
-step of srun, or here. Each process gets the text of `resources` and `node_facts` through stdin, and
+How it works: a `Transport` has the commands that start Python on the nodes: through ssh, as one
+srun step, or here. Each process gets the text of `resources` and `node_facts` through stdin, and
 then one question after another. `ask` sends the name of one of their functions and its arguments,
-and collects each node's result. Nothing is installed or left on a node. A probe ends with its
-stdin, so nothing continues there when this process is gone.
+and collects each node's result. Nothing is installed or left on a node. A probe ends when its stdin
+ends, so nothing keeps running there when this process is gone.
 
-Nodes may appear and disappear meanwhile. Only an answer to the latest question counts. Otherwise an
-answer that is later than `timeout_s` would be taken for the answer to the next question. A
-command's end is checked before its output is read, so that a last answer is not lost.
+Nodes may appear and disappear in the meantime. Only an answer to the latest question counts.
+Otherwise an answer that is later than `timeout_s` would be taken for the answer to the next
+question. A command's end is checked before its output is read, so that a last answer is not lost.
 
-A node answers for itself alone: the connection says which node it is. srun has one connection for
-all nodes, so there an answer names its node. An answer that its type refuses, or that has no end,
-counts as that node's silence; nothing more is read from its connection.
+A node can only answer for itself: the connection identifies the node. srun has one connection for
+all nodes, so there an answer names its node. If an answer does not fit its type, or has no end, the
+node counts as not answering, and nothing more is accepted from it.
 """
 
 import json
@@ -44,7 +44,7 @@ from muster.printable import printable
 from muster.run_files import own_logs
 from muster.terminal import TIP
 
-# The first line is the size of the text that follows; the rest is for the probe.
+# The first line of stdin is the size of the text that follows; the rest is for the probe.
 LOST_INPUT = "a part of its input is lost"
 LOAD = (
     "import sys; sys.version_info < (3, 8) and sys.exit('python3 is older than 3.8 there');"
@@ -55,22 +55,22 @@ LOAD = (
 # What else may read a command's input, or print before the command, and what to do about that.
 START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
 ONLY_BY_HAND = "let it do that only in interactive shells: [[ $- == *i* ]] || return"
-# The code's folder in the home of a node that does not see this machine's files. Beside an
-# installation the user may have a clone, too.
+# The code's folder in the home of a node that does not see this machine's files. A user of an
+# installation may also have a clone.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
-# The most that is taken of an answer, and of the reason of a failure.
+# The maximum lengths of an answer, and of the reason for a failure.
 ANSWER_CHARACTERS = 1_000_000
 FAILED_CHARACTERS = 1_000
 ERROR_BYTES = 65_536  # read from the beginning of a command's stderr, and from its end
 NO_ANSWER = "its answer is not valid"
 LOOK = "check python3 and the login shell on that node"
 
-# In the line about such a node, by which `refuse_broken` finds it.
+# Part of the line about such a node, by which `refuse_broken` recognises it.
 CONNECTION_BROKE = "the connection to it was lost"
 
 
 class ConnectionBroken(MusterError):
-    """A connection that had been open broke while nodes were asked; another try may succeed."""
+    """An open connection broke while nodes were being asked; another try may succeed."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Transport:
     explain: Callable[[int, int, str], str]
     env: Mapping[str, str] | None = None  # None: the environment of this process
     renames: bool = True  # use the host names from the answers, if they differ
-    job: type[SchedulerJob] | None = None  # that the nodes are in
+    job: type[SchedulerJob] | None = None  # the class of the job that the nodes are in
     means: str = ""  # how the nodes are reached, in messages; "": by the launcher's name
 
 
@@ -100,7 +100,7 @@ class Answer:
 
 
 def last_line(text: str, none: str = "no message") -> str:
-    """The last line of a command's output, which usually has the reason of a failure."""
+    """The last line of a command's output, which usually has the reason for a failure."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), none)
 
 
@@ -108,15 +108,15 @@ class Survey:
     """The probes on all nodes, from their start to their end."""
 
     def __init__(self, transport: Transport, *more: ModuleType) -> None:
-        """`more`: modules like `node_facts` whose functions are asked, too."""
+        """`more`: further modules like `node_facts`, whose functions may be asked."""
         self.transport = transport
-        # the first one's __future__ import must begin the text, and the last one answers
+        # the text must begin with the first module's __future__ import; the last module answers
         self._modules = (resources, *more, node_facts)
         self._number = 0  # of the latest question
         self._timeout_s = NODE_ANSWERS_SURVEY_S  # of that question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node
-        self._odd: dict[int, str] = {}  # what a node has sent that is no answer, by node
+        self._odd: dict[int, str] = {}  # what a node has sent that is not an answer, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
     @property
@@ -134,7 +134,7 @@ class Survey:
                 )
                 self._starts.append((process, channel, errors))
                 channel.write(b"%d\n%s" % (len(source), source))
-        except BaseException:  # a probe could not start: those before it end
+        except BaseException:  # a probe could not start, so the earlier ones end
             self.__exit__()
             raise
         return self
@@ -160,10 +160,10 @@ class Survey:
         timeout_s: float = NODE_ANSWERS_SURVEY_S,
         **arguments: Any,
     ) -> dict[int, Answer]:
-        """The results of `function(arguments)`, by node, of those that answered in time.
+        """The results of `function(arguments)`, by node, from the nodes that answered in time.
 
-        `function` is one of `node_facts` or `resources`, or of a module that was given beside them.
-        `of`: the nodes to wait for, where others have never answered; None: all nodes.
+        `function` belongs to `node_facts`, to `resources` or to one of the additional modules.
+        `of`: the nodes to wait for, if others have never answered; None: all nodes.
         """
         self._number += 1
         self._timeout_s = timeout_s
@@ -199,10 +199,10 @@ class Survey:
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
-        """The facts of each node; for each one that does not answer, one line on why.
+        """The facts about each node, and a line with the reason for each that does not answer.
 
-        A run must not write into an installation. So where only some nodes see the installation,
-        all nodes count as nodes with their own disks.
+        A run must not write into an installation. So if only some nodes see the installation, all
+        nodes count as nodes with their own disks.
         """
         job = self.transport.job
         request = {**request, "origin": job.origin_variable if job else ""}
@@ -236,7 +236,7 @@ class Survey:
         return [self.transport.names[index] for index in probes]
 
     def _started_for(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
-        """The process that was started for a node, or for all of them."""
+        """The process that was started for a node, or for all nodes."""
         return self._starts[min(index, len(self._starts) - 1)]
 
     def _why_silent(self, index: int) -> str:
@@ -271,15 +271,15 @@ class Survey:
         return index < len(self._starts) - 1 or len(self._starts) == len(self.transport.names)
 
     def _node_named_in(self, part: Part | OddMessage) -> int | None:
-        """The node that a part names; None if there is none of that number."""
+        """The node that a part names; None if there is no node with that number."""
         numbers = {str(index): index for index in range(len(self.transport.names))}
         return numbers.get(part.node) if isinstance(part, Part) else None
 
     def _complete_reply(self, node: int, part: Part | OddMessage) -> Reply | None:
-        """The complete reply, if this is its last part.
+        """The complete reply if this is its last part, or None.
 
         Raises:
-            OddMessage: it is none.
+            OddMessage: the reply is not valid.
         """
         if isinstance(part, OddMessage):
             raise part
@@ -293,7 +293,7 @@ class Survey:
         return reply_in(text)
 
     def _ignore(self, node: int, reply: str) -> None:
-        """Take nothing more from a node: `reply` is why."""
+        """Accept nothing more from a node, because of `reply`."""
         self._odd[node] = reply
         self._parts.pop(node, None)
         if self._is_alone(node):
@@ -301,7 +301,7 @@ class Survey:
 
 
 def _begin_and_end_of(errors: IO[bytes]) -> str:
-    """What a command has written to its stderr; of a long text the beginning and the end."""
+    """What a command has written to its stderr; only the beginning and the end of a long text."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(0)
     begin = errors.read(ERROR_BYTES)
@@ -310,7 +310,7 @@ def _begin_and_end_of(errors: IO[bytes]) -> str:
 
 
 def local_transport(count: int) -> Transport:
-    """The transport to nodes that are processes of this machine: local runs simulate several."""
+    """The transport to nodes that are processes on this machine: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
         return f"node{index}: python failed: {last_line(error_text)}\ntip: see above"
@@ -328,17 +328,17 @@ def facts_request(
     disks: Mapping[str, Path] | None = None,
     workers: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `node_facts.describe`: for the checkout in `folder`, and its Python.
+    """The arguments for `node_facts.describe`, for the checkout in `folder` and its Python.
 
-    `disks`: folders that a run writes to and reads from, by their content. `workers`: their Python,
-    if it is another one.
+    `disks`: folders that a run writes to and reads from, by their use. `workers`: the workers'
+    Python, if it is a different one.
 
     A node sees this machine's files if it sees a file that is created for the question. An equal
-    path proves nothing, since machines of one image have the same paths. If its folder cannot be
-    written, the file is a temporary one, which only this machine sees: then the code is sent to the
-    others.
+    path proves nothing, since machines with the same image have the same paths. If the folder for
+    the file cannot be written, a temporary file is used, which only this machine sees. Then the
+    code is sent to the other nodes.
 
-    Nothing is written into an installation. There the file is created where run folders are, and
+    Nothing is written into an installation. The file is then created where the run folders are, and
     the node must also have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
@@ -367,7 +367,7 @@ def facts_request(
 
 
 def _runs_folder() -> Path:
-    """The folder of run folders, or its parent while an installation has not made it yet."""
+    """The folder of run folders, or its parent if an installation has not created it yet."""
     if not IS_INSTALLED:
         return CHECKOUT / "logs"
     logs = own_logs()
@@ -375,7 +375,7 @@ def _runs_folder() -> Path:
 
 
 def _installed_code() -> list[str]:
-    """pip's list of an installation's files with their digests, and its own digest; else empty."""
+    """The path and digest of pip's list of an installation's files; empty for a checkout."""
     if not IS_INSTALLED:
         return []
     lists = CHECKOUT.parent.parent.glob("muster-*.dist-info/RECORD")

@@ -1,4 +1,4 @@
-"""Facts about this machine: free ports, interfaces, GPUs; found without torch."""
+"""Find facts about this machine without torch: free ports, network interfaces and GPUs."""
 
 import ipaddress
 import itertools
@@ -18,15 +18,15 @@ DEFAULT_PORTS = range(20_000, 32_000)
 
 
 def ports_of(ports: Sequence[int] | None) -> range:
-    """The range from the first to the last of `ports`; `DEFAULT_PORTS` if it is None."""
+    """The range from the first to the last of `ports`; `DEFAULT_PORTS` if `ports` is None."""
     return range(ports[0], ports[1] + 1) if ports else DEFAULT_PORTS
 
 
 def free_port(ports: range = DEFAULT_PORTS) -> int:
-    """A free port of these.
+    """A free port among `ports`.
 
     Raises:
-        MusterError: none is free.
+        MusterError: no port is free.
     """
     # Two simultaneous launchers should not try the same ports in the same order.
     first = os.getpid() * 7919
@@ -66,7 +66,7 @@ def interface_of(address: str, network: str | None, node: str) -> str | None:
 
 
 def interface_variables(interface: str | None, address: str) -> dict[str, str]:
-    """The variables that make gloo and nccl use the interface, and nccl IPv6 if needed."""
+    """The variables that make gloo and nccl use the interface, and nccl use IPv6 if needed."""
     if interface is None:
         return {}
     # Without the "=" nccl matches prefixes: eth1 would also match eth10; see
@@ -76,9 +76,9 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
 
 
 def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
-    """The variable by which workers would look for a card that this node does not have; or None.
+    """The variable that would make workers look for a card that this node does not have, or None.
 
-    `own`: the names of the node's cards. Only the variable of the backend that this node's workers
+    `own`: the names of the node's cards. Only the variable for the backend that this node's workers
     use is examined.
     """
     variable = NCCL if gpu_count() else GLOO
@@ -87,10 +87,10 @@ def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
 
 
 def _names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
-    """Whether a variable leads to none of the cards `own`.
+    """Whether a variable's value selects none of the cards `own`.
 
-    gloo takes names, separated by commas. nccl takes the beginnings of names, or `=NAME` for whole
-    names, or `^` and what not to use.
+    gloo takes names, separated by commas; each of them must exist. nccl takes the beginnings of
+    names, or `=NAME` for complete names; `^` precedes those that it must not use.
     """
     names = value.lstrip("^=").split(",")
     if variable == GLOO:
@@ -102,9 +102,9 @@ def _names_no_card(variable: str, value: str, own: Sequence[str]) -> bool:
 
 
 def card_names(*, reach_others: bool = False) -> list[str]:
-    """The names of this machine's network cards, and of addresses' own labels, such as eth0:1.
+    """The names of this machine's network cards, and labels of addresses, such as eth0:1.
 
-    `reach_others`: without those that have only loopback addresses, such as lo.
+    `reach_others`: without cards that have only loopback addresses, such as lo.
     """
     import psutil  # imported here: --help and --dry-run do not need it
 
@@ -120,7 +120,7 @@ def card_names(*, reach_others: bool = False) -> list[str]:
 
 
 def addresses() -> dict[str, str]:
-    """This machine's addresses that other machines may reach, with their interfaces' names."""
+    """This machine's addresses, without link-local IPv6, and the names of their interfaces."""
     import psutil  # imported here: --help and --dry-run do not need it
 
     return {
@@ -136,7 +136,7 @@ def own_address_in(network: str, node: str) -> str:
     """This machine's address in `network`.
 
     Raises:
-        MusterError: it has no address in it; the message lists the addresses that it has.
+        MusterError: it has no address in `network`; the message lists the addresses that it has.
     """
     wanted = ipaddress.ip_network(network)
     own = addresses()
@@ -148,11 +148,12 @@ def own_address_in(network: str, node: str) -> str:
 
 
 def gpu_count(root: Path = Path("/")) -> int:
-    """The GPUs that a worker of this process would see, found without torch.
+    """The number of GPUs that a worker of this process would see, found without torch.
 
-    A variable of CUDA or ROCm that is set decides; Slurm sets one for the GPUs of a step. Else
-    these are asked, until one of them has a GPU: NVIDIA's device files (in a container, the driver
-    shows more than may be used), its driver, ROCm's driver, and WSL2, which has one device for all.
+    If a variable of CUDA or ROCm is set, it decides; Slurm sets one for the GPUs of a step.
+    Otherwise these sources are tried until one of them shows a GPU: NVIDIA's device files (in a
+    container, the driver shows more GPUs than may be used), NVIDIA's driver, ROCm's driver, and
+    WSL2, which has one device for all GPUs.
     """
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         value = os.environ.get(variable)
@@ -166,7 +167,7 @@ def gpu_count(root: Path = Path("/")) -> int:
 
 
 def _amd_gpu_count(root: Path) -> int:
-    """The nodes of ROCm's driver that compute: a CPU is a node without SIMD units."""
+    """The number of GPUs among the nodes of ROCm's driver; a CPU is a node without SIMD units."""
     count = 0
     for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The contract between a run and its program: one that comes with Muster, or the user's own."""
+"""The contract between a run and its program, which comes with Muster or is the user's own."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from launch.spec import LaunchSpec
 class Sources:
     """The user's files that are copied for a run before it starts."""
 
-    project: Path | None = None  # None: the run uses the files in their own place
-    patterns: Sequence[str] = ()  # names of ignored files of the project that are copied, too
+    project: Path | None = None  # None: the run uses the original files
+    patterns: Sequence[str] = ()  # for ignored project files that are copied as well
     function: Path | None = None  # the folder with the function that every worker calls
 
 
 class RunProgram(Protocol):
-    """The program of a run, in words and as commands. It starts nothing and writes nothing."""
+    """The program of a run, in words and as commands. It starts no workers and writes no files."""
 
     @property
     def title(self) -> str:
-        """What runs, as it is printed."""
+        """The program as it is printed for the user."""
 
     @property
     def name(self) -> str:
@@ -31,19 +31,19 @@ class RunProgram(Protocol):
 
     @property
     def run(self) -> RunConfig:
-        """The settings of the run; those of Muster's own program have more fields."""
+        """The settings of the run; for Muster's own programs, they have more fields."""
 
     @property
     def sources(self) -> Sources:
-        """What is copied for a run."""
+        """The files that are copied for a run."""
 
     def check(self, python: str, world_size: int | None, *, runs_here: bool = False) -> None:
-        """Refuse a program that cannot start with so many workers, as far as this machine knows.
+        """Refuse a program that cannot start with this many workers, as far as known here.
 
-        `python`: the nodes' own. `runs_here`: this machine is one of the nodes.
+        `python`: the nodes' own Python. `runs_here`: this machine is one of the nodes.
 
         Raises:
-            UsageError: every problem at once.
+            UsageError: with all problems.
         """
 
     def check_plugins(
@@ -51,7 +51,7 @@ class RunProgram(Protocol):
     ) -> None:
         """Refuse settings that name a plug-in which the workers' Python does not have.
 
-        `added`: the plug-ins that packages of that Python add; None: it was not asked yet.
+        `added`: the plug-ins that packages in that Python add; None if it was not asked yet.
 
         Raises:
             UsageError: a line for each plug-in.
@@ -60,11 +60,11 @@ class RunProgram(Protocol):
     def announce(self, *, is_sent: bool, is_copied: bool = False) -> None:
         """Print what the user should know when the program starts.
 
-        `is_sent`: as in `spec`. `is_copied`: a snapshot of the project runs.
+        `is_sent`: as in `spec`. `is_copied`: the program runs from a snapshot of the project.
         """
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
-        """The run with this id.
+        """The launch spec of the run with this id.
 
         `is_sent`: the nodes have disks of their own. `snapshot`: the copy of the project, as the
         nodes see it; None: there is none.
@@ -72,5 +72,5 @@ class RunProgram(Protocol):
         ...
 
     def settings(self, *launch: object) -> str:
-        """The text of the file that repeats the run; `launch`: the settings of its launch."""
+        """The text of a file of settings that repeats the run; `launch`: its launch settings."""
         ...

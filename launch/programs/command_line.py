@@ -50,10 +50,10 @@ DEFAULTS = {name: item.default for name, item in by_name(*CLASSES).items()}
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split into the flags before the first `--`, and the program after it, unchanged.
+    """Split `argv` into the flags before the first `--` and the unchanged program after it.
 
     Raises:
-        UsageError: no program follows after `--`, for example because a shell's variable is empty.
+        UsageError: no program follows `--`, for example because a shell variable is empty.
     """
     words = list(argv)
     if "--" not in words:
@@ -66,22 +66,22 @@ def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class CommandLine(Settings):
-    """The settings of one run, and its program; empty for one of Muster's own programs."""
+    """The settings of a run, and the words of its program: none for Muster's own programs."""
 
     words: Sequence[str]  # the program
     parsed: Parsed
-    run: RunConfig  # for a program of Muster's own: `train`
+    run: RunConfig  # for Muster's own programs, the same as `train`
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
-    typed_python: str | None = None  # the `python` in front of a script, which is left out
+    typed_python: str | None = None  # the `python` before a script, removed from `words`
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
         """Read `argv`.
 
         Raises:
-            UsageError: wrong flags, or flags without effect on the program; every problem at once.
+            UsageError: flags are wrong or have no effect on the program; with all problems.
             SystemExit: 0, after --help.
         """
         line, problems = cls.read(argv, prog=prog)
@@ -92,10 +92,10 @@ class CommandLine(Settings):
     def read(
         cls, argv: Sequence[str], *, prog: str = "muster run"
     ) -> tuple["CommandLine", list[str]]:
-        """Read `argv`, with a line for each problem; a wrong value is replaced by its default.
+        """Read `argv`, and return a line for each problem; defaults replace wrong values.
 
         Raises:
-            UsageError: a file of settings cannot be read, or no program follows after `--`.
+            UsageError: a settings file cannot be read, or no program follows `--`.
             SystemExit: 0, after --help.
         """
         flags, words = split_program(restore_env_values(argv, os.environ))
@@ -118,9 +118,9 @@ class CommandLine(Settings):
         return line, problems
 
     def missing(self, cwd: Path, launcher: str) -> list[str]:
-        """A line for each file that the program needs, and that is known not to exist.
+        """A line for each file that the program needs but that is known not to exist.
 
-        A dry run does not check the trainer's files: its commands may be for a later time.
+        A dry run does not check the trainer's files, since its commands may be run later.
         """
         lines = [*self._absent_python(cwd)] if launcher == "local" else []
         if self.launch.send is not None:
@@ -141,10 +141,10 @@ class CommandLine(Settings):
         return []
 
     def _absent_python(self, cwd: Path) -> Iterator[str]:
-        """A line if the Python that is named for the workers here does not exist."""
+        """A line if the Python that is named for the workers does not exist on this machine."""
         own = self.own or ProgramConfig()
         if (own.prologue, own.wrap, own.container) != (None, None, None):
-            return  # the prologue, the wrapper or the image may bring it
+            return  # the prologue, the wrapper or the image may provide it
         python = own.python if self.own else self.python
         otherwise = "the active environment's" if self.own else "Muster's own"
         is_on_path = python is not None and "/" not in python
@@ -164,20 +164,20 @@ class CommandLine(Settings):
 
     @property
     def python(self) -> str | None:
-        """The Python that is named for our trainer's workers."""
+        """The Python that the user named for our trainer's workers, if any."""
         named: str | None = self.parsed.values["python"]
         if named is None or self.parsed.origin["python"].source == "cluster":
-            return None  # a cluster's is for programs of the user's own
+            return None  # a cluster's Python is only for the user's own programs
         return str(Path(named).absolute()) if "/" in named else named
 
     @property
     def workers_python(self) -> WorkersPython:
-        """What the nodes need for the workers, as far as it is known before the run."""
+        """The Python and packages that the workers need, as far as known before the run."""
         if not self.words:
             return WorkersPython(python=self.python)
         own = self.own or ProgramConfig()
         relative = own.python is not None and "/" in own.python and not own.python.startswith("/")
-        # a prologue or a container may bring what a node lacks
+        # a prologue or a container may provide what a node lacks
         if (own.prologue, own.wrap, own.container) != (None, None, None) or relative:
             return WorkersPython(())
         needs_torch = starter_of(self.launch.workers).needs is not None
@@ -195,7 +195,7 @@ class CommandLine(Settings):
 
     @property
     def trainer_note(self) -> str:
-        """A line if the trainer runs though no setting asks for it: a program may be missing."""
+        """A line if the trainer runs although no setting asks for it: a program may be missing."""
         is_requested = any(
             each.name in TRAINER_SETTINGS | {"program"} for each in self.parsed.explicit
         )
@@ -208,8 +208,8 @@ class CommandLine(Settings):
     def refused(self, settings: Collection[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
-        A setting in a file that only repeats its default does not count: a run's config.yaml has
-        all settings. Nor does a switch that is turned off.
+        A setting in a file that only repeats its default does not count, since a run's config.yaml
+        has all settings. Neither does a switch that is turned off.
         """
         for each in self.parsed.explicit:
             counts = self.parsed.values.get(each.name) is not False and not self._repeats(each)
@@ -222,7 +222,7 @@ class CommandLine(Settings):
         return setting.source == "file" and self.parsed.values.get(name) == DEFAULTS.get(name)
 
     def misplaced(self) -> Iterator[str]:
-        """A line for each setting that was given for another program."""
+        """A line for each given setting that belongs to another program."""
         program = self.words[0] if self.words else self.launch.program
         if self.words:
             for each in self.parsed.explicit:
@@ -231,7 +231,7 @@ class CommandLine(Settings):
                         f"{each.spelt} {each.text} and {program} are two programs"
                         "\ntip: give only one of them"
                     )
-                elif each.name in TRAINER_SETTINGS:  # in a file, too: the defaults differ
+                elif each.name in TRAINER_SETTINGS:  # even in a file, since the defaults differ
                     yield (
                         f"{each.spelt} is a setting of Muster's own trainer"
                         f"\ntip: put the options of {program} after its name: -- {program} ..."
@@ -244,7 +244,7 @@ class CommandLine(Settings):
                 setting_names(BenchConfig),
                 "has no effect without --program bench_collectives\ntip: leave it out",
             )
-        else:  # a file of settings may serve the run and its bench
+        else:  # one settings file may serve a run and its benchmark
             for each in self.parsed.flags:
                 if each.name in setting_names(TrainConfig) - MEASUREMENT_SETTINGS:
                     yield (
@@ -253,9 +253,9 @@ class CommandLine(Settings):
 
 
 def training(parsed: Parsed) -> type[TrainConfig]:
-    """The class of the trainer's settings; it depends on whether workers have this Python.
+    """The class of the trainer's settings, which depends on whether workers have this Python.
 
-    Another Python is asked later which tasks and sync modes packages add to it: see
+    Another Python is asked later which tasks and sync modes its packages add: see
     `OwnProgram.check_plugins`.
     """
     launcher = parsed.values["launcher"]

@@ -1,10 +1,10 @@
 """Refuse another launcher as the program, such as `-- torchrun train.py`.
 
-Each of Muster's workers would start the launcher, and so a whole run of its own. None of these runs
-would meet the others, and all would end well. The same happens if another launcher has started a
-command of Muster several times. Variables of mpirun may be left over in a shell, so this module
-looks for the process of mpirun. In a Slurm job only the variables of a step say how often it has
-started a command.
+Each of Muster's workers would start the launcher, and with it a whole run of its own. These runs
+would never connect to each other, and all of them would succeed. The same happens if another
+launcher starts a Muster command several times. A shell may have left-over variables of mpirun, so
+this module looks for an mpirun process. In a Slurm job, only the variables of a step show how often
+it has started a command.
 """
 
 import os
@@ -20,12 +20,12 @@ from launch.programs.python_command import PYTHON
 from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN, is_one_of_several_tasks
 
-# Commands that start the words after their own flags.
+# Commands that run the command after their own flags.
 WRAPPER_COMMANDS = frozenset(
     "env nohup nice time timeout stdbuf exec numactl taskset uv poetry pipenv conda mamba "
     "micromamba pixi hatch pdm apptainer singularity".split()
 )
-# The processes of mpirun: its own, and its daemons on other machines.
+# mpirun's processes: mpirun itself, and its daemons on other machines.
 MPIRUN_PROGRAMS = frozenset(
     (*MPI, "orted", "prte", "prted", "hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_proxy")
 )
@@ -43,7 +43,7 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
 
 
 def launcher_in(words: Sequence[str]) -> str | None:
-    """The launcher that a command starts: directly, by Python, or behind a command like `env`."""
+    """The launcher that a command starts: directly, with Python, or after a command like `env`."""
     goes_on = bool(words) and Path(words[0]).name in WRAPPER_COMMANDS
     for at, word in enumerate(words):
         for launcher in LAUNCHERS:
@@ -75,9 +75,9 @@ def refuse_several(env: Mapping[str, str]) -> None:
 
 
 def _several(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The launcher that has started several commands, and the variable with their number.
+    """The launcher that has started this command several times, and the variable with the count.
 
-    The program of a run may start what it likes: it is not refused.
+    A command that is started by a run's program is never refused.
     """
     if "MUSTER_RUN_DIR" in env:
         return

@@ -25,7 +25,7 @@ from muster.terminal import TIP
 IMPORTED = "torch,torch._dynamo,torch.nn.parallel,torch.profiler,torch.utils.data,psutil,yaml"
 LANGUAGE_IMPORTS = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
-GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that is no folder
+GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that is not a folder
 # Settings that name files to read before the first step, and advice if the file does not exist.
 INPUTS = {
     "data_dir": "give the folder with the task's files",
@@ -35,7 +35,7 @@ INPUTS = {
 
 
 class OwnProgram:
-    """`train.worker`, or the benchmark of collectives."""
+    """`train.worker`, or the collectives benchmark."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OwnProgram:
 
     @property
     def sources(self) -> Sources:
-        """See the contract; the checkout itself runs."""
+        """See the contract; nothing is copied, since the checkout itself runs."""
         return Sources()
 
     def check(self, python: str, world_size: int | None, *, runs_here: bool = False) -> None:
@@ -87,7 +87,7 @@ class OwnProgram:
         A Python that was not asked yet is asked here, if it is a file that this machine sees.
 
         Raises:
-            UsageError: a line for each missing plug-in, with those that the Python has.
+            UsageError: a line for each missing plug-in, with the names that this Python has.
         """
         chosen = self.run.plugins() if isinstance(self.run, TrainElsewhere) else {}
         python = self._python or python
@@ -132,9 +132,9 @@ class OwnProgram:
     def lacks(self, python: str) -> Iterator[str]:
         """A line if the workers' Python cannot run our programs, as far as it is known here.
 
-        `python`: the nodes' own.
+        `python`: the nodes' own Python.
         """
-        over_ssh = self._launch.hosts is not None  # the nodes are asked, as they have their own
+        over_ssh = self._launch.hosts is not None  # then the nodes are asked about their own Python
         if over_ssh or (self._python is None and not Path(python).exists()):
             return
         needed = {"accelerate"} if "accelerate" in (self._launch.workers, self.run.sync) else set()
@@ -154,7 +154,7 @@ def is_this_python(python: str) -> bool:
 
 
 def _plugins_added_to(python: str) -> Collection[str] | None:
-    """The plug-ins that the packages of a Python add; None if this machine cannot know them."""
+    """The plug-ins that the packages of a Python add; None if they cannot be found here."""
     if is_this_python(python):
         return entry_points.every_name()
     return _ask_for_plugins(python)
@@ -172,14 +172,14 @@ def is_generated(train: TrainConfig) -> bool:
 
 
 def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:
-    """A line for each file or folder that a run is to read, and that is known not to exist.
+    """A line for each file or folder that a run will read but that is known not to exist.
 
-    Other machines may have other disks. On the machines of a Slurm cluster only the checkout and
-    `cwd` are known to be the same.
+    Other machines may have other disks. On a Slurm cluster, only the checkout and `cwd` are known
+    to be the same on all machines.
     """
     if launcher == "ssh":
         return
-    folders = (cwd.absolute(), CHECKOUT)  # workers start in the second one
+    folders = (cwd.absolute(), CHECKOUT)  # workers start in the checkout
     for name, advice in INPUTS.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
@@ -214,8 +214,8 @@ def _absolute_if_path(name: str) -> str:
 def _as_sent(train: TrainConfig) -> TrainConfig:
     """The settings for nodes that do not see this machine's files.
 
-    A path in this checkout is also in theirs, and workers start there, so it becomes relative.
-    Other paths are assumed to be the nodes' own.
+    A path in this checkout also exists in theirs, where workers start, so it becomes relative.
+    Other paths are assumed to be paths on the nodes.
     """
     own = replace(train, cache_dir=None, logs_dir=None)
     return _with_paths(own, _in_checkout, _in_checkout)
@@ -224,7 +224,7 @@ def _as_sent(train: TrainConfig) -> TrainConfig:
 def _with_paths(
     train: TrainConfig, folder: Callable[[str], str], name: Callable[[str], str]
 ) -> TrainConfig:
-    """The settings with each path changed: `folder` changes paths, `name` what may be a path."""
+    """The settings with each path changed: `folder` changes paths, `name` possible paths."""
 
     def moved(path: Path | None) -> Path | None:
         return None if path is None else Path(folder(str(path)))
@@ -233,7 +233,7 @@ def _with_paths(
         return name(text) if text else text
 
     metrics = train.metrics
-    if metrics is not None:  # the part after a colon stays
+    if metrics is not None:  # the part after a colon is kept
         parts = [part.strip().partition(":") for part in metrics.split(",")]
         metrics = ",".join(f"{name(path)}{colon}{rest}" for path, colon, rest in parts)
     return replace(

@@ -1,9 +1,9 @@
 """Copy the user's project when a run is submitted, so that later edits do not change the run.
 
-The copy contains what git tracks or would track: also changed and new files, but not ignored ones.
-The same holds for submodules and other clones inside. Ignored files (data, outputs) become links to
-the originals, so that the program finds them in their places. Each run has its own files, without
-hard links, since a program may write to them.
+The copy contains all files that git tracks or would track, including changed and new files, but not
+ignored files. The same applies to submodules and other clones inside the project. Ignored files
+(data, outputs) become symbolic links to the originals, so that the program finds them in their
+usual places. Each run has its own copies, not hard links, since a program may write to them.
 """
 
 import os
@@ -19,7 +19,7 @@ from muster.errors import UsageError
 from muster.git import GitFailed, top_of
 from muster.writing import read_json, write_json, writing
 
-# The limit for files that git does not track. More is data, which belongs elsewhere.
+# The limit for files that git does not track. Anything larger is data, which belongs elsewhere.
 MOST_BYTES = 200_000_000
 MOST_NAMED = 10
 # Folders that are not part of a project without git.
@@ -30,18 +30,18 @@ PLAIN_DIFF.append("--submodule=short")
 
 
 def path_on_nodes(run_id: str, what: str = "snapshot") -> Path:
-    """The place of a snapshot on nodes with their own disk, below their checkout."""
+    """The path of a snapshot on nodes with their own disks, below their checkout."""
     return Path("logs", f".{what}-{run_id}")
 
 
 def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
     """Copy `project` into the run folder, and record its commit and its changes.
 
-    Returns a line about what was copied.
+    Return a line about what was copied.
 
     Raises:
-        UsageError: runs are stored in the project's own folder; git does not say what belongs to
-            the project; too much of it is not tracked by git; or a file cannot be read.
+        UsageError: runs are stored in the project's own folder; git cannot list the project's
+            files; too much of the project is not tracked by git; or a file cannot be read.
         CannotWrite: the disk is full.
     """
     root = run_files.SNAPSHOT.path(run_dir)
@@ -51,7 +51,7 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
             f"--logs-dir {logs} is the project itself, which is copied for each run"
             f"\ntip: use a separate folder, such as {logs / 'logs'}, or --no-snapshot"
         )
-    if project.is_relative_to(logs):  # a folder around the project is not part of it
+    if project.is_relative_to(logs):  # a folder that contains the project is not part of it
         logs = run_dir
     try:
         repositories = list(_repositories(project))
@@ -78,7 +78,7 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
                 repository, "--others", "--ignored", "--exclude-standard", "--directory"
             ):
                 _link_ignored(path, root / path.relative_to(project), logs)
-        for source, target in links:  # last, since a link may lead to any other file
+        for source, target in links:  # last, since a link may point to any other file
             _copy_link(source, target, project, root)
         commit, diff, problem = _changes(project)
         run_files.SNAPSHOT_DIFF.path(run_dir).write_bytes(diff)
@@ -88,7 +88,7 @@ def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> 
 
 
 def _changes(project: Path) -> tuple[str, bytes, str]:
-    """The project's commit, the diff of its files to that, and a problem if git makes no diff."""
+    """The project's commit, the diff of its files against it, and a problem if git makes none."""
     if top_of(project) is None:
         return "", b"", ""
     commit = ""
@@ -101,10 +101,10 @@ def _changes(project: Path) -> tuple[str, bytes, str]:
 
 
 def files_of(project: Path) -> list[Path]:
-    """The files that git tracks or would track, also of the repositories inside; each once.
+    """The files that git tracks or would track, including those of nested repositories, each once.
 
     Raises:
-        UsageError: git does not say what belongs to it, or too much of it is not tracked.
+        UsageError: git cannot list the files, or too much of the project is not tracked.
     """
     logs = project / "logs"
     paths = (path for each in _repositories(project) for path in _files(each, logs))
@@ -112,7 +112,7 @@ def files_of(project: Path) -> list[Path]:
 
 
 def new_files(run_dir: Path) -> list[str]:
-    """A line that names the files which the program has made in the snapshot, if any."""
+    """A line that names the files that the program has created in the snapshot, if any."""
     record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir), "files")
     root = run_files.SNAPSHOT.path(run_dir)
     if record is None:
@@ -135,7 +135,7 @@ def _logs_of(run_dir: Path) -> Path:
 
 
 def _repositories(folder: Path) -> Iterator[Path]:
-    """The folder, and the submodules and other clones inside it: git lists each by itself."""
+    """The folder, and the submodules and other clones inside it, which git lists separately."""
     yield folder
     for path in _listed(folder, "--cached", "--others", "--exclude-standard"):
         if (path / ".git").exists() and not path.is_symlink():
@@ -182,7 +182,7 @@ def _walked(folder: Path, logs: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, target: Path) -> int | None:
-    """Copy a file; return its bytes, or None if it was removed since it was listed."""
+    """Copy a file; return its size in bytes, or None if it was removed after it was listed."""
     try:
         shutil.copy2(source, target)
     except OSError as error:
@@ -198,7 +198,7 @@ def _copy(source: Path, target: Path) -> int | None:
 
 
 def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
-    """Copy a link so that it leads to the copy of its target; without a copy, to the original."""
+    """Copy a symbolic link so that it points to its target's copy, or else to the original."""
     end = Path(os.path.realpath(source))
     inside = end.is_relative_to(project.resolve())
     copy = root / end.relative_to(project.resolve()) if inside else end
@@ -209,7 +209,7 @@ def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
 
 
 def _link_ignored(source: Path, target: Path, logs: Path) -> None:
-    """Link to a file that git ignores, or to a whole folder if nothing of it was copied."""
+    """Link to a file that git ignores, or to a whole folder if nothing in it was copied."""
     if source == logs or source.name in LEFT_OUT or not source.exists():
         return
     if source in logs.parents or (target.is_dir() and not target.is_symlink()):
@@ -223,7 +223,7 @@ def _link_ignored(source: Path, target: Path, logs: Path) -> None:
 def _listed(folder: Path, *kinds: str) -> list[Path]:
     """The files that git lists, each once: a file with a conflict is in its index three times.
 
-    The list is empty for a folder that is in no repository.
+    The list is empty for a folder outside any repository.
 
     Raises:
         GitFailed: git does not answer.

@@ -1,7 +1,7 @@
-"""Choose the Python that runs a user's program, and find whether it has what the workers need.
+"""Choose the Python that runs a user's program, and check whether it has what the workers need.
 
-This module starts a Python as the workers will: with the PYTHON variables that they will have, but
-without the current folder on its path.
+This module starts a Python as the workers will start it: with the PYTHON variables that they will
+have, but without the current folder on its path.
 """
 
 import os
@@ -20,7 +20,7 @@ from muster.ownership import owner_is_foreign
 from muster.run_files import project_of
 from muster.terminal import TIP
 
-# The question to a Python whether it finds a package; the current folder is taken off its path.
+# Asks a Python whether it finds a package, with the current folder removed from its path.
 FIND_PACKAGE_SCRIPT = """
 import sys
 sys.path[: not getattr(sys.flags, "safe_path", False)] = []
@@ -29,7 +29,7 @@ sys.exit(importlib.util.find_spec(sys.argv[1]) is None)
 """
 # The same with the current folder, in which `-m` finds modules.
 FINDS_HERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-# Prints the folders. `pip install -e` adds a finder, or a folder to the path.
+# Prints the folders of a Python's imports. `pip install -e` adds a finder, or a folder to the path.
 IMPORT_FOLDERS = """
 import os, sys
 paths = set(filter(os.path.isabs, sys.path))
@@ -39,7 +39,7 @@ for finder in sys.meta_path:
 print(*sorted(path for path in paths if not path.startswith(sys.prefix + "/")), sep="\\n")
 """
 PYTHONS_ON_PATH = ("python", "python3")
-ACTIVE_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # with the folder of an active environment
+ACTIVE_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # each has the folder of an active environment
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class PythonChoice:
     """The Python of a program; None is Muster's own."""
 
     python: str | None
-    why: str = ""  # where it is from, if it is not that of the active environment
+    why: str = ""  # where it is from, unless it is the active environment's
 
 
 @dataclass(frozen=True)
 class WorkersEnvironment:
-    """The folder and the variables that workers will have; a Python is asked in them."""
+    """The folder and the variables that workers will have, also used to ask a Python."""
 
     cwd: Path
     env: Mapping[str, str]
     is_over_ssh: bool = False  # then this shell's variables do not reach the workers
 
     def with_python_first(self, python: str | None) -> "WorkersEnvironment":
-        """With the folder of this Python first on PATH, as the workers will have it."""
+        """The environment with this Python's folder first on PATH, as the workers will have it."""
         if python is None or "/" not in python:
             return self
         path = self.env.get("PATH", os.defpath)
@@ -75,7 +75,7 @@ class WorkersEnvironment:
 def workers_environment(
     cwd: Path, given: Mapping[str, str], env: Mapping[str, str], *, is_over_ssh: bool
 ) -> WorkersEnvironment:
-    """What workers will have in `cwd`: `env` of this process, and what the user sets (`given`)."""
+    """What workers will have in `cwd`: this process's `env`, and the variables that are `given`."""
     inherited = {
         name: value
         for name, value in env.items()
@@ -85,11 +85,11 @@ def workers_environment(
 
 
 def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
-    """The Python of the active environment, of one in the project, or on PATH; else Muster's own.
+    """The Python of the active environment, of the project's, or on PATH; else Muster's own.
 
-    A Python that cannot start the workers is skipped. There is a note if it is an environment's, as
-    conda's base often is. There is none if it is that on PATH, which nobody has chosen, and has no
-    torch.
+    A Python that cannot start the workers is skipped, as often happens to conda's base. A note is
+    printed if it belongs to an environment, but not if it is a Python on PATH without torch, which
+    nobody has chosen.
 
     Raises:
         UsageError: this user may not enter an environment's folder.
@@ -127,9 +127,10 @@ def choose(workers: str, environment: WorkersEnvironment) -> PythonChoice:
 
 
 def _unlike_path(python: str, folder: str | None, environment: WorkersEnvironment) -> str:
-    """Where the Python of an active environment is from, if `python` on PATH is another one; or "".
+    """The source of an active environment's Python if PATH has another `python`; else "".
 
-    As after `conda activate` inside a venv, or an activation that a later shell has inherited.
+    PATH has another one after `conda activate` inside a venv, or if a later shell has inherited the
+    activation.
     """
     path = environment.env.get("PATH")
     on_path = next(filter(None, (shutil.which(name, path=path) for name in PYTHONS_ON_PATH)), None)
@@ -142,7 +143,7 @@ def _unlike_path(python: str, folder: str | None, environment: WorkersEnvironmen
 def absent(
     python: str | None, environment: WorkersEnvironment, otherwise: str = "the active environment's"
 ) -> Iterator[str]:
-    """A line if the named Python is not on this machine; `otherwise`: what runs without a name."""
+    """A line if the named Python is not on this machine; `otherwise`: what runs without it."""
     path = str(environment.cwd / python) if python is not None and "/" in python else python
     if path is not None and shutil.which(path, path=environment.env.get("PATH")) is None:
         why = "permission denied" if is_denied(path) else "no such program, or not executable"
@@ -150,7 +151,7 @@ def absent(
 
 
 def note_other(typed_python: str, chosen: str) -> None:
-    """Print, once, that the typed `python` is another Python than the chosen one."""
+    """Print, once, that the typed `python` is not the chosen Python."""
     on_path = shutil.which(typed_python)
     if on_path is not None and not _is_same(on_path, chosen):
         say_once(
@@ -160,14 +161,14 @@ def note_other(typed_python: str, chosen: str) -> None:
 
 
 def _is_same(python: str, other: str) -> bool:
-    """Whether both are in one environment; its `python` and `python3` are the same Python."""
+    """Whether both are in one environment, whose `python` and `python3` are the same Python."""
     return Path(python).parent.resolve() == Path(other).parent.resolve()
 
 
 def announce(choice: PythonChoice, own: str, *, is_sent: bool) -> None:
     """Print, once, which Python runs the program, if it is not the active one.
 
-    `own`: Muster's own on the nodes, which runs a program that is sent to them (`is_sent`).
+    `own`: Muster's own Python on the nodes, which runs programs that are sent to them (`is_sent`).
     """
     if is_sent:
         say_once(f"python: {own}, Muster's own on each node; change it with --python")
@@ -182,7 +183,7 @@ def say_once(line: str) -> None:
 
 
 def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iterator[str]:
-    """A line if `python` lacks what starts the workers; a Python of the nodes is asked there."""
+    """A line if `python` lacks what starts the workers; a Python on the nodes is checked there."""
     needed = starter_of(workers).needs
     if needed is None or not Path(python).exists() or has(python, needed, environment):
         return
@@ -204,7 +205,7 @@ def problems(python: str, workers: str, environment: WorkersEnvironment) -> Iter
 
 
 def has(python: str, package: str, environment: WorkersEnvironment) -> bool:
-    """Whether that Python finds a package when it starts a worker; nothing is imported."""
+    """Whether `python` finds a package when it starts a worker; the package is not imported."""
     return _succeeds(python, (FIND_PACKAGE_SCRIPT, package), environment.cwd, environment.settings)
 
 
@@ -214,7 +215,7 @@ def has_here(python: str, package: str, environment: WorkersEnvironment) -> bool
 
 
 def import_folders(python: str, environment: WorkersEnvironment) -> list[str]:
-    """The folders outside its own environment from which a Python imports, by absolute paths."""
+    """The absolute paths of the folders outside its environment from which a Python imports."""
     done = _run_code(python, (IMPORT_FOLDERS,), Path("/"), environment.settings)
     return [] if done is None or done.returncode else done.stdout.splitlines()
 
@@ -230,7 +231,7 @@ def _succeeds(
 def _run_code(
     python: str, words: Sequence[str], cwd: Path, settings: tuple[tuple[str, str], ...]
 ) -> "subprocess.CompletedProcess[str] | None":
-    """The end of `python -c WORDS`; None if it is not a program."""
+    """The result of `python -c WORDS`; None if `python` cannot be started."""
     rest = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     try:
         return subprocess.run(

@@ -1,7 +1,7 @@
-"""Read `python train.py` as the program: it means the script, which Muster starts with Python.
+"""Read the program `python train.py` as the script train.py, which Muster starts with Python.
 
-Then its traceback is in the records, and the chosen Python runs it. With options beside -u, and
-without a script or module, `python` stays a command like any other.
+This way, its traceback gets into the records, and the chosen Python runs it. With options other
+than -u, or without a script or module, `python` remains an ordinary command.
 """
 
 import os
@@ -19,11 +19,11 @@ def without_python(
 ) -> tuple[Sequence[str], str | None, list[str]]:
     """The program without `python [-u]` in front, the value of --python, and the problems.
 
-    `python` is the value of --python; a Python in front of the program replaces None. It is a
-    problem if both name a Python, and not the same.
+    `python` is the value of --python; if it is None, a Python in front of the program replaces it.
+    It is a problem if the two are different Pythons.
     """
     named, *program = words
-    while program[:1] == ["-u"]:  # no worker's output is buffered
+    while program[:1] == ["-u"]:  # not needed: no worker's output is buffered
         program.pop(0)
     first = "".join(program[:1])
     is_module = first == "-m" and len(program) > 1

@@ -10,7 +10,7 @@ from muster.command import LOGIN, own_arguments
 from muster.errors import refuse
 
 CLASSES = (*LAUNCH_CLASSES, ProgramConfig)
-HIDDEN = ("env", "json")  # --env may have a secret; --json is a flag of this command
+HIDDEN = ("env", "json")  # --env may contain secrets; --json is a flag of this command
 
 
 def main() -> int:

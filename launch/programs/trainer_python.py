@@ -1,4 +1,4 @@
-"""Find whether a Python has what Muster's trainer needs; any Python that has it can run it."""
+"""Check whether a Python has everything that Muster's trainer needs, and so can run it."""
 
 import importlib.util
 import shutil
@@ -11,8 +11,8 @@ from launch.nodes.node_facts import AGENT_PACKAGES
 from muster import extras
 from muster.checkout import CHECKOUT
 
-# Without these packages no worker starts. Others are for some tasks and metrics only, whose errors
-# name them.
+# Without these packages, no worker starts. Only some tasks and metrics need others, which their
+# errors name.
 ALWAYS = frozenset((*AGENT_PACKAGES, "torch", "numpy", "safetensors", "tqdm"))
 # Prints whether the Python is new enough, and which of the modules it lacks.
 ASK = """
@@ -25,9 +25,9 @@ print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 
 
 def problems(python: str, needed: Collection[str], trackers: Collection[str] = ()) -> Iterator[str]:
-    """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs.
+    """A line if `python` cannot run the trainer, and a line for each of the `trackers` it lacks.
 
-    And a line for each of the `trackers` of metrics that it lacks.
+    `needed`: the packages that this run needs in addition to those that every run needs.
     """
     packages = extras.packages(extras.TRAINER)
     packages |= {name: extras.MODULES.get(name, name) for name in AGENT_PACKAGES}
@@ -45,7 +45,7 @@ def problems(python: str, needed: Collection[str], trackers: Collection[str] = (
 
 @cache  # the runs of a sweep have the same Python
 def _missing_modules(python: str, modules: tuple[str, ...]) -> Collection[str] | str:
-    """The modules that a Python lacks; or a text, if it cannot run the trainer at all."""
+    """The modules that a Python lacks, or a message if it cannot run the trainer at all."""
     if python == sys.executable:
         return [name for name in modules if importlib.util.find_spec(name) is None]
     if shutil.which(python) is None:

@@ -40,7 +40,7 @@ COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', don
 class UserProgram:
     """A script, `-m module`, a function, or any other command, with unchanged arguments.
 
-    A folder or archive with a `__main__.py` is a script, as for Python itself.
+    A folder or archive with a `__main__.py` counts as a script, as it does for Python itself.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class UserProgram:
         run: RunConfig,
         cwd: Path,
         *,
-        typed_python: str | None = None,  # the `python` in front of the words
+        typed_python: str | None = None,  # the `python` before the words
     ) -> None:
         self._words = words
         self._config = config
@@ -81,7 +81,7 @@ class UserProgram:
 
     @property
     def python(self) -> str | None:
-        """The Python of workers that see the files of this machine; None: Muster's own."""
+        """The Python of workers that see this machine's files; None: Muster's own."""
         return self._choice.python
 
     @property
@@ -108,7 +108,7 @@ class UserProgram:
         python = "" if self._image else self._choice.python or python
         workers = self._launch.workers
         lacks = python_choice.problems(python, workers, self._environment) if python else ()
-        # only the nodes have what a prologue adds, and only its container what a wrapper has
+        # a prologue's additions exist only on the nodes, a wrapper's only in its container
         if runs_here and self._config.prologue is None and not self._wrap and python:
             refuse(python_choice.absent(self._config.python, self._environment))
         is_missing = runs_here and self._image and not Path(self._image).exists()
@@ -116,7 +116,7 @@ class UserProgram:
             [
                 *([f"--container {self._image}: no such file or folder"] if is_missing else ()),
                 *_problems(self._words, self._environment, python),
-                # only the nodes have what a prologue adds, such as modules
+                # what a prologue adds, such as modules, exists only on the nodes
                 *(lacks if self._config.prologue is None else ()),
                 *starter_of(workers).problems(
                     replace(parse_program(self._words, self._cwd), wrap=self._wrap)
@@ -192,7 +192,7 @@ class UserProgram:
             self._note_live_code()
 
     def _note_live_code(self) -> None:
-        """Print, once, what the program takes from the project itself and not from its snapshot."""
+        """Print, once, which code the program takes from the project instead of its snapshot."""
         cwd, project = self._cwd.resolve(), project_of(self._cwd).resolve()
         script = Path(self._words[0])
         if script.is_absolute() and script.is_relative_to(project):
@@ -200,7 +200,7 @@ class UserProgram:
                 f"note: this runs {script} itself, not its copy in the snapshot; to run the copy, "
                 f"give the relative path: {shlex.quote(os.path.relpath(script, cwd))}"
             )
-        # relative paths lead to the snapshot, and come before those of installed packages
+        # relative paths point into the snapshot, and precede the paths of installed packages
         given = filter(None, self._environment.env.get("PYTHONPATH", "").split(os.pathsep))
         first = [script.parent if script.suffix == ".py" else Path(), *map(Path, given)]
         python = self._choice.python or self._nodes_own
@@ -228,9 +228,9 @@ def _is_python(words: Sequence[str], cwd: Path) -> bool:
 
 
 def _is_application(word: str, cwd: Path) -> bool:
-    """Whether `python word` runs the `__main__.py` of a folder, or of an archive of zipapp.
+    """Whether `python word` runs the `__main__.py` of a folder or of a zipapp archive.
 
-    A command stays a command: a word on PATH, or an archive that may be run, with its own Python.
+    A word on PATH and an executable archive, which has its own Python, remain ordinary commands.
     """
     if "/" not in word and shutil.which(word) is not None:
         return False
@@ -268,7 +268,7 @@ def name_of(words: Sequence[str]) -> str:
 def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str) -> Iterator[str]:
     """Reasons why the program cannot start, as far as they are visible here.
 
-    `python`: "" for that of an image, of which only the nodes know what it has.
+    `python`: "" for the Python of an image, whose content is only known on the nodes.
     """
     cwd = environment.cwd
     is_here = bool(python) and Path(python).exists()  # if not, the nodes check their own Python
@@ -308,7 +308,7 @@ def missing_script(words: Sequence[str], cwd: Path) -> list[str]:
 
 
 def _similar(path: Path) -> str:
-    """The end of a message: whether the script of a similar name beside `path` was meant."""
+    """The end of a message: a tip if the folder of `path` has a script with a similar name."""
     try:
         scripts = [file.name for file in path.parent.iterdir() if file.suffix == ".py"]
     except OSError:
@@ -331,7 +331,7 @@ def _why_not(word: str, cwd: Path) -> str:
 
 @cache  # the runs of a sweep have the same script
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
-    """Check the syntax with `python`, since it differs between versions."""
+    """Check a script's syntax with `python`, since syntax differs between versions."""
     try:
         with open_plain(path) as file:
             text = file.read()

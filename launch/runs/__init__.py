@@ -1,1 +1,1 @@
-"""A run from its launcher's view: its record, its restarts, its logs, its failure."""
+"""A run as its launcher sees it: its record, its restarts, its logs, its failure."""

@@ -1,8 +1,8 @@
 """Read the records that the workers and agents of an ended run left on disk.
 
 Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
-`ends_on_disk` turns these records into the values that agents send to their leader. It serves a run
-whose leader has died, and a process that reads the records of another one's run.
+`ends_on_disk` turns these records into the values that agents send to their leader. It is used if a
+run's leader has died, and by processes that read the records of a run that they have not led.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,14 +16,14 @@ from muster import records
 from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 
-# The fields that are read: of a rank's end, of an agent's end, and of an inspection.
+# The fields that are read from records of a rank's end, an agent's end, and an inspection.
 RANK_END_FIELDS = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
 AGENT_END_FIELDS = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
 STACKS_FIELDS = ("sentences", "reports")
 
 
 class EndFacts:
-    """What the records say about a run that has ended."""
+    """What the records show about a run that has ended."""
 
     def __init__(self, run_dir: Path, world_size: int | None) -> None:
         self.run_dir = run_dir
@@ -47,19 +47,19 @@ class EndFacts:
         }
         for agent in (*self.agent_starts, *self.agent_ends):  # a host may be several nodes
             self.node_of |= dict.fromkeys(agent.get("ranks", ()), agent["node"])
-        # how each worker ended that was alive until its agent ended it; `ended` in older records
+        # how workers ended that were alive until their agent ended them; `ended` in older records
         self.terminated = {
             int(rank): how
             for agent in self.agent_ends
             for rank, how in agent.get("terminated", agent.get("ended", {})).items()
         }
         without_record = [rank for rank in self.silent_ranks if rank not in self.terminated]
-        # a worker's stderr is the first file that it makes
+        # a worker's stderr is the first file that it creates
         errors = {rank: ERRORS.path(run_dir, rank=rank) for rank in without_record}
         self.vanished = {rank: path for rank, path in errors.items() if path.exists()}
         self.never_started = [rank for rank in without_record if rank not in self.vanished]
         full = (agent["full"] for agent in self.agent_ends if agent.get("full"))
-        self.full_disks = list(dict.fromkeys(full))  # the messages of agents about them
+        self.full_disks = list(dict.fromkeys(full))  # the agents' messages about them
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -79,7 +79,7 @@ class EndFacts:
 
 
 def ends_on_disk(facts: EndFacts) -> list[End]:
-    """What has ended, by the records of ranks, agents and inspections."""
+    """The ends, according to the records of ranks, agents and inspections."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
     for agent in facts.agent_ends:
         ends += _agent_ends(agent)
@@ -94,11 +94,11 @@ def ends_on_disk(facts: EndFacts) -> list[End]:
 
 
 def _agent_ends(agent: Mapping[str, Any]) -> list[End]:
-    """What an agent has recorded of its node."""
+    """The ends that an agent has recorded for its node."""
     if isinstance(values := agent.get("ends"), list):
         return [end for value in values if (end := End.from_json(value)) is not None]
     time_unix_s = agent.get("noticed_unix_s", 0.0)
-    kind = OLD_KINDS.get(agent["cause"], Kind.FAILED)  # an earlier version has recorded no values
+    kind = OLD_KINDS.get(agent["cause"], Kind.FAILED)  # an earlier version recorded no values
     number = agent["code"] - 128 if kind is Kind.SIGNAL and agent["code"] > 128 else None
     if agent["cause"] in ("done", "stopped", "told") or (kind is Kind.SIGNAL and number is None):
         return []
@@ -109,7 +109,7 @@ def _agent_ends(agent: Mapping[str, Any]) -> list[End]:
 
 
 def _ends_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:
-    """The ends of ranks that agents ended, that died, and that never started."""
+    """The ends of ranks that agents ended, that died, or that never started."""
     for rank, how in facts.terminated.items():
         if rank not in facts.exits and rank not in known_ranks:
             state = how["state"] or "hung"

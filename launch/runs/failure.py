@@ -1,9 +1,9 @@
-"""What a failed run prints: its cause, and what its folder adds to that.
+"""What a failed run prints: the cause of the failure, and details from the run folder.
 
-The leader of a run has chosen the cause among the ends that its agents reported: an `End`, see
-launch/ends.py. `explain` adds what the run folder has: a traceback, the last lines that the rank
-printed, where other ranks waited, and which of them stopped because of it. If there is no leader
-any more, or another process reads the records, the same rule is applied to the ends in the records.
+The leader of a run has chosen the cause from the ends that its agents reported: an `End`, see
+launch/ends.py. `explain` adds details from the run folder: a traceback, the last lines that the
+rank printed, where other ranks waited, and which of them stopped because of it. If the leader is
+gone, or another process reads the records, the same rule is applied to the ends in the records.
 """
 
 import os
@@ -52,7 +52,7 @@ C10D = "torch/distributed/distributed_c10d.py"  # the file of torch's collective
 NO_NCCL = "Distributed package doesn't have NCCL built in"
 TRACED = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$', re.M)
 RANK = re.compile(r"\brank (\d+) on ")
-CAUSE_LINES = 10  # the rank's output has all of a longer traceback
+CAUSE_LINES = 10  # the rank's output has longer tracebacks in full
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
 BRIEF = 300  # how many characters of an exception's text are in `Failure.brief`
 FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
@@ -67,7 +67,7 @@ class Failure:
     context: tuple[str, ...] = ()  # lines to print before `text`
     rank: int | None = None  # the rank that failed first, if it was a rank
     cause: str = ""  # one word: see docs/automation.md
-    brief: str = ""  # one line in place of `text` and the last of `context`, for a traceback
+    brief: str = ""  # one line for a traceback, instead of `text` and `context`'s last line
     output: str = ""  # the last lines that a rank without a traceback printed
     end: End | None = None  # the end that `text` is about
 
@@ -75,14 +75,14 @@ class Failure:
 def explain(
     run_dir: Path, world_size: int | None, code: int = 0, cause: End | None = None
 ) -> Failure | None:
-    """Why a run whose processes have all ended failed; None if every rank is done.
+    """Explain why a run failed whose processes have all ended; None if every rank is done.
 
     `code` comes from the launching side, and `cause` from the run's leader.
     """
     facts = EndFacts(run_dir, world_size)
     if len(facts.done_ranks) == facts.world_size and not code:
         return None
-    if cause is None or cause.is_of_scheduler:  # then records of agents and ranks may say more
+    if cause is None or cause.is_of_scheduler:  # then the records of agents and ranks may show more
         cause = _on_disk(facts, cause)
     failure = _stopped_in_order(facts, cause) or PRINTED.get(cause.kind, _text_alone)(facts, cause)
     word = failure.cause or cause.kind.word
@@ -108,7 +108,7 @@ def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any])
     if not code:
         return None
     end = End.from_json(record.get("end"))
-    is_of_job = end is not None and end.is_of_scheduler  # the ranks' records may say less
+    is_of_job = end is not None and end.is_of_scheduler  # the ranks' records may show less
     failure = None if end is None or is_of_job else explain(run_dir, world_size, code, end)
     if failure is None:
         context = _jobs_output(run_dir) if is_of_job else ()
@@ -119,7 +119,7 @@ def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any])
 
 
 def end_record_of(failure: Failure) -> dict[str, Any]:
-    """The record of this failure as the end of its run, so that no reader has to judge again."""
+    """The record of this failure as the end of its run, so that no reader has to infer it again."""
     end = failure.end
     return end_record(
         failure.code,
@@ -133,7 +133,7 @@ def end_record_of(failure: Failure) -> dict[str, Any]:
 
 
 def _on_disk(facts: EndFacts, of_job: End | None) -> End:
-    """The cause that the records alone give, for a process that has not led the run."""
+    """The cause according to the records alone, for a process that has not led the run."""
     ends = ends_on_disk(facts)
     ends += [of_job] if of_job is not None else []
     cause = cause_of(ends, facts.nodes)
@@ -141,7 +141,7 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
         ends += _aborted_at_exit(facts)
     if cause is None or cause.kind.can_be_consequence or cause.lacks_reason:
         full = [*facts.full_disks]
-        if of_job is None:  # who looks at a run later writes nothing into its folder
+        if of_job is None:  # a process that looks at a run later writes nothing into its folder
             full.append(full_disk(EXIT.path(facts.run_dir)))
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record shows why")
@@ -152,7 +152,7 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
 
 
 def _aborted_at_exit(facts: EndFacts) -> Iterator[End]:
-    """Ranks that died when Python ended, after they had recorded that they were done."""
+    """Ends of ranks that died while Python exited, after they had recorded that they were done."""
     for rank in facts.done_ranks:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             node = facts.node_of[rank]
@@ -166,9 +166,9 @@ def report(
 ) -> str:
     """The text to print about a failure: its cause, the end of the rank's output, and its place.
 
-    The text is empty if all of it was printed before, as for a run that was stopped in order.
+    The text is empty if all of it was printed before, as after a clean stop.
 
-    `output_tail`: the end of the output that was printed already; its lines are not printed again.
+    `output_tail`: the end of the output that was already printed, whose lines are not repeated.
     `attempt_number`: from 1, if other attempts may follow.
     """
     printed = set(last_output.lines_of(output_tail))
@@ -178,7 +178,7 @@ def report(
         if failure.rank is None and not failure.context:
             return ""
         cause = [*failure.context]
-        if failure.brief:  # it begins with the last line of the context
+        if failure.brief:  # `brief` begins with the last line of the context
             cause[-1:] = [failure.brief]
     output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
     place = output_lines(run_dir, failure.rank, output, attempt_number)
@@ -186,7 +186,7 @@ def report(
 
 
 def _shortened(text: str) -> str:
-    """The text; if it is long, its first line and its last ones."""
+    """The text; if it is long, only its first line and its last lines."""
     lines = text.splitlines()
     left_out = len(lines) - CAUSE_LINES + 1
     if left_out <= 1:
@@ -197,7 +197,7 @@ def _shortened(text: str) -> str:
 def _stopped_in_order(facts: EndFacts, cause: End) -> Failure | None:
     """What to print if every worker recorded a clean stop, else None.
 
-    A signal to a run that stopped like that is no failure.
+    A signal to a run that stopped like this is not a failure.
     """
     reasons = [end["message"] for end in facts.exits.values() if end["cause"] == "stopped"]
     if not reasons or len(reasons) != facts.world_size:
@@ -239,7 +239,7 @@ def _raised(facts: EndFacts, cause: End, traceback: str) -> Failure:
 
 
 def _exited(facts: EndFacts, cause: End) -> Failure:
-    """A rank without a traceback: its last lines may have the reason."""
+    """A rank without a traceback: its last lines may show the reason."""
     if cause.rank in facts.never_started:  # it has no output of its own
         failure = _never_started(facts, cause)
         return replace(failure, code=cause.exit_code, cause=Kind.NOT_STARTED.word)
@@ -260,7 +260,7 @@ def _failed_alike(facts: EndFacts, cause: End) -> tuple[str, ...]:
 
 
 def _killed(facts: EndFacts, cause: End) -> Failure:
-    """A rank, or the starter of a node's ranks, that a signal ended."""
+    """A rank, or the starter of a node's ranks, that was killed by a signal."""
     because = _others_stopped(set(facts.exits) - {cause.rank} - set(cause.ranks))
     ranks = cause.ranks if cause.rank is None else (cause.rank,)
     dump: tuple[str, ...] = ()
@@ -282,14 +282,14 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
 
 
 def _unrecorded(facts: EndFacts, cause: End) -> Failure:
-    """Ranks without a record: their agents ended them, or nobody has seen how they ended."""
+    """Ranks without a record: their agents ended them, or how they ended is unknown."""
     if cause.was_ended:
         return _waited_for_in_vain(facts, cause)
     context = _others_stopped(facts.exits)
     ranks = sorted({*facts.vanished, cause.rank or 0})
     for rank in ranks:
         path = ERRORS.path(facts.run_dir, rank=rank)
-        if crash := last_output.crash_of(path):  # an uncaught exception in C++ is an example
+        if crash := last_output.crash_of(path):  # for example, an uncaught C++ exception
             place = f" on {facts.node_of[rank]}" if rank in facts.node_of else ""
             text = f"error: rank {rank}{place} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *context), rank)
@@ -310,7 +310,7 @@ def _lost_node(facts: EndFacts, cause: End) -> Failure:
 
 
 def _signalled_run(facts: EndFacts, cause: End) -> Failure:
-    """A signal to the run, or to one node; a traceback that followed it is printed, too."""
+    """A signal to the run, or to one node; a traceback that followed it is also printed."""
     if cause.was_signalled and cause.node:
         return _lost_node(facts, cause)
     tracebacks = [end["traceback"].rstrip() for end in facts.exits.values() if end["traceback"]]
@@ -324,8 +324,8 @@ def _hang(facts: EndFacts, cause: End) -> Failure:
 
 def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
     seen = stacks_seen(facts.run_dir, "timeout")
-    # Every rank that waited may have been ended before it wrote its record. Then the inspection
-    # has its message.
+    # All waiting ranks may have been ended before they wrote their records. Then the inspection
+    # has their messages.
     waited = [(end.rank, end.message) for end in _timed_out(facts)]
     reports = [report for report in seen.get("reports", ()) if report.get("gave_up")]
     waited += [(report["rank"], report["gave_up"]["message"]) for report in reports]
@@ -342,7 +342,7 @@ def _timed_out(facts: EndFacts) -> list[End]:
 
 
 def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
-    """Ranks that lived until their agents ended them, while others timed out."""
+    """Ranks that stayed alive until their agents ended them, while others timed out."""
     ended = (end for end in ends_on_disk(facts) if end.was_ended)
     late_ends = [end for end in ended if end.kind is cause.kind]
     late_ends = sorted(late_ends or [cause], key=lambda end: end.rank or 0)
@@ -363,7 +363,7 @@ def _busy_text(end: End) -> str:
 
 
 def _never_started(facts: EndFacts, cause: End) -> Failure:
-    """Workers that failed before they had files of their own: their agent's log has the reason."""
+    """Workers that failed before they had files of their own; their agent's log has the reason."""
     ranks = facts.never_started or cause.ranks
     # the oldest log is first: the agent that wrote it was not stopped by other agents
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
@@ -379,7 +379,7 @@ def _never_started(facts: EndFacts, cause: End) -> Failure:
 
 
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:
-    """The end of what the run's job has printed, such as why it could not lead the run."""
+    """The end of the output of the run's job, such as why it could not lead the run."""
     logs = sorted(SUBMITIT.path(run_dir).glob("*.out"), key=lambda log: log.stat().st_mtime_ns)
     printed = last_output.last_log_lines(logs[-1:])
     return () if printed is None else (f"{printed[0]} ends with:", printed[1])
@@ -397,14 +397,14 @@ def _left_early(facts: EndFacts, cause: End) -> Failure:
         they = "they" if done[1:] else "it"
         text = f"error: {waits}, but {named(done)} never got there: {they} ended with exit code 0"
         text = f"{text} on {nodes}"
-    return Failure(1, text, rank=min(done))  # the errors of the others say no more
+    return Failure(1, text, rank=min(done))  # the other ranks' errors add nothing
 
 
 def _waits(facts: EndFacts) -> str:
-    """Where ranks lost another one: `ranks 1, 2 were waiting in barrier, train.py:20`."""
+    """Where ranks that lost another one were: `ranks 1, 2 were waiting in barrier, train.py:20`."""
     places: dict[str, list[int]] = {}
     for rank, end in sorted(facts.exits.items()):
-        lines = end["traceback"].partition("\n\n")[0]  # of a chain the first error is of torch
+        lines = end["traceback"].partition("\n\n")[0]  # in a chain, the first error is torch's
         frames = [
             Frame(match["file"], int(match["line"]), match["function"])
             for match in TRACED.finditer(lines)
@@ -425,7 +425,7 @@ def _is_of_torch(frame: Frame) -> bool:
 
 
 def _lost_peer(facts: EndFacts, cause: End) -> Failure:
-    """A rank lost the connection to another one, or was sent a signal; no record says more."""
+    """A rank lost the connection to another one, or was sent a signal; no record shows more."""
     if cause.was_ended and _timed_out(facts):  # by its agent, since others waited for it in vain
         return _waited_for_in_vain(facts, cause)
     left = [end["message"] for end in facts.exits.values() if HAS_LEFT in end["message"]]
@@ -444,7 +444,7 @@ def _lost_peer(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, text, context, cause.rank, brief=brief)
 
 
-# What the run folder adds to the sentences of `OUTCOMES`; for other kinds that is nothing.
+# What the run folder adds to the sentences of `OUTCOMES`; for other kinds, it adds nothing.
 PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
     Kind.PROGRAM: _program,
     Kind.KILLED: _killed,
@@ -460,7 +460,7 @@ PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
 
 
 def _advice(run_dir: Path, cause: End) -> Iterator[str]:
-    """Hints about the place where the program ran; a traceback says nothing about that."""
+    """Hints about the Python and the folder of the program, which a traceback does not show."""
     if NO_CUDA in cause.message:
         yield (
             f"this Python's torch on {cause.node} is built for CPUs only; choose another Python "
@@ -486,7 +486,7 @@ def _advice(run_dir: Path, cause: End) -> Iterator[str]:
 
 
 def _brief(context: Sequence[str], cause: End) -> str:
-    """What stands for a traceback that was printed before: the line before it, and its message."""
+    """A line that replaces a traceback printed before: its introduction and its message."""
     message = cause.message
     cut = f"{message[:BRIEF]} ..." if len(message) > BRIEF else message
     return f"{context[-1]} {cut}"
@@ -497,13 +497,13 @@ def _last_lines(facts: EndFacts, rank: int | None) -> str:
 
 
 def _out_of_memory(agents: Iterable[Mapping[str, Any]]) -> str:
-    """The nodes where the kernel has killed a process for lack of memory; "" if there are none."""
+    """A phrase with the nodes where the kernel killed a process for lack of memory, if any."""
     nodes = [agent["node"] for agent in agents if agent.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it" if nodes else ""
 
 
 def _perhaps_out_of_memory(nodes: str) -> str:
-    """A hint for nodes where nobody counts the processes that the kernel ends; it is no cause."""
+    """A hint, not a cause, for nodes where the processes that the kernel kills are not counted."""
     return f"the kernel may have killed it because memory ran out: see dmesg on {nodes}"
 
 

@@ -16,8 +16,8 @@ FATAL = "Fatal Python error:"  # faulthandler prints it first
 CPP_EXCEPTION = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137  # by SIGKILL
-# So much is read at the end of a file. A dump of faulthandler has at most 100 threads of 100 lines
-# each; an agent's log has less.
+# How much is read from the end of a file. A faulthandler dump has at most 100 threads with 100
+# lines each; an agent's log is shorter.
 DUMP_BYTES = 4_000_000
 LOG_BYTES = 1_000_000
 LOG_LINES = 25  # usually a whole traceback
@@ -29,11 +29,11 @@ LINE_CHARACTERS = 400
 BESIDE_ERRORS = 5  # lines of stdout before those of stderr
 PYTHON_HOME = re.compile(r"^  PYTHONHOME = '(.*)'$", re.MULTILINE)  # of a Python that cannot start
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
-# Files of Muster in a stack, not of the program: what runs it, and what runs beside it.
+# Muster's own files in a stack: the files that run the program, and the file that runs beside it.
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
 BESIDE = "muster/worker/inspection.py"
-FOLDERS = ("configs", "launch", "muster", "train")  # of Muster's checkout, with its code
-# Paths outside the user's program: packages, Python itself, and code that was generated.
+FOLDERS = ("configs", "launch", "muster", "train")  # the folders of Muster's checkout with its code
+# Paths outside the user's program: packages, Python itself, and generated code.
 PACKAGES = ("/site-packages/", "/dist-packages/")
 GENERATED = ("<frozen", "<string>", "<eval_with_key>", "/torchinductor_")
 LIBRARIES = (*PACKAGES, "/lib/python3", "/lib64/python3", *GENERATED)
@@ -49,7 +49,7 @@ class Crash:
 
 
 def crash_of(errors: Path) -> Crash | None:
-    """How a worker died, from its stderr; None if faulthandler has printed nothing in it."""
+    """How a worker died, from its stderr; None if faulthandler has printed nothing there."""
     text = tail(errors, DUMP_BYTES).decode(errors="replace")
     if FATAL not in text:
         return None
@@ -66,10 +66,10 @@ def crash_of(errors: Path) -> Crash | None:
 
 
 def lost_peer_in(errors: Path) -> str:
-    """How a worker that was aborted had lost another one, from its stderr; "" if it had not.
+    """How an aborted worker had lost another one, from its stderr; "" if it had not.
 
-    A thread of NCCL's process group ends a worker so (SIGABRT) if another rank is gone, or did not
-    come to a collective: no Python code of the worker takes part.
+    A thread of NCCL's process group aborts a worker (SIGABRT) if another rank is gone, or did not
+    join a collective. No Python code of the worker is involved.
     """
     crash = crash_of(errors)
     return crash.why if crash is not None and is_consequence(crash.why) else ""
@@ -78,8 +78,9 @@ def lost_peer_in(errors: Path) -> str:
 def end_of(run_dir: Path, rank: int) -> str:
     """The last lines of a rank's stdout, then of its stderr, as a terminal shows them.
 
-    If stderr has lines, only a few of stdout are taken: either may have the reason of a failure,
-    and the other one only progress or warnings. Lines about another lost rank are left out.
+    If stderr has lines, only a few lines of stdout are taken: either may show the reason for a
+    failure, and the other may have only progress or warnings. Lines about another lost rank are
+    left out.
     """
     output, errors = (
         lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)) for file in (OUTPUT, ERRORS)
@@ -90,8 +91,8 @@ def end_of(run_dir: Path, rank: int) -> str:
 def lines_of(data: bytes) -> list[str]:
     """The lines of an output as a terminal shows them, without escapes, each of a bounded length.
 
-    Of a line that was drawn several times this is the last version. Blank lines at the end are left
-    out.
+    Only the last version of a line that was drawn several times is kept. Blank lines at the end are
+    left out.
     """
     lines = []
     for line in data.decode(errors="backslashreplace").split("\n"):
@@ -121,7 +122,7 @@ def _last_of(lines: Sequence[str]) -> list[str]:
 
 
 def last_log_lines(logs: Sequence[Path]) -> tuple[Path, str] | None:
-    """The end of the first log with any text; torchrun's words only if there are no others."""
+    """The end of the first log with any text; torchrun's own lines only if there are no others."""
     texts = {log: tail(log, LOG_BYTES).decode(errors="replace") for log in logs}
     for words in (workers_lines, str.splitlines):
         for log, text in texts.items():
@@ -135,7 +136,7 @@ def last_log_lines(logs: Sequence[Path]) -> tuple[Path, str] | None:
 def innermost_user_frame(frames: Sequence[Frame], muster: str) -> Frame | None:
     """The innermost line of the user's program, outside Muster, torch and the standard library.
 
-    A program without such a line is a package's, or Muster's own: then it is a line of that.
+    A program without such a line belongs to a package, or to Muster: then it is a line from there.
     `muster` is the folder of Muster's checkout on that node.
     """
     frames = [frame for frame in frames if not frame.file.endswith((*AROUND, BESIDE))]
@@ -143,7 +144,7 @@ def innermost_user_frame(frames: Sequence[Frame], muster: str) -> Frame | None:
 
 
 def distance(frame: Frame, muster: str) -> int:
-    """How far a line is from the user's program: 0 if it is a part of that."""
+    """How far a line is from the user's program: 0 if it is a part of it."""
     file = frame.file
     if is_of_muster(file, muster):
         return 2

@@ -1,9 +1,9 @@
-"""Find and remove what runs have left behind on this machine, beside their run folders.
+"""Find and remove what runs have left behind on this machine, apart from their run folders.
 
-A run folder is the user's own record of a run: it is never removed here, nor is anything of a run
-that is not over. A leftover is of no use after a run: a link, a temporary folder of a process that
-was killed, or, on a login node, an earlier version of Muster or the session of a command that has
-ended.
+A run folder is the user's own record of a run: it is never removed here, and neither is anything of
+a run that is not over. Leftovers are of no use after a run: a link, a temporary folder of a process
+that was killed, or, on a login node, an earlier version of Muster or the session of a command that
+has ended.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ SESSION_FILES = ("lock", "out", "err")  # of launch/ssh/login_node/session.sh
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file or folder, and what it is."""
+    """A leftover file or folder, and a description of it."""
 
     path: str
     what: str
@@ -50,7 +50,7 @@ class Leftover:
 
 
 def here() -> list[Leftover]:
-    """All that is left over on this machine."""
+    """All leftovers on this machine."""
     return [
         *_links(),
         *_records_of_logins(),
@@ -62,7 +62,7 @@ def here() -> list[Leftover]:
 
 
 def remove(leftover: Leftover) -> Leftover:
-    """Remove a leftover from this machine; if that fails, the returned one has the error."""
+    """Remove a leftover from this machine; if that fails, the returned leftover has the error."""
     path = Path(leftover.path)
     try:
         if path.is_dir() and not path.is_symlink():
@@ -83,7 +83,7 @@ def running() -> list[str]:
 
 
 def _links() -> Iterator[Leftover]:
-    """Links of more than a month ago to run folders that are missing."""
+    """Links that are more than a month old, to run folders that are missing."""
     for link, run_dir in run_record.links():
         if _age_s(link) > OLD_LEFT_FILES_S and not os.path.lexists(run_dir):
             yield Leftover(str(link), f"symbolic link to {run_dir}, which no longer exists")
@@ -100,7 +100,7 @@ def _records_of_logins() -> Iterator[Leftover]:
 def _links_to_sent_folders() -> Iterator[Leftover]:
     """Links in this checkout to folders of runs.
 
-    Nodes that see this checkout find there what other nodes were sent.
+    Nodes that see this checkout find through them the files that other nodes were sent.
     """
     paths = (
         path for begin in SENT_PREFIXES for path in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*"))
@@ -108,7 +108,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
     run_dirs = {link: link.readlink().parent for link in paths if link.is_symlink()}
     states = run_state.states_of([*run_dirs.values()], run_state.Watchers())
     for (link, run_dir), state in zip(run_dirs.items(), states, strict=True):
-        # if all runs of the folder are missing, its disk may be away, or another machine's
+        # if all runs of the folder are missing, its disk may be unmounted, or another machine's
         if state.is_over and os.path.exists(run_dir.parent):  # noqa: PTH110 (Path raises without permission)
             yield Leftover(str(link), f"symbolic link for {run_dir.name}, which is over")
 
@@ -119,7 +119,7 @@ def _temporary() -> Iterator[Leftover]:
 
 
 def _data() -> Iterator[Leftover]:
-    """Data that a local run has put at a place of their own."""
+    """Data that local runs have copied to a separate place."""
     for entry in node_data.data_left({}):
         yield data_leftover(LeftData(**entry))
 
@@ -132,14 +132,14 @@ def data_leftover(entry: LeftData, node: str | None = None) -> Leftover:
 
 
 def _at_login() -> Iterator[Leftover]:
-    """Other versions, and ended sessions, of an installation that laptops have sent."""
+    """Other versions and ended sessions of an installation that laptops have sent."""
     base = CHECKOUT.parent.parent
     if CHECKOUT.parent.name != "versions" or not (CHECKOUT / ".sent").exists():
         return
     sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
     over = [path for path in sessions if _is_over(path)]
     for path in over:
-        # a laptop may still ask for the last output of a newer one
+        # a laptop may still ask for the last output of a newer session
         if _age_s(path / "err") > LEFT_FILES_NEEDED_S:
             yield _folder(path, "output of a command that ended more than a day ago")
             if (call := path.with_name(f"{path.name}.call")).is_dir():
@@ -159,7 +159,7 @@ def _is_session(path: Path) -> bool:
 
 
 def _is_over(session: Path) -> bool:
-    """Whether nobody waits for the session's command any more."""
+    """Whether nobody is waiting for the session's command any more."""
     try:
         with (session / "lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
-"""Read what workers and users append to files of a run: output, and requests.
+"""Read what workers and users append to a run's files: output and requests.
 
-How requests work: the asking process makes an empty file for the answer, and appends a line to
-requests.jsonl. The run's leader reads that file twice a second, and appends its answer to the file
-for the answer. Both files are opened again for each look, because file servers cache their content.
-Neither is ever replaced. Nothing in them is executed: a request is the JSON name of a question.
+How requests work: the asking process creates an empty file for the answer, and appends a line to
+requests.jsonl. The run's leader reads requests.jsonl twice a second, and appends its answer to the
+answer file. Both files are opened again for each look, because file servers cache their content.
+Neither is ever replaced. Nothing in them is executed: a request only names a question, in JSON.
 """
 
 import json
@@ -39,10 +39,10 @@ CONSEQUENCE_MARK = CONSEQUENCE.encode()
 TRACEBACK = b"Traceback (most recent call last):"
 TORCHS_PREFIX = re.compile(rb"^\[rank\d+\]: ?")  # in front of each line of a traceback
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE_MARK), re.MULTILINE)
-# As tqdm draws it, and rich: in a file it is of no use, as are colors.
+# A bar as drawn by tqdm or rich. In a file, bars are of no use, and neither are colors.
 PROGRESS_BAR = re.compile(rb"\d%\|.*\| *\d+/\d+ \[|\d+it \[\d\d:\d\d|\xe2\x94\x81{8}")
 ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(CONSEQUENCE_MARK))  # in the bar's line
+AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(CONSEQUENCE_MARK))  # on the bar's line
 
 
 @dataclass
@@ -57,21 +57,21 @@ class _File:
     unfinished: bytes = b""  # an unfinished line, or a progress bar as last drawn
     printed_bar: bytes | None = None  # the bar in that line as last printed
     printed_at: float = -math.inf
-    traceback: frozenset[bytes] = frozenset()  # the lines with which its worker ended
+    traceback: frozenset[bytes] = frozenset()  # of the error that ended its worker
 
 
 class Follower:
     """Copies new bytes of workers' files to this process's stdout and stderr.
 
-    Without `prefixes` only rank 0 is shown, unchanged; with them every rank, line by line, each
-    after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
-    All else that a program prints is passed on as it is, also colours and other escapes; with
-    prefixes, a file or a pipe gets no progress bars and no escapes.
-    Files and ranks may appear at any time, and be replaced. `consequences`: what a worker prints
-    because it lost another one is shown, too; without it, the user sees the cause only. With
-    prefixes, the traceback with which a worker ended counts as such: whoever leads or follows the
-    run prints that of the cause last. `as_json`: each line becomes a document. `tail`: so many
-    lines at the end of each file that is there at the beginning, in place of all.
+    Without `prefixes`, only rank 0 is shown, unchanged. With them, every rank is shown line by
+    line, each line after `node.rank| `, and a progress bar, which redraws one line, becomes a line
+    every few seconds. Everything else is passed on unchanged, including colours and other escapes;
+    but with prefixes, a file or a pipe gets no progress bars and no escapes.
+    Files and ranks may appear at any time, and be replaced. `consequences`: also show what a worker
+    prints because it lost another one; without it, the user sees only the cause. With prefixes, the
+    traceback with which a worker ended counts as a consequence, because the process that leads or
+    follows the run prints the traceback of the cause last. `as_json`: each line becomes a document.
+    `tail`: how many of the last lines to show of files that exist at the beginning; None: all.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class Follower:
         self._prefixes = prefixes
         self._consequences = consequences
         self._as_json = as_json
-        self._last_lines = tail  # of each file that is there already; None: all
+        self._last_lines = tail  # of each file that exists already; None: all
         self._only = only if only is not None or prefixes else 0
-        self._files: dict[tuple[bool, int], _File] = {}  # all of stdout by rank, then of stderr
+        self._files: dict[tuple[bool, int], _File] = {}  # in key order: stdout by rank, then stderr
         self._changed_ns = 0  # when the folder last changed
         self._listed = 0.0
         self._waiting = memoryview(b"")  # bytes that a slow reader has not taken yet
-        self._stream: BinaryIO  # where those bytes go
+        self._stream: BinaryIO  # where the waiting bytes go
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of the output shown, without prefixes
-        self.error: OSError | None = None  # why something could not be shown, as on a full disk
+        self.error: OSError | None = None  # why something could not be shown, such as a full disk
 
     def poll(self, *, last: bool = False) -> None:
-        """Show what is new since the last call; with `last` all of it, also unfinished lines.
+        """Show new output since the last call; with `last`, all of it, including unfinished lines.
 
-        Without `last` this does not wait for a reader, such as a stopped terminal: data that the
+        Without `last`, this does not wait for a reader, such as a stopped terminal: data that the
         reader does not accept yet stays in the files.
 
         Raises:
@@ -133,7 +133,7 @@ class Follower:
                     self._files[key] = _File(path, rank, stream)
                     if self._last_lines is not None:
                         _skip_to_last_lines(self._files[key], self._last_lines)
-        self._last_lines = None  # files that appear later are shown as a whole
+        self._last_lines = None  # files that appear later are shown in full
 
     def _present(self, kind: RunFile) -> dict[int, Path]:
         """The files of this kind that are to be shown, by rank."""
@@ -143,7 +143,7 @@ class Follower:
         return {self._only: path} if path.exists() else {}
 
     def _show(self, file: _File, *, last: bool) -> None:
-        """Show new data of a file; with `last` to its end, even without an end of line."""
+        """Show a file's new data; with `last`, all of it, even if the last line is unfinished."""
         stream = getattr(sys, file.stream).buffer
         while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             if not self._prefixes:
@@ -157,7 +157,7 @@ class Follower:
             self._write(stream, self._prefixed(file, b"\n"))
 
     def _write_waiting(self, *, wait: bool) -> bool:
-        """Write as much as readers accept, or all with `wait`; return whether that was all."""
+        """Write as much as readers accept, or all with `wait`; return whether nothing is left."""
         while self._waiting and (wait or _is_ready(self._stream)):
             self._write(self._stream, self._waiting[:PIPE_BYTES])
             self._waiting = self._waiting[PIPE_BYTES:]
@@ -173,7 +173,7 @@ class Follower:
             silence(stream.fileno())
             if isinstance(error, BrokenPipeError):
                 raise ReaderGone(*error.args) from None
-            # others, such as a closed terminal or a full disk under the log, do not end a run
+            # other errors, such as a closed terminal or a full disk under the log, do not end a run
             self.error = self.error or error
 
     def _to_show(self, file: _File, new: bytes) -> bytes:
@@ -204,7 +204,7 @@ class Follower:
         return b"".join(prefix + line for line in shown)
 
     def _without_traceback(self, file: _File, lines: Iterator[bytes]) -> Iterator[bytes]:
-        may_end = file.stream == "stderr"  # its record is written before, and read once a chunk
+        may_end = file.stream == "stderr"  # the record is written before it, and read once a chunk
         for line in lines:
             if may_end and not file.traceback and TRACEBACK in line:
                 may_end = False
@@ -223,13 +223,13 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class RequestFile:
-    """The requests to a run's present leader; those to an earlier leader do not count."""
+    """The requests to a run's present leader; requests to an earlier leader do not count."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._read_at = 0.0
         self._file = _File(REQUESTS.path(run_dir))
-        with suppress(OSError):  # made at the start: file servers cache its absence
+        with suppress(OSError):  # created at the start, since file servers cache its absence
             self._file.path.parent.mkdir(parents=True, exist_ok=True)
             self._file.path.touch()
             self._file.offset = self._file.path.stat().st_size
@@ -250,7 +250,7 @@ class RequestFile:
         return requests
 
     def answer(self, request: str, **message: Any) -> None:
-        """Append a line to the answer; the asking process may have gone."""
+        """Append a line to the answer; the asking process may be gone."""
         with suppress(OSError), ANSWER.path(self._run_dir, name=request).open("r+b") as file:
             file.seek(0, 2)
             file.write(json.dumps(message).encode() + b"\n")
@@ -278,7 +278,7 @@ def _lines(file: _File, new: bytes) -> Iterator[bytes]:
 
 
 def _skip_to_last_lines(file: _File, count: int) -> None:
-    """Show only the last lines of a file, and what is appended to it."""
+    """Skip the beginning of a file, except for its last `count` lines."""
     end = tail(file.path, READ_BYTES)
     last = b"".join(end.splitlines(keepends=True)[-count:] if count else [])
     with suppress(OSError):
@@ -288,7 +288,7 @@ def _skip_to_last_lines(file: _File, count: int) -> None:
 
 
 def _drawn_last(line: bytes) -> bytes | None:
-    """The last version of a line that was drawn several times, blank ones left out."""
+    """The last non-blank version of a line that was drawn several times; None for other lines."""
     if b"\r" not in line:
         return None
     drawn = line.rstrip(b"\r ")
@@ -296,7 +296,7 @@ def _drawn_last(line: bytes) -> bytes | None:
 
 
 def _unread_bytes(file: _File) -> int:
-    """The bytes added to a file; a new file of that name is read from its beginning."""
+    """The number of bytes added to a file; a new file of that name is read from its beginning."""
     try:
         state = file.path.stat()
     except OSError:  # moved in the meantime, or the file server does not answer
@@ -321,10 +321,10 @@ def _read(file: _File) -> bytes:
 
 
 def _is_ready(stream: BinaryIO) -> bool:
-    """Whether it accepts data without waiting."""
+    """Whether the stream accepts data without waiting."""
     try:
         return bool(select.select([], [stream], [], 0)[1])
-    except (OSError, ValueError):  # a stream of a test without a descriptor; or closed
+    except (OSError, ValueError):  # closed, or a test's stream without a descriptor
         return True
 
 

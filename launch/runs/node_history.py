@@ -1,6 +1,6 @@
-"""Record which nodes caused failures, in one file of this user: `--exclude auto` avoids them.
+"""Record which nodes caused failures, in one file per user; `--exclude auto` avoids bad nodes.
 
-A node is blamed if it was lost, or if a rank's error says that its hardware failed. It is never
+A node is blamed if it was lost, or if a rank's error shows that its hardware failed. It is never
 blamed for what a program did on it. A node that was the cause twice in seven days is bad. A node is
 identified by its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name,
 or `ssh`.
@@ -32,9 +32,9 @@ HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack erro
 
 
 def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | None) -> None:
-    """Write down the node that the end of the run blames, if it blames one of the run's `nodes`.
+    """Record the node that is to blame for the end of the run, if it is one of the run's `nodes`.
 
-    `lost`: the node that the leader, or another node, had lost first.
+    `lost`: the first node that the leader, or another node, lost.
     """
     end = run_record.read_end(run_dir) or {}
     text = str(end.get("message"))
@@ -51,7 +51,7 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
 
 
 def failures() -> list[dict[str, Any]]:
-    """The failures of the last seven days, the latest last."""
+    """The failures of the last seven days, in the order in which they were recorded."""
     with suppress(RuntimeError):  # a user without a home
         content = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - NODE_FAILURES_COUNT_FOR_S
@@ -83,7 +83,7 @@ def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
 
 
 def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
-    """The bad ones among the hosts, if at least `least` hosts remain without them; else none."""
+    """The bad hosts, if at least `least` hosts remain without them; else none."""
     bad_hosts = {host for host in hosts if host in bad_nodes(cluster)}
     return bad_hosts if len(hosts) - len(bad_hosts) >= least else set()
 
@@ -102,8 +102,8 @@ def forget(names: Collection[str]) -> None:
 
 
 def _change(changed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
-    """Replace the failures by what `changed` returns for them; one process at a time does this."""
-    with suppress(CannotWrite, OSError, RuntimeError):  # no reason to end a run
+    """Replace the failures with the result of `changed`; only one process at a time does this."""
+    with suppress(CannotWrite, OSError, RuntimeError):  # these errors are no reason to end a run
         path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:

@@ -1,11 +1,12 @@
 """Decide whether a failed run restarts, and how: the same for every launcher.
 
-A new attempt is made after any failure, as by torchrun: a worker or a node was lost, or a program
-failed, perhaps for a reason that passes. It is not made if somebody stopped the run, or if its
-settings are wrong. After three attempts in a row without progress over the earlier ones, the run is
-given up. If the progress of a program is unknown, each restart prints how often it has failed in
-the same way. All workers restart, with a new port, on the nodes that answer then: torchrun's own
-restarts use a store with old addresses (https://github.com/pytorch/pytorch/issues/135712).
+As with torchrun, a new attempt follows any failure: a worker or a node was lost, or a program
+failed, perhaps for a temporary reason. There is no new attempt if somebody stopped the run, or if
+its settings are wrong. After three attempts in a row without progress over the earlier ones, the
+run is given up. If the progress of a program is unknown, each restart prints how often it has
+failed in the same way. All workers restart, with a new port, on the nodes that answer at that time,
+because torchrun's own restarts use a store with old addresses
+(https://github.com/pytorch/pytorch/issues/135712).
 """
 
 import itertools
@@ -30,7 +31,8 @@ WITHOUT_TORCHRUN = (
 )
 # If a flag is given twice, the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
-# The exit codes of a job that somebody ended. 137 is not one: a job that lost a worker has it.
+# The exit codes of a job that somebody ended. 137 is not included, since a job that lost a
+# worker has it.
 BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP, signal.SIGPIPE))
 STOP_CODES = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
 # Done, refused, stopped cleanly, given up, or ended on request: the run does not restart.
@@ -52,7 +54,7 @@ def is_due(spec: LaunchSpec, code: int) -> bool:
     """Whether the run restarts after the attempt of `spec` that ended with this exit code.
 
     Raises:
-        GivenUp: it would restart, but makes no progress any more.
+        GivenUp: the run would restart, but no longer makes progress.
     """
     if not is_possible(spec, code):
         return False
@@ -73,7 +75,7 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     """The next attempt, from the last checkpoint; this function prepares its folder.
 
     Muster's trainer then starts without torchrun, which would import torch once more on each node.
-    A line is printed where that changes how it starts.
+    A line is printed if this changes how the trainer starts.
     """
     run_files.archive_attempt(spec.run_dir, spec.attempt)
     again = replace(with_resume_flags(spec, spec.run_dir), attempt=spec.attempt + 1)
@@ -84,9 +86,9 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
 
 
 def last_attempt(spec: LaunchSpec) -> int:
-    """The run's last attempt, from 0; an earlier leader may have made more than `spec` says.
+    """The run's last attempt, from 0; an earlier leader may have made more than `spec` shows.
 
-    `spec` is as the run was submitted, or as its job was requeued last.
+    `spec` comes from the run's submission, or from the last time that its job was requeued.
     """
     earlier = run_files.attempt_folders(spec.run_dir)
     return max(spec.attempt, *(attempt + 1 for attempt in earlier), 0)
@@ -101,15 +103,15 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
 
 
 def pause_s(run_dir: Path) -> float:
-    """How long the next attempt waits: on a full disk it would fail at once, as the last one."""
+    """How long the next attempt waits; on a full disk, it would fail again immediately."""
     end = read_json(run_files.EXIT.path(run_dir))
-    # its record may have found no space
+    # there may have been no space for the record
     is_full = end is None or end.get("cause") == Kind.FULL.word
     return RESTART_WAITS_FOR_DISK_S if is_full else 0.0
 
 
 def count_same_failures(run_dir: Path) -> int:
-    """How many attempts, up to the last one, have failed in the same way in a row."""
+    """How many attempts in a row, up to the last one, have failed in the same way."""
     folders = run_files.attempt_folders(run_dir).values()
     ends = [read_json(run_files.EXIT.path(folder)) or {} for folder in (*folders, run_dir)]
     ways = [(end.get("cause"), end.get("rank"), end.get("message")) for end in ends if end]
@@ -117,7 +119,7 @@ def count_same_failures(run_dir: Path) -> int:
 
 
 def last_step(run_dir: Path) -> int:
-    """The last step that any rank of this attempt has recorded; 0 without any."""
+    """The last step that any rank of this attempt has recorded; 0 if there is none."""
     files = run_files.METRICS.find(run_dir)
     rows = [row for path in files for row in records.last_objects(path)]
     steps = [row["step"] for row in rows if is_count(row.get("step"))]
@@ -127,8 +129,8 @@ def last_step(run_dir: Path) -> int:
 def with_resume_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
     """`spec` with the flags to continue from its newest checkpoint, if its program has such flags.
 
-    Without a checkpoint it is unchanged: the run starts as its first attempt did, and not from what
-    another run has left in the same folder.
+    Without a checkpoint, `spec` is unchanged: the run starts as its first attempt did, and not from
+    a checkpoint that another run has left in the same folder.
     """
     named = spec.env.get("MUSTER_CHECKPOINTS")
     folder = Path(named) if named else run_files.CHECKPOINTS.path(run_dir)

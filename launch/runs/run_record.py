@@ -1,7 +1,7 @@
 """Read and write the records of a run: how it was started, as which job, and how it ended.
 
-`launch.json` has the plan, `job.json` the present leader, `exit.json` the end. Links in one folder
-lead to all runs of this user, of any project; `launch/jobs.py` lists them.
+`launch.json` has the plan, `job.json` the present leader, `exit.json` the end. One folder has
+symbolic links to all runs of this user, in any project; `launch/jobs.py` lists them.
 """
 
 import hashlib
@@ -43,18 +43,18 @@ from muster.writing import (
 END_FIELDS = ("code", "message")  # what each record of an end has
 JOB_FIELDS = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
 NOT_YET = ""  # the job id of a run that is about to get one
-# The folder of the links, in the state folder. A user without a home, as in some containers, has no
-# state folder.
+# The folder for the links, in the state folder. A user without a home, as in some containers, has
+# no state folder.
 LINKS = "runs"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 Run = TypeVar("Run", bound=RunConfig)
 
 
 def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
-    """The run with its id, or with a new one if it has none; with `make`, its folder is made.
+    """The run with its id, or with a new id if it has none; with `make`, its folder is created.
 
     Raises:
-        UsageError: the folder is in use, or cannot be made.
+        UsageError: the folder is in use, or cannot be created.
     """
     if run.run_id is None:
         run_id = run_files.new_run_id(run.logs_root, what, size, make=make)
@@ -89,8 +89,8 @@ def record_launch(
 def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None = None) -> None:
     """Record the run's leader; a process is identified by its pid and its start time.
 
-    A job is identified by its number and its cluster's name, since one home may serve several
-    clusters.
+    A job is identified by its number and its cluster's name, since several clusters may share a
+    home directory.
     """
     job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
     write_json(run_files.JOB.path(spec.run_dir), job)
@@ -99,7 +99,7 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
 def record_submission(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
     """Record the number of a job that this process has submitted.
 
-    The job's leader may have begun already; then its own record has the number as well.
+    The job's leader may have started already; then its own record also has the number.
     """
     job = read_job(spec.run_dir) or {}
     if job.get("job_id", NOT_YET) == NOT_YET:
@@ -130,9 +130,9 @@ def end_record(
 ) -> dict[str, Any]:
     """The record of a run that is over.
 
-    `rank`: the one that failed first. `cause`: the word of a `Kind`, or of the exit code. `output`:
-    the last lines that this rank printed, where it left no traceback. `value`: the JSON of the
-    cause as an `ends.End`. `sentence`: about that end, without a traceback.
+    `rank`: the rank that failed first. `cause`: the word of a `Kind`, or of the exit code.
+    `output`: the last lines that this rank printed, if it left no traceback. `value`: the cause, an
+    `ends.End`, as JSON. `sentence`: a sentence about that end, without a traceback.
     """
     return {
         "code": code,
@@ -147,7 +147,7 @@ def end_record(
 
 
 def write_end(path: Path, record: Mapping[str, Any]) -> None:
-    """Write how a run, or a part of it, ended; if this is not possible, print why on stderr."""
+    """Record how a run, or a part of it, ended; if this fails, print the reason on stderr."""
     try:
         write_json(path, record)
     except CannotWrite as error:
@@ -157,7 +157,7 @@ def write_end(path: Path, record: Mapping[str, Any]) -> None:
 
 @contextmanager
 def ending(spec: LaunchSpec) -> Iterator[None]:
-    """A context that records an error in it as the end of the run."""
+    """A context manager that records an error inside it as the end of the run."""
     try:
         yield
     except MusterError as error:
@@ -180,7 +180,7 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
-    """Print how to follow a run that continues by itself."""
+    """Print how to follow a run that continues on its own."""
     print(printable(f"{where}; run folder: {spec.run_dir}"))
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
@@ -188,7 +188,7 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 
 def size_and_time(run_dir: Path) -> str:
-    """A run's workers, and its time so far: `2 workers on 2 nodes, 3 min`; "" if not known."""
+    """A run's size, and its time so far: `2 workers on 2 nodes, 3 min`; "" if not known."""
     ranks = nodes_of_ranks(run_dir)
     if not ranks or not run_files.CONFIG.path(run_dir).exists():
         return ""
@@ -208,7 +208,7 @@ def started_unix_s(run_dir: Path) -> float:
 
 
 def print_done(run_dir: Path) -> None:
-    """Print how large the run was, how long it took, and the command that shows more of it."""
+    """Print how large the run was, how long it took, and a command that shows more."""
     if json_output.has_begun():
         return
     look = _report_command(run_dir, [run_dir]) or f"muster jobs logs {run_dir.name}"
@@ -219,7 +219,8 @@ def print_done(run_dir: Path) -> None:
 def print_report_command(folder: Path, run_dirs: Iterable[Path]) -> None:
     """Print the command that makes a report of the records in `folder`, if one of the runs has any.
 
-    Before it comes what a report needs. It works from any folder. With --json nothing is printed.
+    Notes about anything that a report lacks come first. The command works from any folder. With
+    --json, nothing is printed.
     """
     if not json_output.has_begun() and (command := _report_command(folder, run_dirs)):
         print(command, flush=True)
@@ -229,7 +230,7 @@ def _report_command(folder: Path, run_dirs: Iterable[Path]) -> str:
     """See `print_report_command`; "" if the runs have no records."""
     if not any(run_files.METRICS.find(run_dir) for run_dir in run_dirs):
         return ""
-    from muster import extras  # imported here: most who read or write records do not need it
+    from muster import extras  # imported here, since most users of records do not need it
 
     for problem in extras.problems(extras.REPORT):
         print(f"note: {on_one_line(problem)}", file=sys.stderr, flush=True)
@@ -276,10 +277,10 @@ def why_unreadable(run_dir: Path) -> str:
 
 
 def own_job(run_dir: Path) -> dict[str, Any] | None:
-    """The leader of the run, for a caller that will end or lead what the record names.
+    """The leader of the run, for a caller that will act on the process or job in the record.
 
     Raises:
-        UsageError: another user has written it.
+        UsageError: the record belongs to another user.
     """
     path = run_files.JOB.path(run_dir)
     with suppress(OSError), open_plain(path) as file:
@@ -312,9 +313,9 @@ def all_done(run_dir: Path, world_size: int | None) -> bool:
 
 
 def unconnected_workers_line(run_dir: Path) -> str:
-    """A line if a run had several workers, and none of them has met the others; else "".
+    """A line if a run had several workers that never connected to each other; else "".
 
-    A worker that is not Python, or has no torch, does not record whether it has.
+    A worker that is not a Python program, or has no torch, does not record whether it connected.
     """
     has_met = [end.get("process_group") for end in _rank_ends(run_dir)]
     if len(has_met) < 2 or any(value is not False for value in has_met):
@@ -328,7 +329,7 @@ def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def change_stamp(run_dir: Path) -> tuple[int, ...]:
-    """Values that change when an agent starts or ends, or a job ends: then its state may be new."""
+    """Values that change when an agent starts or ends, or a job ends: the state may be new then."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     paths = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
     return tuple(map(changed_at_ns, paths))
@@ -352,12 +353,12 @@ def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
 def go_on_in_background(spec: LaunchSpec) -> bool:
     """Fork; return true in the child, which has no terminal: its output goes to the run folder.
 
-    As soon as the child leads the run, the parent prints how to find it.
+    As soon as the child leads the run, the parent prints how to follow the run.
     """
     parent_end, child_end = os.pipe()
     if os.fork():
         os.close(child_end)
-        os.read(parent_end, 1)  # no data comes: the pipe closes when the child leads the run
+        os.read(parent_end, 1)  # no data arrives: the pipe closes when the child leads the run
         print_next_commands(spec, "in the background")
         return False
     job = read_job(spec.run_dir) or {}
@@ -385,9 +386,9 @@ def this_process() -> dict[str, Any]:
 
 
 def process_start(pid: int) -> dict[str, Any]:
-    """The start of process `pid`, as JSON: a later process with that number has another one.
+    """The start of process `pid`, as JSON; a later process with the same pid has another start.
 
-    The wall time of its start depends on the machine's clock, and moves when somebody sets the
+    The wall time of a start depends on the machine's clock, and changes when somebody sets the
     clock. The kernel's own count since boot does not.
 
     Raises:
@@ -419,7 +420,7 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
 
 
 def remember(run_dir: Path) -> None:
-    """Make a link to a run folder; without it, the run is found only by its folder's path."""
+    """Create a symbolic link to a run folder; without it, the run is found only by its path."""
     digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
     with suppress(OSError, RuntimeError):
         links = run_files.state_folder(os.environ) / LINKS
@@ -438,7 +439,7 @@ def links() -> list[tuple[Path, Path]]:
 def run_folders() -> list[Path]:
     """The existing run folders.
 
-    A link to a missing one stays: its disk may not be mounted, or may be another machine's.
+    A link to a missing folder stays: its disk may not be mounted, or may be another machine's.
     """
     paths = [run_dir for _, run_dir in links()]
     return [path for path in paths if os.path.isdir(path)]  # noqa: PTH112 (is_dir raises without permission)

@@ -1,8 +1,8 @@
-"""Find what a run is doing, from its folder, its processes and its scheduler; and end it.
+"""Find out what a run is doing, from its folder, its processes and its scheduler; and end it.
 
-This works after the launching terminal is closed. Each launcher names a watcher of its runs.
-Without a scheduler, the watcher asks the process that leads the run. The process that has submitted
-a job follows it in the same way (`Submission`).
+This works even after the launching terminal is closed. Each launcher provides a watcher for its
+runs. Without a scheduler, the watcher looks at the process that leads the run. The process that has
+submitted a job follows it in the same way (`Submission`).
 """
 
 import signal
@@ -36,7 +36,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunStatus(Status):
-    """What a run is doing, and once it is over, how it ended: as recorded, or as judged."""
+    """What a run is doing and, once it is over, how it ended: as recorded, or as inferred."""
 
     end: Record | None = None
 
@@ -44,7 +44,7 @@ class RunStatus(Status):
 class LeaderWatcher:
     """Watches runs that end with the process that leads them.
 
-    `job` and `end` are the records in their folders.
+    `job` and `end` are the records in the run folders.
     """
 
     def state(self, run_dir: Path, job: Record, end: Record | None) -> RunStatus:
@@ -59,13 +59,13 @@ class LeaderWatcher:
         return RunStatus("lost", True, f"{why}; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
-        """Ask about all of these jobs at once; for a process there is nothing to ask."""
+        """Ask about all of these jobs in one request; for processes, there is nothing to ask."""
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Request the end of a run; it ends some time later.
+        """Ask a run to end; it ends some time later.
 
         Raises:
-            MusterError: that cannot be done from here.
+            MusterError: this cannot be done from here.
         """
         leader = _leader(job)
         if leader is None:
@@ -79,7 +79,7 @@ class LeaderWatcher:
 class Watchers(dict[str, LeaderWatcher]):
     """The watcher of each launcher; a caller that asks often keeps this object.
 
-    If only another checkout or package has the launcher, its runs get a `LeaderWatcher`: the
+    If only another checkout or package has the launcher, its runs get a `LeaderWatcher`, since the
     process that leads them is known.
     """
 
@@ -112,7 +112,7 @@ def state_of(
 ) -> RunStatus:
     """The state of the run in `run_dir`.
 
-    `last_job`: the last known record of its leader, for when it cannot be read.
+    `last_job`: the last known record of its leader, used if the record cannot be read.
     """
     end = run_record.read_end(run_dir)
     job = run_record.read_job(run_dir) or last_job
@@ -124,7 +124,7 @@ def state_of(
     else:
         state = RunStatus("unknown", True, "started by hand, or never started")
     if end is None and state.is_over and run_record.read_end(run_dir) is not None:
-        return state_of(run_dir, watchers, last_job)  # it has ended since this began to look
+        return state_of(run_dir, watchers, last_job)  # the run has ended during this look
     if end is None and state.word in ("lost", "unknown") and state.is_over:
         why = run_record.why_unreadable(run_dir)
         state = RunStatus("unreadable", True, why) if why else state
@@ -141,14 +141,14 @@ class Submission:
     """
 
     job_id: str
-    cluster: str | None  # where `job_id` is the number of the job
-    watcher: LeaderWatcher  # knows the state of the job
+    cluster: str | None  # the cluster on which `job_id` is the job's number
+    watcher: LeaderWatcher  # reports the state of the job
 
     def follow(self, spec: LaunchSpec) -> RunStatus:
         """Print what the job does and its workers' output until it is over; return its last state.
 
         Raises:
-            KeyboardInterrupt: after a line that the job continues without being watched.
+            KeyboardInterrupt: after printing that the job continues.
         """
         try:
             return self._follow(spec)
@@ -188,13 +188,13 @@ class Submission:
 
 
 def _text(state: RunStatus, job: str) -> str:
-    """The state's word; with a reason if the state of the job is not known."""
+    """The state's word, followed by a reason if the state of the job is not known."""
     is_known = state.is_over or state.word not in ("unknown", "elsewhere")
     return state.word + ("" if is_known else state.detail.removeprefix(f"job {job}"))
 
 
 def is_led(run_dir: Path) -> bool:
-    """Whether the run's leader lives on this machine; it may restart the run."""
+    """Whether the run's leader is alive on this machine, and so may restart the run."""
     job = run_record.read_job(run_dir)
     return job is not None and _leader(job) is not None
 
@@ -203,8 +203,8 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     """End the run and wait until it has ended; a run that is over is not changed.
 
     Raises:
-        UsageError: another user's file says which process or job leads it.
-        MusterError: it is led from another machine or cluster, or does not end.
+        UsageError: the record that names its process or job belongs to another user.
+        MusterError: the run is led from another machine or cluster, or does not end.
     """
     watchers = Watchers()
     state = state_of(run_dir, watchers)
@@ -246,12 +246,12 @@ def state_after(end: Record) -> RunStatus:
 
 
 def unrecorded_end(state: RunStatus) -> Record:
-    """The end of a run that no process has recorded, and of which no scheduler knows more."""
+    """The end of a run that no process has recorded and no scheduler can explain."""
     return run_record.end_record(1, f"{state.word}; {state.detail}")
 
 
 def _leader(job: Record) -> Any:
-    """The process that leads the run, if it runs here and is the one in the record."""
+    """The process that leads the run, if it runs here and matches the record."""
     import psutil
 
     try:

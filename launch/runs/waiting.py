@@ -1,4 +1,4 @@
-"""Wait for a run that another process or a scheduler leads; it continues without this process."""
+"""Wait for a run that another process or a scheduler leads, and that continues without this one."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ def seconds(text: str) -> float:
     """The seconds in the value of `--for`.
 
     Raises:
-        UsageError: it is not a time.
+        UsageError: the value is not a time.
     """
     time_and_unit = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     if time_and_unit is None:
@@ -31,10 +31,10 @@ def seconds(text: str) -> float:
 
 
 def wait(run_dir: Path, patience_s: float | None) -> int:
-    """Wait until the run has ended, or the time is over; return its exit code.
+    """Wait until the run has ended, or the time is up; return the exit code.
 
     Raises:
-        KeyboardInterrupt: after a line that the run continues.
+        KeyboardInterrupt: after printing that the run continues.
     """
     deadline = None if patience_s is None else time.monotonic() + patience_s
     events = RunEvents(run_dir, is_submitted=True)
@@ -69,8 +69,8 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
 def _has_ended(run_dir: Path, state: RunStatus, end: Any, before: Any) -> bool:
     """Whether the run is over. Between two attempts it is not, since its leader continues.
 
-    The leader may be on another machine. So a failed end counts only if it was there at the last
-    look, too: `before` has the state and the end of that look.
+    The leader may be on another machine, so a failed end counts only if the previous look found it
+    as well: `before` has the state and the end at that look.
     """
     if not state.is_over or (end is not None and end["code"] == 0):
         return state.is_over

@@ -1,4 +1,4 @@
-"""The batch script of a job, which requests what its run needs, in sbatch's own options."""
+"""The batch script of a job, which requests what its run needs through sbatch options."""
 
 import os
 import re
@@ -22,11 +22,11 @@ from muster.terminal import TIP
 DAY_MIN = 24 * 60
 NO_LIMIT = ("infinite", "UNLIMITED", "INFINITE")
 CORE_OPTIONS = {"cpus_per_task", "cpus_per_gpu"}  # each of these sets the number of cores
-# sbatch's words for a request that exceeds the nodes that are up now.
+# sbatch's messages about a request that exceeds the nodes that are up now.
 NOT_NOW = ("Requested node configuration is not available", "Required node not available")
 MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 
-# Slurm's signal to the batch shell must not end it before the leader gets it.
+# Slurm's signal must not end the batch shell before the leader can receive it.
 NOTICES_IGNORED = "trap '' USR1 USR2"
 
 Options = dict[str, str | int | bool]
@@ -47,7 +47,7 @@ def user_options(config: SlurmConfig) -> Options:
 
 
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
-    """sbatch's options by their names; the user's own override ours."""
+    """sbatch's options by their names; the user's own options override ours."""
     cores = _cores(config, env, facts)
     limit_s = 60 * minutes(_time(config, env) or DEFAULT_TIME)
     # in a short job an early notice would come before the leader can receive it
@@ -89,13 +89,13 @@ def _time(config: SlurmConfig, env: Mapping[str, str]) -> str | None:
 
 
 def gpus_asked(config: SlurmConfig, env: Mapping[str, str]) -> int:
-    """The GPUs of a node in --gpus-per-node or --gres; without these, in sbatch's variables."""
+    """The GPUs per node in --gpus-per-node or --gres; without these, in sbatch's variables."""
     from_env = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
     return _gpu_count(config.gpus_per_node, config.gres) or _gpu_count(*from_env)
 
 
 def _gpu_count(per_node: str | None, gres: str | None) -> int:
-    """The GPUs in values such as 4 or a100:4 of `per_node`, else gpu:a100:4 or gpu of `gres`."""
+    """The GPUs in `per_node`, such as 4 or a100:4, else in `gres`, such as gpu:a100:4 or gpu."""
     of_gres = [entry for entry in (gres or "").split(",") if entry.startswith("gpu")]
     entries = per_node.split(",") if per_node else of_gres
     counts = [entry.rpartition(":")[2] for entry in entries]
@@ -103,7 +103,7 @@ def _gpu_count(per_node: str | None, gres: str | None) -> int:
 
 
 def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
-    """Let Slurm itself check the job, before anything is made.
+    """Let Slurm itself check the job before anything is created.
 
     Raises:
         UsageError: Slurm would refuse the job; with its own message.
@@ -113,7 +113,7 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
 
 
 def _refusals(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> list[str]:
-    """A line for each reason why Slurm would refuse the job, or would let it wait for ever.
+    """A line for each reason why Slurm would refuse the job, or would let it wait forever.
 
     sbatch's test also fails if the job only has to wait for nodes that are down or drained. Then a
     note is printed, and nothing is refused.
@@ -147,7 +147,7 @@ def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
     """Distinguish a refused job from a cluster that cannot be reached.
 
     Raises:
-        Silent: Slurm does not answer.
+        SlurmNotResponding: Slurm does not answer.
     """
     try:
         controller.name(env, SLURM_ANSWERS_S)
@@ -157,7 +157,7 @@ def _check_that_slurm_answers(env: Mapping[str, str]) -> None:
 
 
 def _user_value(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple[str, str]:
-    """The value of an option, and how the user gave it: a flag, or sbatch's variable; or ""."""
+    """The value of an option, and the flag or sbatch variable that sets it; "" if none does."""
     if (value := getattr(config, name.replace("-", "_"))) is not None:
         return str(value), f"--{name} {value}"
     value = env.get(variable(name), "")
@@ -167,7 +167,7 @@ def _user_value(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple
 def _beyond_time_limits(
     config: SlurmConfig, env: Mapping[str, str], nodes: Sequence[PartitionNode]
 ) -> Iterator[str]:
-    """A line for each partition that allows less time, in which the job would wait for ever."""
+    """A line for each partition that allows less time, in which the job would wait forever."""
     limit = _time(config, env)
     for node in nodes:
         if limit and minutes(limit) > minutes(node.time_limit):
@@ -203,7 +203,7 @@ def _beyond_nodes(
         most = max(getattr(node, field) for node in nodes)
         if number > most:
             problems.append(f"{given}, but the nodes of {where} have at most {most} {unit}")
-    # of several partitions, a job uses one
+    # a job uses only one of several partitions
     largest = max(Counter(node.partition for node in nodes).values())
     if len(facts.nodes) > largest:
         has = f"{largest} node{'s' * (largest > 1)}"
@@ -218,7 +218,7 @@ def text(given: Options, command: str) -> str:
 
 
 def escaped(given: Options) -> Options:
-    """The options with doubled backslashes, as sbatch reads one as an escape even in quotes."""
+    """The options with doubled backslashes, since one is an escape for sbatch even in quotes."""
     return {
         name: value.replace("\\", "\\\\") if isinstance(value, str) else value
         for name, value in given.items()
@@ -226,7 +226,7 @@ def escaped(given: Options) -> Options:
 
 
 def file_name(folder: Path, pattern: str) -> str:
-    """sbatch's `pattern` of a file name in `folder`; sbatch replaces nothing in the folder's path.
+    """sbatch's file name `pattern` in `folder`; sbatch replaces nothing in the folder's path.
 
     Raises:
         UsageError: a character in the path has a special meaning for sbatch.
@@ -242,7 +242,7 @@ def file_name(folder: Path, pattern: str) -> str:
 def leader_script(given: Options, python: str, runs: Sequence[Path], at_once: int = 1) -> str:
     """The batch script that becomes the leader of a run.
 
-    Those of several runs are the parts of a job array, of which `at_once` run at a time.
+    The leaders of several runs are the parts of a job array, of which `at_once` run at a time.
     """
     lead = shlex.join([python, RUN_MODULE, "launch.leading.batch_job", "run"])
     folders = [shlex.quote(str(run_dir)) for run_dir in runs]
@@ -263,9 +263,9 @@ def flags(given: Options, quote: Callable[[str], str] = str) -> list[str]:
 
 
 def environment(slurm: SlurmConfig) -> dict[str, str]:
-    """The environment of Slurm's commands.
+    """The environment for Slurm's commands.
 
-    It has no variables of a surrounding job, and none of sbatch for an option that a flag sets.
+    It has no variables of a surrounding job, and no sbatch variable for an option that a flag sets.
     """
     env = scrubbed(os.environ, user_options(slurm))
     cluster = user_options(slurm).get("clusters") or env.get("SBATCH_CLUSTERS")

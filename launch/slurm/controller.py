@@ -1,7 +1,7 @@
-"""Call Slurm's commands, and read what they report of the cluster and of jobs.
+"""Call Slurm's commands, and read what they report about the cluster and its jobs.
 
-If the controller does not answer, nothing is known of a job. Nothing here needs accounting (sacct),
-which many small clusters do not run.
+If the controller does not answer, nothing is known about a job. Nothing here needs accounting
+(sacct), which many small clusters do not run.
 """
 
 import itertools
@@ -40,30 +40,30 @@ ENDED_STATES = frozenset(
 )
 GRES_GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
 NODE_FORMAT = "%P|%l|%c|%m|%T|%G"  # for sinfo: the fields of a PartitionNode
-# Slurm's commands are installed but belong to no cluster, so this is no login node.
+# Slurm's commands are installed but belong to no cluster, so this is not a login node.
 NO_CLUSTER = "Could not establish a configuration source"
-# How sinfo's states begin in which a node gets no jobs.
+# The prefixes of sinfo's states in which a node gets no jobs.
 NODE_IS_OUT = ("down", "drain", "fail", "error", "inval", "maint", "reboot", "unk")
 WAITING_STATES = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
-# Two states that Slurm does not have. Forgotten: Slurm has no record of the job any more.
-# Unknown: Slurm does not answer.
+# Two states that Slurm itself does not have. FORGOTTEN: Slurm no longer has a record of the job.
+# UNKNOWN: Slurm does not answer.
 FORGOTTEN = "FORGOTTEN"
 UNKNOWN = "UNKNOWN"
-# For squeue, each field as wide as its value. A part of an array has its own number (JobID) beside
-# its name in the array (JobArrayID). The path of its output is last: it may have a "|".
+# For squeue; each field is as wide as its value. A part of an array has its own number (JobID) in
+# addition to its name in the array (JobArrayID). The output path is last, since it may have a "|".
 SQUEUE_FIELDS = "JobID JobArrayID State StartTime EndTime Reason RestartCnt STDOUT".split()
 SQUEUE_FORMAT = ":.|,".join(SQUEUE_FIELDS) + ":."
 
 
 class SlurmNotResponding(MusterError):
-    """Slurm does not answer, so nothing is known of it or of a job; asking again may help."""
+    """Slurm does not answer, so nothing is known about it or its jobs; asking again may help."""
 
 
 def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
     """`env` without the variables of a surrounding job, which must not affect the next job.
 
-    A user's variables for sbatch stay, except those of options that Muster sets itself, and those
-    of `options` (such as `gpus_per_node`), which the user gave by flags. The variables would
+    The user's variables for sbatch are kept, except those for options that Muster sets itself, and
+    for `options` (such as `gpus_per_node`), which the user gave as flags. The variables would
     override both.
     """
     given = {name.replace("_", "-") for name in options}
@@ -84,10 +84,10 @@ def ask(
 ) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
-    The user's variables for sbatch stay, since they are settings of jobs.
+    The user's variables for sbatch are kept, since they are settings of jobs.
 
     Raises:
-        Silent: Slurm does not answer in time.
+        SlurmNotResponding: Slurm does not answer in time.
         MusterError: the command is not installed.
     """
     try:
@@ -110,7 +110,7 @@ def ask(
 
 
 def refuse_missing(tool: str) -> None:
-    """Refuse to go on without this command of Slurm.
+    """Refuse to continue without this Slurm command.
 
     Raises:
         UsageError: there is no such program on PATH.
@@ -131,7 +131,7 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
     """The cluster's own name, to distinguish its job 12 from another cluster's.
 
     Raises:
-        Silent: Slurm does not answer.
+        SlurmNotResponding: Slurm does not answer.
         MusterError: Slurm is not installed.
     """
     return configured("ClusterName", env, timeout_s)
@@ -141,7 +141,7 @@ def configured(key: str, env: Mapping[str, str], timeout_s: float = SLURM_IS_SIL
     """A value in Slurm's configuration.
 
     Raises:
-        Silent: Slurm does not answer.
+        SlurmNotResponding: Slurm does not answer.
         MusterError: Slurm is not installed.
     """
     result = ask(["scontrol", "show", "config"], env, timeout_s)
@@ -159,7 +159,7 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     """
     result = ask(["scontrol", "show", "hostnames", nodelist], env, SLURM_IS_SILENT_S)
     lines = [line.split() for line in result.stdout.splitlines()]
-    names = [words[0] for words in lines if len(words) == 1]  # other lines are texts of the site
+    names = [words[0] for words in lines if len(words) == 1]  # other lines are the site's own texts
     if result.returncode or not names:
         raise MusterError(
             f"Slurm cannot expand the node list {nodelist}: {last_line(result.stderr)}"
@@ -169,7 +169,7 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
 
 @cache
 def belongs_to_cluster(sinfo: str | None) -> bool:
-    """Whether Slurm knows a cluster here; of each sinfo asked once, since a study has many runs.
+    """Whether this machine is in a Slurm cluster; each sinfo is asked once for all runs of a study.
 
     A slow or silent controller is no reason to train on this machine.
     """
@@ -181,7 +181,7 @@ def belongs_to_cluster(sinfo: str | None) -> bool:
 
 
 class PartitionNode(NamedTuple):
-    """A node of a partition, with what Slurm's configuration says of both."""
+    """A node of a partition, with what Slurm reports about both."""
 
     partition: str
     time_limit: str
@@ -192,7 +192,7 @@ class PartitionNode(NamedTuple):
 
 
 def nodes_of(partitions: str, env: Mapping[str, str]) -> list[PartitionNode]:
-    """The nodes of these partitions, also those that are down; "" is the default partition.
+    """The nodes of these partitions, including nodes that are down; "" is the default partition.
 
     Raises:
         MusterError: Slurm does not answer.
@@ -200,7 +200,7 @@ def nodes_of(partitions: str, env: Mapping[str, str]) -> list[PartitionNode]:
     output = ask(["sinfo", "--noheader", "--Node", f"--format={NODE_FORMAT}"], env).stdout
     nodes = []
     rows = (line.split("|") for line in output.splitlines())
-    # rows of another length are texts of the site
+    # rows of another length are the site's own texts
     for name, limit, cores, memory, state, gres in (row for row in rows if len(row) == 6):
         plain = name.rstrip("*")  # the default partition has a star at its end
         if plain in partitions.split(",") if partitions else name != plain:
@@ -211,7 +211,7 @@ def nodes_of(partitions: str, env: Mapping[str, str]) -> list[PartitionNode]:
 
 
 def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
-    """The cores of a partition's nodes for each of their GPUs; "" is the default partition.
+    """The number of cores per GPU of a partition's nodes; "" is the default partition.
 
     None if they have no GPUs, if the cluster itself sets a number of cores per GPU, or if Slurm
     gives no answer.
@@ -230,7 +230,7 @@ def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True)
 class JobState:
-    """A job's state by Slurm's own name, such as PENDING."""
+    """A job's state, under Slurm's own name, such as PENDING."""
 
     name: str
     reason: str = ""  # why it waits, or why nothing is known
@@ -260,10 +260,10 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
 def job_states(
     job_ids: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
 ) -> dict[str, JobState]:
-    """The states of these jobs, by one call of squeue; `FORGOTTEN` where Slurm has no record.
+    """The states of these jobs, from one squeue call; `FORGOTTEN` if Slurm has no record of a job.
 
     Raises:
-        Silent: Slurm does not answer.
+        SlurmNotResponding: Slurm does not answer.
     """
     jobs = ",".join(job_ids)
     selection = ["--states=all", f"--jobs={jobs}", f"--Format={SQUEUE_FORMAT}"]
@@ -295,7 +295,7 @@ def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Run a command of Slurm that changes a job; for a job that is over, a failure is ignored.
 
     Raises:
-        Silent: Slurm does not answer.
+        SlurmNotResponding: Slurm does not answer.
         MusterError: Slurm refuses.
     """
     result = ask([*argv, job_id], env)
@@ -312,7 +312,7 @@ def retry_while_silent(act: Callable[[], None], say: Callable[[str], None]) -> N
     """Call `act`, and repeat it for two minutes while Slurm does not answer.
 
     Raises:
-        Silent: Slurm still does not answer.
+        SlurmNotResponding: Slurm still does not answer.
     """
     deadline = time.monotonic() + SLURM_IS_SILENT_S
     for earlier_calls in itertools.count():

@@ -1,7 +1,7 @@
 """The job that this process is in, as the leader on its first node or in a shell of the job.
 
-Slurm's variables tell a process its job. Only Slurm knows whether the job still has its nodes: a
-shell of salloc stays after the job's end.
+Slurm's variables tell a process which job it is in. Only Slurm knows whether the job still has its
+nodes, because a shell of salloc continues after the job's end.
 """
 
 import re
@@ -32,11 +32,11 @@ from muster.writing import tail
 FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURMD_NODENAME")
 SRUN = (
     *("srun", "--ntasks-per-node=1", "--unbuffered"),
-    "--overlap",  # another step may have the cores, such as the shell of the user
+    "--overlap",  # another step may have the cores, such as the user's shell
     # A lost agent or node must not end the others: the leader decides that.
     *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
 )
-LOG_BYTES = 65_536  # read of srun's output, from its end
+LOG_BYTES = 65_536  # read from the end of srun's output
 # srun's line about tasks that a signal has killed: `srun: error: node[0-1]: tasks 0-1: Killed`
 KILLED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (?!Exited |Out Of Memory)")
 QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
@@ -44,9 +44,9 @@ QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentJob(SchedulerJob):
-    """A running job of Slurm that includes this process; its `name` may be that of a part: 123_4.
+    """A running Slurm job that includes this process; its `name` may be an array part's: 123_4.
 
-    Each process of `command` is a task of a step of srun.
+    Each process of `command` is a task of an srun step.
     """
 
     launcher = "slurm"
@@ -91,7 +91,7 @@ class CurrentJob(SchedulerJob):
 
     @cached_property
     def output(self) -> str:
-        """The file for what its batch script prints, as squeue shows it; "" without an answer."""
+        """The file for the output of its batch script, as squeue shows it; "" without an answer."""
         try:
             states = controller.job_states([self.job_id], self.env, SLURM_IS_SILENT_S)
         except MusterError:
@@ -119,8 +119,8 @@ class CurrentJob(SchedulerJob):
         ]
 
     def killed_early(self, command: "subprocess.Popen[bytes]", log: Path, count: int) -> set[int]:
-        """See the contract; if a signal has killed srun itself, these are all tasks."""
-        code = command.poll()  # asked first: after its end the log is complete
+        """See the contract; if a signal has killed srun itself, all tasks are returned."""
+        code = command.poll()  # asked first: after the end of srun, the log is complete
         if code is not None and code < 0:
             print(f"note: srun was killed by {signal_name(-code)}", file=sys.stderr)
             return {*range(count)}
@@ -143,10 +143,10 @@ class CurrentJob(SchedulerJob):
         return job_state(self.name, self.env).name in ("RUNNING", UNKNOWN)
 
     def requeue(self, excluded: str | None) -> None:
-        """See the contract; this goes on for two minutes while Slurm does not answer."""
+        """See the contract; while Slurm does not answer, this tries again for two minutes."""
         if excluded is not None:
-            # Slurm changes the nodes of waiting jobs only, but ends this process before the job
-            # waits
+            # Slurm changes the nodes only of waiting jobs, but ends this process before the job is
+            # waiting
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         requeue = ["scontrol", "requeue"]
         controller.retry_while_silent(
@@ -187,7 +187,7 @@ class CurrentJob(SchedulerJob):
         if cores.isdecimal() and "SLURM_STEP_ID" in env:  # a batch script has those of all tasks
             own = str(max(int(cores) // len(assignment.ranks), 1))
             variables["SLURM_CPUS_PER_TASK"] = own
-            if tres := env.get("SLURM_TRES_PER_TASK"):  # newer srun refuses two that differ
+            if tres := env.get("SLURM_TRES_PER_TASK"):  # newer srun refuses different values
                 own_tres = re.sub(r"\b(cpu[:=])\d+", rf"\g<1>{own}", tres)
                 variables["SLURM_TRES_PER_TASK"] = own_tres
         return variables
@@ -199,7 +199,7 @@ class CurrentJob(SchedulerJob):
         return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
 
     def notes(self, launch: LaunchConfig) -> Iterator[str]:
-        """A line if the job has another number of tasks per node than there will be workers."""
+        """A line if the number of tasks per node in the job differs from that of workers."""
         workers = self.gpus or 1
         if launch.nproc_per_node is None and self.tasks_per_node not in (None, 1, workers):
             yield (
@@ -230,7 +230,7 @@ class CurrentJob(SchedulerJob):
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """`0-1,3`, Slurm's form, is 0, 1, 3."""
+    """The numbers in Slurm's form of a list: 0, 1 and 3 for `0-1,3`."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -241,10 +241,10 @@ def _print_error(text: str) -> None:
 
 
 def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """srun's environment: the job's variables, and nothing of a step in it.
+    """The environment of srun: the job's variables, and nothing of a step in it.
 
     The variables of a step are left out, and so are the user's settings for other steps. If a step
-    requested the memory or the GPUs of this process's own step, it would wait for the end of that.
+    requested the memory or the GPUs of this process's own step, it would wait for that step's end.
     """
     return {**scrubbed(env), **{name: env[name] for name in FOR_SRUN if name in env}}
 

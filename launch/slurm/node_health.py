@@ -1,4 +1,4 @@
-"""Find which nodes of a job answer: run an empty step on each of them.
+"""Find out which nodes of a job answer, by running an empty step on each of them.
 
 Each node is tested by its own step; all steps run at the same time. Nodes that do not answer are
 tested again, together with a reference: a node that has answered. The reference answers again as
@@ -21,7 +21,7 @@ STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 
 def silent_nodes(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Those of these nodes of the job in `env` that do not answer."""
+    """The nodes among `names`, in the job of `env`, that do not answer."""
     missing = list(names)
     reference = names[0]
     deadline = running_s() + SLURM_REACHES_NODES_S
@@ -58,6 +58,6 @@ def _reached(names: Collection[str], env: Mapping[str, str]) -> set[str]:
             if steps.pop(name).returncode == 0:
                 reached.add(name)
     for step in steps.values():
-        step.kill()  # after SIGTERM srun would also wait for the lost node
+        step.kill()  # after SIGTERM, srun would continue to wait for the lost node
         step.wait()
     return reached

@@ -1,4 +1,4 @@
-"""Ask nodes of Slurm through one step of srun, and use the addresses that Slurm knows."""
+"""Ask Slurm nodes through one srun step, and use the addresses that Slurm knows."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from launch.slurm import batch_script
 from launch.slurm.controller import scrubbed
 from launch.slurm.current_job import CurrentJob
 
-# Options of sbatch that srun does not have, or that would let the survey wait.
+# sbatch options that srun does not have, or that would make the survey wait.
 NOT_FOR_SRUN = frozenset(
     "batch begin deadline dependency hold ignore_pbs kill_on_invalid_dep mail_type mail_user time"
     " time_min wait_all_nodes".split()
@@ -20,7 +20,7 @@ NOT_FOR_SRUN = frozenset(
 
 
 def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
-    """One step of srun on `count` nodes: in this process's job, or else in a job of its own."""
+    """One srun step on `count` nodes: in this process's job, or else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
     own = [f"--immediate={SLURM_GIVES_DOCTOR_NODES_S}", "--time=2", "--job-name=muster-doctor"]
     given = batch_script.user_options(config)
@@ -41,7 +41,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
 
 
 def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
-    """The network for gradients: `network`, or else the one by which each node reaches srun."""
+    """The network for gradients: `network`, or else the one that connects each node to srun."""
     answers = list(probes.values())
     hosts = [probe.host.partition(".")[0] for probe in answers]
     towards_origin = [probe.towards_origin for probe in answers]

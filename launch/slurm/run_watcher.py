@@ -1,14 +1,14 @@
-"""Find the states of runs that are jobs of Slurm, from Slurm, run folders or submitting processes.
+"""Find the states of runs that are Slurm jobs, from Slurm, run folders or submitting processes.
 
-`JobStates` limits how often Slurm is asked, however often its callers ask. One question is about
-all jobs. The next one follows 5 s later, or 1 s after a change of a job's own files. A controller
-that did not answer is not asked for 10 s. Until then the state is UNKNOWN, which never counts as
-the end of a job. FORGOTTEN means that Slurm answers, but has no such job: it forgets jobs some
-minutes after their end (MinJobAge).
+`JobStates` limits how often Slurm is asked, however often its callers ask. One question covers all
+jobs. The next one follows 5 s later, or 1 s after a job's own files change. A controller that did
+not answer is not asked again for 10 s. Until then the state is UNKNOWN, which never counts as the
+end of a job. FORGOTTEN means that Slurm answers, but has no such job: it forgets jobs some minutes
+after their end (MinJobAge).
 
 A run whose job never had a leader, or lost it, may have no record of its end. Then `_judge_end`
-decides how it ended, from Slurm's state of the job and from the records of agents and ranks. What
-it decides is not recorded.
+decides how it ended, from Slurm's state of the job and from the records of agents and ranks. The
+decision is not recorded.
 """
 
 import math
@@ -55,13 +55,13 @@ ENDED_BY_SLURM = ENDED_STATES - {"COMPLETED", "FAILED", "CANCELLED"}
 
 
 class JobStates:
-    """The states of jobs, which Slurm is asked only as often as the module's text says."""
+    """The states of jobs; the module's docstring says how often Slurm is asked."""
 
     def __init__(
         self,
         env: Mapping[str, str],
         patience_s: float = SLURM_ANSWERS_S,
-        cluster: str | None = None,  # its name, where that is known
+        cluster: str | None = None,  # its name, if that is known
     ) -> None:
         self._env = env
         self._patience_s = patience_s
@@ -76,7 +76,7 @@ class JobStates:
         """The name of the cluster whose Slurm is asked.
 
         Raises:
-            Silent: Slurm does not answer.
+            SlurmNotResponding: Slurm does not answer.
             MusterError: there is no Slurm here.
         """
         if self._cluster is None:
@@ -90,7 +90,7 @@ class JobStates:
         return self._cluster
 
     def look_at(self, job_ids: Iterable[str]) -> None:
-        """Get the states of all these jobs with one question; they are at most 5 s old."""
+        """Get the states of all these jobs with one question; the states are at most 5 s old."""
         states = self._states
         now_s = time.monotonic()
         wanted = [
@@ -124,7 +124,7 @@ class JobStates:
 
 
 class SlurmRunWatcher(LeaderWatcher):
-    """Watches runs that are jobs of Slurm, or that a process is submitting to it."""
+    """Watches runs that are Slurm jobs, or that a process is submitting to Slurm."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class SlurmRunWatcher(LeaderWatcher):
         state = self._job_status(run_dir, job)
         if end is None:
             return state
-        # after another exit code the job is perhaps requeued, which only Slurm can tell
+        # after a nonzero exit code, the job may be requeued, which only Slurm can tell
         is_known = state.word not in ("unknown", "elsewhere")
         goes_on = not state.is_over if is_known else run_job.may_be_requeued(run_dir, end)
         return state if end["code"] and goes_on else state_after(end)
@@ -155,7 +155,7 @@ class SlurmRunWatcher(LeaderWatcher):
             self._jobs.look_at(numbers)
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Cancel the job, once it has its number, for which a controller may need some time."""
+        """Cancel the job as soon as it has its number, which may take the controller some time."""
         deadline = time.monotonic() + SLURM_NUMBERS_JOB_S
         while job["job_id"] == run_record.NOT_YET:
             if time.monotonic() > deadline:
@@ -168,7 +168,7 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(SLURM_NUMBERS_JOB_TICK_S)
             job = run_record.own_job(run_dir) or job
 
-        if run_job.step_of(run_dir) is not None:  # the job is not the run's own and must go on
+        if run_job.step_of(run_dir) is not None:  # the job is not the run's own and must continue
             super().stop(run_dir, job, say)
             return
 
@@ -210,7 +210,7 @@ class SlurmRunWatcher(LeaderWatcher):
         return RunStatus(state.name.lower(), False, detail, _notes(state))
 
     def _other_cluster(self, job: Record) -> str | None:
-        """A line if the job is one of another cluster, since its number may be another job's here.
+        """A line if the job is on another cluster, since its number may be another job's here.
 
         Raises:
             MusterError: Slurm does not answer, or is not installed.
@@ -226,7 +226,7 @@ class SlurmRunWatcher(LeaderWatcher):
 
 
 def _verified_state(run_dir: Path, job: Record, state: JobState) -> JobState:
-    """`state` if that is the run's job; if another job has its number, Slurm has forgotten it."""
+    """`state` if it is about the run's own job; `FORGOTTEN` if another job has its number."""
     if state.name in (FORGOTTEN, UNKNOWN):
         return state
     match is_own(run_dir, job, state):
@@ -245,11 +245,11 @@ def is_own(run_dir: Path, job: Record, state: JobState) -> bool | None:
     """Whether the job that Slurm describes by `state` is the job in `job`, the run's record.
 
     Slurm may give the number to another job later: its counter starts again after its largest
-    number, and where Slurm was installed anew. A job that Muster has submitted prints into a
+    number, and after a new installation of Slurm. A job that Muster has submitted prints into a
     folder that no other job has. Any other job is recognized by its output file and its start:
     the run's leader started after the job, unless Slurm has restarted the job since then.
 
-    None if the record does not show that: an earlier version of Muster has written it.
+    None if the record does not show this, because an earlier version of Muster wrote it.
     """
     record = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
     recorded = record.get("output", "")
@@ -269,7 +269,7 @@ def is_own(run_dir: Path, job: Record, state: JobState) -> bool | None:
 
 
 def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:
-    """Decide how a run ended whose leader has recorded no end; the result is like such a record."""
+    """Decide how a run ended whose leader recorded no end; the result is like such a record."""
     if state.name == "CANCELLED":
         has_begun = bool(run_files.AGENT.find(run_dir))
         message = "cancelled" if has_begun else "cancelled before it began"
@@ -278,7 +278,7 @@ def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:
     is_forgotten = state.name == FORGOTTEN
     text = forgotten(job_id) if is_forgotten else f"Slurm reports {state.name} for job {job_id}"
     of_job = End(Kind.JOB, "", 0.0, message=text)
-    if state.name in ENDED_BY_SLURM:  # the records of ranks show a consequence of that
+    if state.name in ENDED_BY_SLURM:  # the records of ranks show a consequence of this
         cause = OUT_OF_MEMORY if state.name == "OUT_OF_MEMORY" else of_job.kind.word
         return end_record_of(Failure(1, f"error: {text}", cause=cause, end=of_job))
     is_own = run_job.step_of(run_dir) is None  # the job's exit code is that of the run's leader
@@ -288,7 +288,7 @@ def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:
 
 
 def _notes(state: JobState) -> tuple[str, ...]:
-    """Lines that say why a job waits, in Slurm's own word, and until when."""
+    """Lines about why a job is waiting, in Slurm's own word, and until when."""
     if state.name not in WAITING_STATES:
         return ()
     reason = f"{state.reason or 'None'}: {REASONS}"

@@ -1,10 +1,10 @@
 """Submit a batch script through submitit, which writes it, calls sbatch and reads the job's number.
 
-`BatchScript` derives from submitit's executor, and defines methods that its `PicklingExecutor` asks
-of each plug-in. Without them submitit lacks
+`BatchScript` derives from submitit's executor, and defines the methods that its `PicklingExecutor`
+expects of each plug-in. Without them, submitit lacks
 
-    a script that is one command    its own starts submitit, whose `CommandFunction` passes on no
-                                    signals and is not requeued:
+    a script that is one command    its own script starts submitit, whose `CommandFunction` passes
+                                    on no signals and is not requeued:
                                     https://github.com/facebookincubator/submitit/issues/1732
     an environment for sbatch       `_submit_command` takes none; `clean_env` changes that of this
                                     process, and hides where Slurm is:
@@ -12,8 +12,8 @@ of each plug-in. Without them submitit lacks
     the job's number                it takes the first "job N" that is printed, perhaps by a site's
                                     own sbatch
 
-Its `map_array` makes a plain `SlurmExecutor`. So an array is one submission here, whose script has
-sbatch's option --array.
+submitit's `map_array` creates a plain `SlurmExecutor`, so an array is one submission here, whose
+script has sbatch's option --array.
 """
 
 import os
@@ -44,7 +44,7 @@ class BatchScript(submitit.SlurmExecutor):
     def __init__(self, folder: Path, text: str, env: Mapping[str, str]) -> None:
         super().__init__(folder)
         self._text = text
-        self._env = env  # of sbatch
+        self._env = env  # for sbatch
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         return self._text
@@ -65,7 +65,7 @@ class BatchScript(submitit.SlurmExecutor):
 def submit(folder: Path, text: str, env: Mapping[str, str]) -> str:
     """Submit this batch script; return the number of its job. submitit's files go to `folder`.
 
-    `env`: that of `batch_script.environment`, for sbatch.
+    `env`: the environment for sbatch, from `batch_script.environment`.
 
     Raises:
         MusterError: Slurm refuses the job, with its own message, or does not answer.
@@ -73,7 +73,7 @@ def submit(folder: Path, text: str, env: Mapping[str, str]) -> str:
     before = signal.signal(signal.SIGALRM, _give_up)
     signal.setitimer(signal.ITIMER_REAL, SLURM_IS_SILENT_S)
     try:
-        with redirect_stderr(StringIO()):  # submitit prints sbatch's message, and raises it, too
+        with redirect_stderr(StringIO()):  # submitit both prints and raises sbatch's message
             return str(BatchScript(folder, text, env).submit(str, text).job_id)
     except FailedJobError as error:
         if isinstance(error.__cause__, MusterError):
@@ -98,7 +98,7 @@ def job_number(output: str) -> str:
 
 
 def _give_up(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle the alarm: submitit then ends sbatch, and raises an error that this one has caused."""
+    """Handle the alarm: submitit then ends sbatch, and raises an error caused by this one."""
     raise MusterError(f"Slurm does not answer: sbatch timed out after {SLURM_IS_SILENT_S:.0f} s")
 
 

@@ -19,8 +19,9 @@ def read_manifest(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
-    The login is `user`. Without one it is `me` if that is a member of the project, else the only
-    member. The network of the gradients is not read here: the nodes are asked, as all others.
+    The user name is `user`. Without `user`, it is `me` if that is a member of the project, or else
+    the only member. The network for the gradients is not read here: these nodes are asked for their
+    networks, like all others.
 
     Raises:
         UsageError: `text` is not a manifest, or does not say where to log in.

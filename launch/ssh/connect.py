@@ -2,12 +2,12 @@
 
 An sshd with OpenSSH's default MaxStartups drops connections at random while ten others are logging
 in, and all logins of a run may go through the same jump host. TURN is the number of logins that
-begin just before this one: the first eight start at once, and each further eight a moment later. A
-dropped login has not read anything of stdin yet, so another try loses nothing.
+begin just before this one: the first eight start immediately, and each further group of eight a
+moment later. A dropped login has not read anything from stdin yet, so another try loses nothing.
 
 ssh's stderr is passed on as it comes, except for the lines of a dropped login, which are shown only
-if all tries fail. SIGTERM ends ssh and this process, also between two tries. If this process is
-killed, the kernel sends SIGTERM to ssh. Ctrl-C from a terminal reaches ssh by itself.
+if all tries fail. SIGTERM ends ssh and this process, even between two tries. If this process is
+killed, the kernel sends SIGTERM to ssh. Ctrl-C in a terminal reaches ssh directly.
 """
 
 import importlib
@@ -22,13 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# Loaded by its path: this is a script, and to import `muster` would take longer than all else.
+# Loaded by its path: this is a script, and importing `muster` would take longer than all the rest.
 _package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
 _package.__path__ = [str(Path(__file__).resolve().parents[2] / "muster" / "worker")]
 process = importlib.import_module("_muster.process")
 
 BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
-# Between tries. They end before a silent agent counts as lost, which is after 15 s.
+# Waits between tries; they end before a silent agent counts as lost, which is after 15 s.
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 AT_ONCE = 8
 EVERY_S = 0.25
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def call(argv: list[str]) -> tuple[int, bytes]:
-    """ssh's exit code, and its lines about a dropped login; all other lines are passed on."""
+    """Run ssh; return its exit code and its lines about a dropped login, and pass on all others."""
     child = partial(_as_child, os.getpid())
     ssh = subprocess.Popen(argv, stderr=subprocess.PIPE, preexec_fn=child)  # noqa: PLW1509 (there are no threads)
     assert ssh.stderr is not None
@@ -77,7 +77,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _as_child(parent: int) -> None:
-    """Let Ctrl-C end this process, and end when the parent ends, however it ends."""
+    """Let Ctrl-C end this process, and end it when its parent ends for any reason."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process.end_with_parent(signal.SIGTERM, parent)

@@ -3,7 +3,7 @@
 A hosts file may come from anywhere, and its words become arguments of ssh and rsync. So a word is
 accepted only if it cannot mean anything else. A name that begins with '-' would be an option. A
 space or a quote would end a word of the remote shell. The resolver reads a number such as 4 or
-10.0.0.010 as another address than people do.
+10.0.0.010 as a different address than people do.
 """
 
 import ipaddress
@@ -16,11 +16,11 @@ from muster.errors import refuse
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,252}")
 MOST_NODES = 4096
 MOST_PROBLEMS = 50  # printed; for a file of the wrong kind the first ones are enough
-PlacedNodes = Sequence[tuple[str, NodeSpec]]  # each node, after the file and line that names it
+PlacedNodes = Sequence[tuple[str, NodeSpec]]  # (file and line, the node named there)
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes, as a short line, whatever characters it has."""
+    """`text` in quotes, as a short line, whatever characters it contains."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
 
 
@@ -28,7 +28,7 @@ def parse_word(what: str, text: str) -> str:
     """`text`, if it is a valid name; `what` is "user" or "host".
 
     Raises:
-        ValueError: what is wrong, and what to do.
+        ValueError: `text` is not a valid name; the message says what is wrong, and what to do.
     """
     if what == "host" and ":" in text:
         return str(_ip(text))
@@ -40,10 +40,10 @@ def parse_word(what: str, text: str) -> str:
 
 
 def parse_port(text: str) -> int:
-    """The number of a port in `text`.
+    """The port number in `text`.
 
     Raises:
-        ValueError: `text` is not such a number.
+        ValueError: `text` is not a port number.
     """
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise ValueError(
@@ -53,10 +53,10 @@ def parse_port(text: str) -> int:
 
 
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address in `text` at which other machines may reach a node.
+    """The IP address in `text`, at which other machines may reach a node.
 
     Raises:
-        ValueError: `text` is no address, or the address only reaches the machine itself.
+        ValueError: `text` is not an IP address, or other nodes cannot reach this address.
     """
     ip = _ip(text)
     if ip.is_loopback or ip.is_unspecified or ip.is_multicast or ip.is_link_local:
@@ -66,7 +66,7 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        if "%" not in text:  # a zone has a meaning on its own machine only
+        if "%" not in text:  # a zone only has a meaning on its own machine
             return ipaddress.ip_address(text)
     except ValueError:
         pass
@@ -76,7 +76,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def valid_nodes(nodes: PlacedNodes, problems: Sequence[str], no_nodes: str) -> tuple[NodeSpec, ...]:
     """The nodes, if there are no problems and no node was given twice.
 
-    `problems` are earlier ones, and `no_nodes` is the problem if there are no nodes.
+    `problems` were found earlier, and `no_nodes` is the problem to report if there are no nodes.
 
     Raises:
         UsageError: a line for each problem.

@@ -27,7 +27,7 @@ from muster.terminal import TIP
 LINE_OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"
-# Open MPI's names for the largest number of workers of a node; `slots` is how many start.
+# Open MPI's names for a node's maximum number of workers; `slots` is the number that starts.
 MOST_SLOTS = ("max_slots", "max-slots")
 MOST_BYTES = 4_000_000  # of a hosts file or a manifest
 LOWEST_PORT = 22  # no sshd listens at a lower port
@@ -42,16 +42,17 @@ def read_hosts(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a hosts file, or of a CloudLab manifest.
 
-    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IP]`. Host and port may have ranges,
-    and several hosts may stand between commas; `#` begins a comment. IPv6 with a port is
-    `[fd00::1]:22`. `user` is the login if a line has none; `me` is a member in a manifest.
+    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IP]`. Host and port may contain
+    ranges, and commas may separate several hosts; `#` begins a comment. An IPv6 address with a port
+    is written as `[fd00::1]:22`. `user` is the user name for lines without one; for `me`, see
+    `cloudlab.read_manifest`.
 
     Raises:
         UsageError: the file cannot be read, or something in it is wrong; one line for each problem.
     """
     try:
         text = text_of(path, MOST_BYTES)
-    except (OSError, ValueError) as error:  # a NUL in its name, say
+    except (OSError, ValueError) as error:  # ValueError: for example a NUL in its name
         why = error.strerror if isinstance(error, OSError) else error
         name = repr(str(path)) if os.path.exists(path) else quoted(str(path))  # noqa: PTH110 (a NUL)
         raise UsageError(
@@ -77,7 +78,7 @@ def parse_hosts(
 
 
 def _read(lines: dict[str, str], defaults: NodeSpec, no_nodes: str) -> tuple[NodeSpec, ...]:
-    """The nodes of all lines; `no_nodes` is the problem if there are none."""
+    """The nodes of all lines; `no_nodes` is the problem to report if there are none."""
     nodes: list[tuple[str, NodeSpec]] = []
     problems = []
     for where, line in lines.items():
@@ -150,7 +151,7 @@ def _logins(term: str) -> list[str]:
         else [*itertools.chain(*(_numbers(item, term) for item in part.split(",")))]
         for index, part in enumerate(parts)
     ]
-    # at most one more than allowed, so that no longer list is built
+    # at most one more than allowed, so that the list cannot become longer
     combinations = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
     if len(combinations) > MOST_NODES:
         raise _too_many(term)
@@ -158,7 +159,7 @@ def _logins(term: str) -> list[str]:
 
 
 def _node(login: str, template: NodeSpec) -> NodeSpec:
-    """The node with this login, and all else as in `template`."""
+    """The node with this login; everything else is as in `template`."""
     user, at, place = login.rpartition("@")
     colon = port = ""
     if bracketed := re.fullmatch(r"\[(.*)\](?:(:)(.*))?", place):
@@ -186,7 +187,7 @@ def _numbers(item: str, term: str) -> Iterator[str]:
     if match is not None and match["last"]:
         count = int(match["last"]) - int(match["first"])
         if count // int(match["step"] or 1) > MOST_NODES:
-            raise _too_many(term)  # before the numbers are made
+            raise _too_many(term)  # before the numbers are generated
     try:
         return iter([*RangeSet(item if match else "").striter()])
     except RangeSetParseError:  # not a range, or its ends are padded to different lengths

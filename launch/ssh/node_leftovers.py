@@ -1,7 +1,7 @@
-"""Find what runs have left on nodes with their own disk, and remove it.
+"""Find what runs have left on the nodes' own disks, and remove it.
 
-A node that sees this machine's files has no leftovers. On any node run folders stay, and with them
-checkpoints.
+On a node that sees this machine's files, only the data of --send is looked for. Run folders, and
+the checkpoints in them, are kept on all nodes.
 """
 
 import socket
@@ -31,7 +31,7 @@ def on_nodes(
         transport: how the nodes are asked.
         folder: the checkout's folder on the nodes; None: the default folder.
         running: the runs that are not over.
-        remove: remove all that need not stay; each failure is in its leftover.
+        remove: whether to remove all that need not stay; failures are recorded in the leftovers.
     """
     with Survey(transport, node_data) as survey:
         with facts_request(folder) as query:
@@ -73,7 +73,7 @@ def on_nodes(
 def _data(
     survey: Survey, names: Mapping[int, str], *, remove: bool
 ) -> tuple[list[Leftover], list[str]]:
-    """The data of --send on these nodes, also on those that see this machine's files."""
+    """The data of --send on these nodes, including nodes that see this machine's files."""
     answers = survey.ask(node_data.data_left, [*names], NODE_LISTS_FILES_S)
     silent = survey.silent(answers)
     found = {
@@ -94,7 +94,7 @@ def _data(
 
 
 def _leftover(entry: LeftFolder, node: str, running: Collection[str]) -> Leftover:
-    """The leftover in a node's entry about one path."""
+    """The leftover that a node's entry describes."""
     run = entry.run
     stays = ""
     if run in running:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs on a node: make or renew the checkout's environment from the pinned versions.
+# Runs on a node: creates or updates the checkout's environment, with the pinned versions.
 #   node_setup.sh FOLDER TORCH_INDEX [PACKAGE ...]       TORCH_INDEX may be empty
-# With packages: these alone, and not the trainer and reports.
+# With packages, only these are installed, without what the trainer and reports need.
 set -euo pipefail
 umask go-w # no other user may change code that runs
 
@@ -11,7 +11,7 @@ packages=("${@:3}")
 
 say() { printf '%s: %s\n' "$(hostname)" "$*" >&2; }
 
-# Several nodes may share this folder, in a shared home: one makes the environment, others wait.
+# Several nodes may share this folder in a shared home: one creates the environment, others wait.
 mkdir -p .venv
 if command -v flock >/dev/null; then
     exec 9>.venv/.setup
@@ -49,7 +49,8 @@ fi
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
 fetched=$(mktemp -d)
 trap 'rm -rf -- "$fetched"' EXIT
-# A small package shows soon whether packages can be fetched at all. pip prints why not at its first retry.
+# A small package soon shows whether packages can be downloaded at all. If not, pip prints the
+# reason at its first retry.
 if ! "${pip[@]}" --retries 1 --timeout 10 download --no-deps --dest "$fetched" \
     "$(grep '^typing_extensions==' constraints.txt)"; then
     say "cannot download packages; set PIP_INDEX_URL or PIP_PROXY there, or copy an environment to" \

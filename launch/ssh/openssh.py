@@ -2,10 +2,10 @@
 
 How it works: a command is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS override
 ~/.ssh/config, which decides everything else: names, users, keys, agents and jump hosts. `ssh -G`
-reports that file's settings once for each host. Some of them are overridden, since they would
-change what ssh does with our command. One is respected: StrictHostKeyChecking is `yes`, or the
-user's own `accept-new`, never `no`; so host keys are always checked. A ControlPath of the user is
-not changed. ssh never asks the user. sshd gives WORDS to a shell, so they are one string that is
+reports that file's settings once for each host. Some settings are overridden, since they would
+change what ssh does with our command. StrictHostKeyChecking is `yes`, or `accept-new` if the user
+has set that, but never `no`, so host keys are always checked. The user's ControlPath is not
+changed. ssh never prompts the user. sshd passes WORDS to a shell, so they are one string that is
 quoted word by word.
 """
 
@@ -37,7 +37,7 @@ from muster.tool_environment import environment_for, require
 
 AT_ONCE = 16
 NOT_CONNECTED = 255  # ssh's own exit code if it cannot connect
-# For every connection: timeouts, and that nothing is forwarded.
+# For every connection: set timeouts, and forward nothing.
 COMMON_OPTIONS = {
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",  # a broken link is noticed after 15 s
@@ -55,9 +55,9 @@ BATCH_OPTIONS = {
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
-# Settings for interactive logins, which would replace our command, its input or its messages, and
-# the values without such an effect. Only settings in the user's file are overridden: an older ssh
-# refuses a setting that it does not know.
+# Settings for interactive logins that would replace our command, its input or its messages, each
+# with the value that has no such effect. Only settings in the user's file are overridden, since an
+# older ssh rejects settings that are new to it.
 INTERACTIVE_SETTINGS = {
     "RemoteCommand": "none",
     "RequestTTY": "no",
@@ -66,7 +66,7 @@ INTERACTIVE_SETTINGS = {
     "ForkAfterAuthentication": "no",
     "Tunnel": "no",
 }
-LOG_LEVELS = ("ERROR", "INFO")  # at these ssh shows the reason of a failure, and nothing else
+LOG_LEVELS = ("ERROR", "INFO")  # at these levels ssh prints only the reason for a failure
 KEY_HINT = "check its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED_KEY = (
     "its host key has changed\ntip: if the machine was reinstalled, remove the old key with "
@@ -81,7 +81,7 @@ RSYNC_NOT_FOUND = re.compile(
     r"rsync: (?:command )?not found|command not found: rsync|Unknown command:? '?rsync",
     re.IGNORECASE,
 )
-# Words of OpenSSH's messages, what they mean, and what to do.
+# Phrases in OpenSSH's messages, what they mean, and what to do.
 EXPLANATIONS = (
     (
         "Could not resolve hostname",
@@ -111,13 +111,13 @@ EXPLANATIONS = (
         "network is unreachable\ntip: check that this machine is on a network that reaches it",
     ),
 )  # fmt: skip
-# Words of OpenSSH's messages about a connection that had been open.
+# Phrases in OpenSSH's messages about a connection that was open before.
 BREAKS = ("closed by remote host", "Connection reset by", "Broken pipe", "not responding")
 NO_LOGIN = "This account is currently not available"  # printed by nologin, the account's shell
 
 
 def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
-    """A probe on each node, through one connection to each."""
+    """The transport that starts a probe on each node, through one connection to each."""
 
     def start(index: int) -> list[str]:
         return command(nodes[index], config, ["python3", "-c", LOAD, str(index)], index)
@@ -153,9 +153,9 @@ def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int =
 
 
 def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
-    """ssh with all its options, but without the host: rsync needs only this part.
+    """The ssh command with all its options, but without the host: rsync needs only this part.
 
-    The user's own ControlPath is used: through an open connection no second factor is needed.
+    The user's own ControlPath is used, since an open connection needs no second factor.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     port = ["-p", str(node.port)] if node.port else []
@@ -166,7 +166,7 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
 
 
 def option_words(options: Mapping[str, str]) -> list[str]:
-    """Settings of a configuration file as arguments of ssh."""
+    """Settings from an ssh configuration file, as arguments for ssh."""
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
@@ -231,9 +231,9 @@ def rsync_problem(error_text: str) -> str | None:
 def host_options(host: str, *options: str, unknown: str) -> dict[str, str]:
     """The options that depend on the user's settings for a host.
 
-    For an unknown host key ssh refuses (`unknown` is "yes") or asks ("ask"). ssh accepts it only if
-    the user's own configuration says accept-new. The user's settings for interactive logins are
-    overridden.
+    If a host key is unknown, ssh refuses to connect (`unknown` is "yes") or asks the user ("ask").
+    It accepts the key without asking only if the user's own configuration says accept-new. The
+    user's settings for interactive logins are overridden.
 
     Raises:
         UsageError: this machine has no ssh.

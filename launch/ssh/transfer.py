@@ -1,8 +1,9 @@
-"""Send this checkout, without what .gitignore names, to nodes that do not see it, and set it up.
+"""Send this checkout to nodes that do not see it, and set it up there.
 
-Files are overwritten and deleted on the node. So the folder must have been new or empty at the
-first copy (see `node_facts.claim`). Several nodes may see the same folder, in a home that they
-share with each other but not with this machine. Such a folder is written once.
+Files that .gitignore names are not sent. Sending overwrites and deletes files on the node, so the
+folder must have been new or empty at the first copy (see `node_facts.claim`). Several nodes may see
+the same folder, in a home that they share with each other but not with this machine. Such a folder
+is written only once.
 """
 
 import os
@@ -32,28 +33,28 @@ from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import MusterError
 from muster.printable import listed, printable
 
-# Only modules are deleted there: a module that was removed here would still be imported there.
+# Only modules are deleted there: otherwise modules that were removed here could still be imported.
 RULES = [
     *("--exclude=__pycache__", "--exclude=/.git", "--filter=:- .gitignore", "--delete"),
     *(f"--filter=risk /{name}/***" for name in node_facts.PACKAGES),
     "--filter=protect *",
 ]
-SCRIPT = Path(__file__).with_name("node_setup.sh")  # makes the environment of a node
-SENDING = "send-checkout"  # how the names of threads begin
-LISTED = 4  # names of files in the way
+SCRIPT = Path(__file__).with_name("node_setup.sh")  # creates a node's environment
+SENDING = "send-checkout"  # the beginning of the threads' names
+LISTED = 4  # at most this many files that are in the way are named
 
 
 def send_checkout(
     nodes: Sequence[NodeFacts], config: SshConfig, extra: Mapping[Path, str] | None = None
 ) -> list[NodeFacts]:
-    """Update the checkout of every node that has its own, all at the same time.
+    """Update the checkout on every node that has its own, on all nodes at the same time.
 
-    `extra` has further local folders, each with its place below the node's checkout. Returns the
+    `extra` has additional local folders, each with its place below the node's checkout. Returns the
     first node of each folder that was written.
 
     Raises:
-        MusterError: a folder holds other files, and nothing was sent to any node; or rsync failed.
-            One line for every such node.
+        MusterError: a folder contains other files, so nothing was sent to any node; or rsync
+            failed. One line for each such node.
     """
     apart = [node for node in nodes if not node.shared]
     if not apart:
@@ -69,23 +70,23 @@ def send_checkout(
 def _in_parallel(
     copies: Sequence[Callable[[], str | None]], meanwhile: Callable[[], None] = lambda: None
 ) -> list[str | None]:
-    """Carry out all copies at the same time; return the error of each, or None.
+    """Run all copies at the same time; return the error of each, or None.
 
-    `meanwhile` is called until all are over. If it raises an exception, or at a signal, the
-    programs of all copies are ended.
+    `meanwhile` is called repeatedly until all copies have ended. If it raises an exception, or a
+    signal arrives, the programs of all copies are terminated.
     """
     before = process_tree.children()
     with ThreadPoolExecutor(openssh.AT_ONCE, SENDING) as pool:
         try:
             sent = [pool.submit(copy) for copy in copies]
-            # Python handles a signal once the main thread runs, and one that comes as it begins to
-            # wait does not wake it. So it never waits for long.
+            # Python handles a signal when the main thread runs, and a signal that arrives just as
+            # this thread begins to wait does not wake it. So it never waits for long.
             while wait(sent, SSH_TRANSFER_TICK_S).not_done:
                 meanwhile()
         except BaseException:  # otherwise the pool would wait until everything is sent
             kwargs = {"cancel_futures": True}
             threading.Thread(target=pool.shutdown, kwargs=kwargs, name=SENDING).start()
-            # a thread whose start the signal interrupted is not known to the pool
+            # the pool has no record of a thread whose start the signal interrupted
             while any(thread.name.startswith(SENDING) for thread in threading.enumerate()):
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
@@ -94,16 +95,16 @@ def _in_parallel(
 
 
 class _CopyFailed(Exception):
-    """The data cannot be sent to a node; other copies end."""
+    """The data cannot be sent to a node, so the other copies are ended."""
 
 
 def send_data(
     sending: Sending, nodes: Sequence[NodeFacts], config: SshConfig, *, quiet: bool = False
 ) -> dict[NodeSpec, str]:
-    """Have the data on every node; return their place on each.
+    """Put the data of --send on every node; return the place on each node.
 
     Raises:
-        MusterError: a line for every node that cannot have them.
+        MusterError: some nodes cannot get the data; one line for each.
     """
     from launch.nodes import sending as data_sending  # imported here, since few runs send data
 
@@ -124,7 +125,7 @@ def send_data(
         try:
             _in_parallel([partial(send, index) for index in places], meanwhile)
         except _CopyFailed as failed:
-            return dict(failed.args[0])  # without those of the copies that were ended
+            return dict(failed.args[0])  # without errors of copies that were ended
         return errors
 
     names = [node.name for node in nodes]
@@ -134,7 +135,7 @@ def send_data(
 
 
 def _send_data(source: str, node: NodeFacts, place: str, config: SshConfig) -> str | None:
-    """Copy the data beside their place on a node; return the error, or None."""
+    """Copy the data into a folder beside its place on a node; return the error, or None."""
     client = openssh.client(node.spec, config)
     target = f"{_rsync_host(node.spec)}:{node_data.data_folder(place)}/"
     options = ["--no-compress", *node_data.rsync_options(place)]
@@ -149,8 +150,8 @@ def make_environments(
 ) -> None:
     """Update the environment of every node; nodes that share a folder share its environment.
 
-    With `packages` the environment has these alone, in place of all that the trainer and reports
-    need. An installation that nodes see has its environment already.
+    With `packages`, only these are installed, instead of everything that the trainer and reports
+    need. An installation that nodes see already has its environment.
 
     Raises:
         MusterError: one line for every node on which this failed.
@@ -167,7 +168,7 @@ def make_environments(
 
 
 def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str]) -> str | None:
-    """Run the script on a node, and print what it does; the error from its last line, or None."""
+    """Run the script on a node, and print its messages; return the error, or None."""
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", ""), *packages]
     argv = openssh.command(node.spec, config, words)
     with (
@@ -202,7 +203,8 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     """Claim the folder of each node, and return the first node of each folder.
 
     Raises:
-        MusterError: some folders hold files that Muster did not send; a line for each.
+        MusterError: a node did not answer, cannot write into its folder, or has files there that
+            Muster did not send; one line for each such node.
     """
     folders = {str(index): node.repository for index, node in enumerate(nodes)}
     tokens = {index: f"-{secrets.token_hex(8)}" for index in folders}

@@ -50,7 +50,7 @@ class Accelerate(Starter):
         return [command(spec, facts, node_rank, words)]
 
     def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
-        """See the contract; accelerate uses torchrun, whose log says how workers end."""
+        """See the contract; accelerate uses torchrun, whose log shows how workers end."""
         return starter_of("torchrun").start(command, node)
 
 

@@ -1,4 +1,4 @@
-"""The contract of `--workers`: how the workers of a node are started, and who says how they end."""
+"""The contract of `--workers`: how a node's workers are started, and their ends are reported."""
 
 import subprocess
 import time
@@ -29,7 +29,7 @@ class Spawn(Protocol):
 
 @dataclass(frozen=True)
 class NodeStart:
-    """What an agent gives the processes of its node, beside their commands."""
+    """What an agent gives the processes of its node, besides their commands."""
 
     ranks: Sequence[int]  # of the node's workers
     env: Mapping[str, str]
@@ -38,7 +38,7 @@ class NodeStart:
 
 
 class StartedProcess:
-    """A process of a node, from its start on, and what it reports of its workers.
+    """A process of a node, from its start on, and what it reports about its workers.
 
     The process is a worker itself, or it starts the workers of its node.
     """
@@ -62,8 +62,8 @@ class StartedProcess:
     def new_ends(self) -> list[WorkerEnd]:
         """How workers have ended since the last call.
 
-        If this process is a worker, its exit code is that of the worker. This class knows nothing
-        about the workers that a process has started.
+        If this process is a worker, its exit code is that of the worker. This class has no
+        information about workers that the process has started.
         """
         code = self.code()
         if self.command.rank is None or code is None or self._has_ended:
@@ -72,22 +72,22 @@ class StartedProcess:
         return [worker_end(self.command.rank, code)]
 
     def end(self) -> StarterEnd:
-        """How this process itself ended; it must have a code."""
+        """How this process itself ended; `code` must not be None."""
         code = self.code()
         assert code is not None
         exit_code, number = code_and_signal(code)
         return StarterEnd(self.command.starter, exit_code, number, time.time())
 
     def kill(self) -> None:
-        """End it at once, after its last worker: its own end may take seconds.
+        """End the process at once after its last worker, since its own end may take seconds.
 
-        A process that is a worker is not ended: a profiler around it may still save.
+        A process that is a worker is not ended, since a profiler around it may still be saving.
         """
         if self.command.rank is None:
             self._process.kill()
 
     def may_have_workers(self) -> bool:
-        """Whether it may have workers, which a signal to it would reach; true where unknown."""
+        """Whether it may have workers, which a signal to it would reach; true if unknown."""
         return True
 
     def may_stay(self) -> bool:
@@ -103,18 +103,18 @@ class StartedProcess:
 
 
 def code_and_signal(code: int) -> tuple[int | None, int | None]:
-    """The exit code and the signal, of which one is None, from what `subprocess` returns."""
+    """Split a return code of `subprocess` into exit code and signal, of which one is None."""
     return (None, -code) if code < 0 else (code, None)
 
 
 def worker_end(rank: int, code: int, time_unix_s: float | None = None) -> WorkerEnd:
-    """The end of a worker with this return code; without a time it has ended now."""
+    """The end of a worker with this return code; without a time, it has ended just now."""
     exit_code, number = code_and_signal(code)
     return WorkerEnd(rank, exit_code, number, time_unix_s or time.time())
 
 
 class Starter(ABC):
-    """The base class for each file of launch/starters/, whose `build` makes one."""
+    """The base class for each file of launch/starters/, whose `build` is an instance."""
 
     # Whether it can count the GPUs on a node itself (`--nproc-per-node gpu`).
     counts_gpus = False
@@ -124,12 +124,12 @@ class Starter(ABC):
     needs: str | None = None
 
     def problems(self, program: Program) -> Iterator[str]:
-        """Why it cannot start such a program, one line per reason, as far as known beforehand."""
+        """Why it cannot start such a program, one line per reason that is known beforehand."""
         return iter(())
 
     @abstractmethod
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-        """The processes of one node; a pure function.
+        """The commands for the processes of one node; a pure function.
 
         Raises:
             UsageError: it cannot start such workers.
@@ -152,7 +152,7 @@ def command(
     env: Mapping[str, str] | None = None,
     rank: int | None = None,
 ) -> NodeCommand:
-    """The command of a process: the Python of the node or the program, with `words`.
+    """The command of a process: the program's Python, or else the node's, with `words`.
 
     It starts in the program's folder. `rank`: its rank, if the process is a worker.
     """
@@ -203,7 +203,7 @@ def starter_of(name: str) -> Starter:
 
 
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-    """The processes of every node; a pure function."""
+    """The commands for the processes of every node; a pure function."""
     of_node = starter_of(spec.workers).commands
     return [
         each for node_rank in range(len(facts.nodes)) for each in of_node(spec, facts, node_rank)
@@ -221,7 +221,7 @@ class WarmInterpreter:
 
     @property
     def pids(self) -> list[int]:
-        """The process that is not ended between two attempts; the workers below it are."""
+        """The pid of the process that is not ended between attempts; workers below it are ended."""
         process = self._process
         return [process.pid] if process is not None and process.may_stay() else []
 
@@ -231,7 +231,7 @@ class WarmInterpreter:
             return self._process
         self.end()
         name = command.starter
-        if not plugins.is_known("launch.starters", name):  # its package need not be on every node
+        if not plugins.is_known("launch.starters", name):  # its package may not be on every node
             name = "torchrun" if command.rank is None else "manual"
         self._process = starter_of(name).start(command, node)
         return self._process

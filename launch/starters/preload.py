@@ -22,8 +22,8 @@ from muster.errors import refuse
 Words = tuple[str, ...]
 
 READ_BYTES = 65_536
-# How the names of variables begin that differ between attempts; no library reads them when it is
-# imported.
+# The prefixes of variables that differ between attempts. No library reads these variables when it
+# is imported.
 ATTEMPT_VARIABLES = (
     *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
@@ -48,7 +48,7 @@ class PreloadProcess(StartedProcess):
         finally:
             os.close(writes)
         super().__init__(command, node, process)
-        self._env = {**node.env, **command.env}  # with which it was started
+        self._env = {**node.env, **command.env}  # the environment with which it was started
         assert process.stdin is not None
         os.set_blocking(reads, False)
         os.set_blocking(process.stdin.fileno(), False)
@@ -72,7 +72,7 @@ class PreloadProcess(StartedProcess):
     def code(self) -> int | None:
         """See the base class; a process that stays reports the end of its attempt."""
         if self._code is None:
-            # asked before its reports are read: if it has ended, these are all its reports
+            # polled before the reports are read: if it has ended, these are all its reports
             exit_code = self._process.poll()
             self._exchange()
             if self._code is None:
@@ -121,7 +121,7 @@ class PreloadProcess(StartedProcess):
         return True
 
     def end_for_good(self) -> None:
-        """End it, between attempts: it has nothing to save."""
+        """End the process between attempts, when it has nothing to save."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # it may wait for a disk or a GPU for ever
             self._process.wait(KILLED_PROCESS_IS_GONE_S)
@@ -175,7 +175,7 @@ def _parts(command: NodeCommand) -> tuple[Words, Words, Words]:
 
 
 def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
-    """All that decides which modules it imports, and what these see of the environment."""
+    """Everything that determines which modules are imported, and which variables they see."""
     start, (*_, modules), program = _parts(command)
     script = next(word for word in program if word != "--fill-in")
     env: Mapping[str, str] = {**node.env, **command.env}

@@ -1,4 +1,4 @@
-"""The torchrun command of one node, and its log: the only file with torchrun's flags and words."""
+"""The torchrun command of one node, and its log; only this file has torchrun's flags and texts."""
 
 import itertools
 import os
@@ -16,8 +16,8 @@ from launch.starters.base import (
     worker_end,
 )
 
-# torchrun names the first worker that failed, after it has ended the others. Before that, it logs
-# for each of these that it sends a signal.
+# torchrun names the first worker that failed, after it has ended the others. Before that, it logs a
+# line for each of the others to which it sends a signal.
 FAILED = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 ENDS_OTHERS = re.compile(rb"Sending process \d+ closing signal ")
 READ_BYTES = 1_000_000  # of a log at a time
@@ -27,9 +27,9 @@ REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
 
 
 class TorchrunProcess(StartedProcess):
-    """torchrun, which says in its log how a worker ended.
+    """torchrun, whose log shows how a worker ended.
 
-    The log is read as it grows. It has only torchrun's lines, and those of workers before they have
+    The log is read as it grows. It contains only lines of torchrun, and of workers before they have
     files of their own.
     """
 
@@ -64,7 +64,7 @@ class TorchrunProcess(StartedProcess):
 class Torchrun(Starter):
     """torchrun's agent, with a static rendezvous: addresses and node ranks come from the plan.
 
-    With c10d another node than the one at --master-addr may get rank 0: see
+    With c10d, a node other than the one at --master-addr may get rank 0: see
     https://github.com/pytorch/pytorch/issues/137402.
     """
 

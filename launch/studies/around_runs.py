@@ -1,4 +1,4 @@
-"""Run the cells of a sweep, on testbeds with their link rates, after a measurement; report."""
+"""Measure collectives, run the cells of a sweep (on testbeds if they set a rate), and report."""
 
 import signal
 import subprocess
@@ -26,16 +26,17 @@ from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
-# A program that uses a core until it is killed, or for half a day.
+# A program that keeps a core busy until it is killed, or for half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(CHECKOUT / "launch" / "testbed.py")
 
 
 def run(sweep: Sweep, at_once: int = 1, groups: Sequence[Sequence[NodeSpec]] = ()) -> int | None:
-    """Run the cells that are not done yet; return the signal that ended this, if any.
+    """Run the cells that are not done yet; return the signal that stopped the sweep, if any.
 
-    Cells with the same link rate run on a testbed with that rate, on which the collectives are
-    measured first. `groups`: the hosts of each of the runs at the same time, if not all have all.
+    Cells with the same link rate run on one testbed with that rate, where the collectives are
+    measured first. `groups`: the hosts for each of the runs at the same time; empty if the hosts
+    are not divided among them.
     """
     for rate in dict.fromkeys(cell.rate for cell in sweep.unfinished):
         cells = [cell for cell in sweep.unfinished if cell.rate == rate]
@@ -54,10 +55,10 @@ def run(sweep: Sweep, at_once: int = 1, groups: Sequence[Sequence[NodeSpec]] = (
 
 
 def collectives(sweep: Sweep, rate: str | None, nodes: int, hosts: Sequence[str]) -> int | None:
-    """Measure the sweep's collectives on `nodes` nodes, unless that is done.
+    """Measure the sweep's collectives on `nodes` nodes, unless that has been done.
 
-    A failure is printed, and the sweep goes on. Returns the signal that stopped the measurement, if
-    any.
+    After a failure, which is printed, the sweep continues. Returns the signal that stopped the
+    measurement, if any.
     """
     name = rate or "network"
     folder = sweep.folder / FOLDER
@@ -76,12 +77,12 @@ def collectives(sweep: Sweep, rate: str | None, nodes: int, hosts: Sequence[str]
 
 
 def report(folder: Path) -> None:
-    """Write the report of the runs that are done; if that fails, the study does not."""
+    """Write the report of the runs that are done; a failure here does not fail the study."""
     print(_run(folder / "logs" / "report.log", RUN_MODULE, "train.report", str(folder))[1])
 
 
 def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
-    """Run a script of the checkout, with its output in `log`; its exit code and last line."""
+    """Run a script of the checkout, with its output in `log`; return its code and last line."""
     codes = list[int]()
     command = [sys.executable, str(CHECKOUT / script), *words]
     stopped_by = run_all([Work(log, lambda _: command, lambda code, _: codes.append(code))])
@@ -90,12 +91,12 @@ def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
 
 @contextmanager
 def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
-    """A context with a testbed, whose links have this rate; without a rate there is no testbed.
+    """A context with a testbed whose links have this rate; without a rate there is no testbed.
 
-    The value of the context is the hosts of the testbed.
+    The context's value is the list of the testbed's hosts.
 
     Raises:
-        MusterError: the testbed cannot be made; with the message of its command.
+        MusterError: the testbed cannot be made; the message is that of its command.
     """
     if rate is None:
         yield ()
@@ -110,7 +111,7 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
 
 
 def _host_flags(hosts: Sequence[str]) -> list[str]:
-    """Flags by which launch/submit.py finds these nodes of the testbed, if there are any."""
+    """The flags with which launch/submit.py finds these nodes of the testbed, if there are any."""
     if not hosts:
         return []
     from launch.virtual_cluster import ssh_daemons
@@ -120,7 +121,7 @@ def _host_flags(hosts: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _busy(hosts: Sequence[str]) -> Iterator[None]:
-    """A context in which another program uses a core of each of these hosts."""
+    """A context in which another program keeps a core of each of these hosts busy."""
     programs = [
         subprocess.Popen(
             [sys.executable, TESTBED, "exec", host, "--", sys.executable, "-c", BUSY],

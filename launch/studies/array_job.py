@@ -1,4 +1,4 @@
-"""Run a sweep on a scheduler as one job array, with a part for each run that is missing."""
+"""Run a sweep through a scheduler as one job array, with a task for each run that is missing."""
 
 import sys
 import time
@@ -17,10 +17,10 @@ from muster.errors import MusterError, UsageError, refuse
 
 
 def can_use_job_array(sweep: Sweep, at_once: int) -> bool:
-    """Whether the runs become a job array: on Slurm, but not inside one of its jobs.
+    """Whether to submit the runs as a job array: with Slurm, but not inside a Slurm job.
 
     Raises:
-        UsageError: the runs need different jobs, or would share the nodes of one job.
+        UsageError: the runs request different resources, or would share the nodes of one job.
     """
     first = sweep.first
     launcher = launcher_of(first)
@@ -47,11 +47,11 @@ def can_use_job_array(sweep: Sweep, at_once: int) -> bool:
 def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
     """Submit the runs that are neither done nor running; return whether all runs are over.
 
-    With `wait` this function waits for the end of all runs.
+    With `wait`, it returns only when all runs have ended.
 
     Raises:
         UsageError: Slurm would not accept the job.
-        KeyboardInterrupt: after a line that the job continues.
+        KeyboardInterrupt: after a printed line that the job continues.
     """
     left = sweep.unfinished
     running = unfinished(sweep, Watchers())
@@ -76,7 +76,7 @@ def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
 
 
 def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
-    """Submit these cells as one job array; return the number of the job."""
+    """Submit these cells as one job array; return its job id."""
     launcher = launcher_of(sweep.first)
     try:
         facts = launcher.probe()
@@ -116,7 +116,7 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
         left = []
         for cell, state in zip(waiting, states, strict=True):
             if state.is_over and cell not in unrecorded and not _is_recorded(sweep, cell):
-                unrecorded.append(cell)  # its record may be seen here later than what Slurm says
+                unrecorded.append(cell)  # its record may appear here later than Slurm's report
                 left.append(cell)
                 continue
             before = cell.state

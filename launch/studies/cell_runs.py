@@ -34,8 +34,8 @@ from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
-PIPED = "settings.yaml"  # what a --config contained that was a pipe, which no run can read again
-# What is read of a cell in the record of an earlier call.
+PIPED = "settings.yaml"  # a copy of a --config that was a pipe, which no run can read again
+# The types of fields of a cell's record that an earlier call wrote.
 CELL = {
     "id": str,
     "seconds?": records.is_number,
@@ -44,7 +44,7 @@ CELL = {
 # Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
-LOG_BYTES = 65_536  # read of a log, for its last line
+LOG_BYTES = 65_536  # read from the end of a log, to find its last line
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,25 @@ class Work:
     """A command to run."""
 
     log: Path  # for its output
-    # Returns the command's words, none if it is not to run. The argument is the command's index
-    # among those that run at the same time.
+    # Returns the command's words; none if the command is not to run. The argument is its index
+    # among the commands that run at the same time.
     begin: Callable[[int], Sequence[str]]
-    # Called with the exit code, and the seconds that it took. It may return a signal, which stops
-    # all commands as if it had been sent to this process.
+    # Called with the exit code and the command's duration in seconds. It may return a signal, which
+    # stops all commands as if it had been sent to this process.
     ended: Callable[[int, float], int | None]
     cwd: Path | None = None  # where the command runs; None: in this process's folder
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
-    """Run the commands in their order, at most `at_once` at a time; the signal that stopped them.
+    """Run the commands in order, at most `at_once` at a time; return the signal that stopped them.
 
-    A signal to stop is passed on to the running commands, which then end their runs in order. No
-    further command is started.
+    A signal to stop is passed on to the running commands, which then stop their runs in an orderly
+    way. No further command is started.
     """
     waiting = list(works)
-    free = list(range(at_once))  # indices, of commands that may start
+    free = list(range(at_once))  # indices for commands that may start
     signals: list[int] = []
-    passed_on = 0  # how many of the signals
+    passed_on = 0  # how many of the signals have been passed on
     started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
     before = [(number, signal.getsignal(number)) for number in (*STOP_SIGNALS, *ALSO_STOP)]
     on_stop(lambda number, _: signals.append(number))
@@ -112,10 +112,10 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def begin(sweep: Sweep, *, fresh: bool = False) -> None:
-    """Begin the record; a run that an earlier call has done is done already.
+    """Begin the record, in which runs that an earlier call completed are done already.
 
-    A run is done if its exit.json says 0 and its settings are the same as before. With `fresh` no
-    run is done, and the folders and checkpoints of earlier runs are removed.
+    A run is done if its exit.json has code 0, and its settings, words and nodes are the same as
+    before. With `fresh` no run is done: the folders and checkpoints of earlier runs are removed.
     """
     last = {} if fresh else _last_record(sweep.file)
     earlier = {cell["id"]: cell for cell in last.get("cells", ()) if fits(cell, CELL)}
@@ -127,7 +127,7 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
         if is_same and (run_record.read_end(sweep.run_dir(cell)) or {}).get("code") == 0:
             cell.seconds = before.get("seconds", 0.0)
             cell.place = before.get("place")
-            record_result(sweep, cell, 0)  # the earlier call may have been killed before
+            record_result(sweep, cell, 0)  # the earlier call may have been killed before this
         for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
                 shutil.rmtree(path)
@@ -140,7 +140,7 @@ def _last_record(file: Path) -> dict[str, Any]:
     """The record of an earlier call; empty if there was none.
 
     Raises:
-        UsageError: the file exists, but is no record, so nobody knows which runs are done.
+        UsageError: the file exists, but is not a record, so it is not known which runs are done.
     """
     record = read_json(file) or {}
     if not isinstance(record.get("cells"), list) and file.exists():
@@ -152,13 +152,13 @@ def _last_record(file: Path) -> dict[str, Any]:
 
 
 def unfinished(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
-    """The cells whose runs are not over: those of an earlier call, or jobs that wait."""
+    """The cells whose runs are not over: runs of an earlier call, or jobs that are waiting."""
     states = run_state.states_of([sweep.run_dir(cell) for cell in sweep.cells], watchers)
     return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.is_over]
 
 
 def wait_for_last(sweep: Sweep) -> None:
-    """Wait for the runs of an earlier call that was killed; they end in order by themselves."""
+    """Wait for the runs of an earlier call that was killed; they end in good order on their own."""
     watchers = run_state.Watchers()
     named: list[Cell] = []
     while cells := unfinished(sweep, watchers):
@@ -175,7 +175,7 @@ def wait_for_last(sweep: Sweep) -> None:
 def sweep_lock(folder: Path) -> Iterator[None]:
     """A context in which no other process runs this sweep; the kernel releases the lock.
 
-    On a file system without locks the user must take care that no other process does.
+    On a file system without locks, users themselves must not start the same sweep twice.
 
     Raises:
         UsageError: another process runs this sweep.
@@ -199,7 +199,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
 
 
 def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]:
-    """The command of one run; the flags of `where` say on which nodes it runs."""
+    """The command of one run; the flags in `where` select its nodes."""
     runs = sweep.folder / "runs"
     of_sweep = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
     of_sweep += config_flags(sweep)
@@ -213,7 +213,7 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
 
 
 def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
-    """The hosts of each of the runs that go on at the same time; none if all run on this machine.
+    """The hosts for each of the runs at the same time; empty unless the launcher is ssh.
 
     Raises:
         UsageError: there are too few hosts, or two runs would need the same port.
@@ -244,7 +244,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
 
 
 def config_flags(sweep: Sweep) -> list[str]:
-    """The flag with which a command reads the copy of a --config that is a pipe."""
+    """The flag for the saved copy of a --config that was a pipe; empty if there is no such copy."""
     return [] if sweep.first.parsed.piped is None else [f"--config={sweep.folder / PIPED}"]
 
 
@@ -262,8 +262,8 @@ def work_of(
 ) -> Work:
     """The work of one run, which sets the cell's state and results.
 
-    The run is on the nodes of `flags`. With `groups` it is on one of these groups of hosts, by its
-    index among the runs at the same time. The context `meanwhile` lasts as long as the run.
+    The run uses the nodes in `flags`. With `groups` it uses one of these groups of hosts, chosen by
+    its index among the runs at the same time. The context `meanwhile` lasts as long as the run.
     """
     during = ExitStack()
 
@@ -295,7 +295,7 @@ def work_of(
 
 
 def _line(spec: NodeSpec) -> str:
-    """The line of a node in a hosts file."""
+    """A node's line in a hosts file."""
     address = f" address={spec.address}" if spec.address else ""
     return f"{spec.name} slots={spec.nproc}{address}\n"
 
@@ -316,7 +316,7 @@ def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
 
 
 def record_end(sweep: Sweep, cell: Cell, end: Mapping[str, Any]) -> None:
-    """Set the cell's state and results from the record of its run's end, or what is known of it."""
+    """Set the cell's state and results from the record of its run's end, or from a part of it."""
     code = end["code"]
     cell.message = ""
     cell.results = None
@@ -330,7 +330,7 @@ def record_end(sweep: Sweep, cell: Cell, end: Mapping[str, Any]) -> None:
     message = last_line(end.get("message") or text_of(sweep.log(cell))) or f"exit code {code}"
     if output := last_line(end.get("output") or ""):
         message = f"{message}: {output}"
-    if cell.state == "stopped":  # how a single run goes on; the same command continues all
+    if cell.state == "stopped":  # its advice is for a single run; a sweep is continued as a whole
         message = without_advice(message)
     cell.message = message.removeprefix(f"{cell.state} ")  # it is printed after the state
 
@@ -346,9 +346,9 @@ def text_of(log: Path) -> str:
 
 
 def results(run_dir: Path) -> dict[str, Any]:
-    """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
+    """The keys and plain values of `summary.json`, or of the last line of rank 0 that is JSON.
 
-    {} if the program has written neither.
+    Empty if the program has written neither.
     """
     summary = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
     if summary is None:

@@ -27,7 +27,7 @@ from muster.writing import write_json
 LONGEST_NAME = 60
 
 
-# The attributes of a cell that its record has unchanged.
+# The attributes of a cell that are copied unchanged into its record.
 RECORDED = "id settings nodes repeat run_dir name state seconds message place results".split()
 
 
@@ -36,17 +36,17 @@ class Cell:
     """One run of a sweep, and its results."""
 
     id: str
-    settings: Mapping[str, Any]  # of the grid, or with those common to all runs
+    settings: Mapping[str, Any]  # from the grid, perhaps with those common to all runs
     words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
     parsed: CommandLine = field(init=False)  # the words, once they are checked
-    nodes: int | None = None  # that the words ask for, or else this; None: all of --hosts
-    # Of a study's file.
-    has_all_settings: bool = False  # whether `settings` has those common to all runs, too
+    nodes: int | None = None  # from the words, or else a default; None: all of --hosts
+    # From a study's file.
+    has_all_settings: bool = False  # whether `settings` includes those common to all runs
     repeat: int | None = None
-    name: str | None = None  # of the cell's entry in the grid; None: its settings are the name
+    name: str | None = None  # of its entry in the grid; None: it is named after its settings
     rate: str | None = None  # the link rate of its testbed, such as 1gbit
-    busy: int = 0  # on so many of its testbed's nodes, the last ones, another program runs
-    # Its results.
+    busy: int = 0  # number of testbed nodes (the last ones) on which another program runs
+    # The results.
     state: str = "waiting"  # or running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
@@ -59,10 +59,10 @@ class Cell:
         return f"runs/{self.id}"
 
     def record(self) -> dict[str, Any]:
-        """The record of the cell.
+        """The cell's record, by which a later call recognises the same run.
 
-        A run is the same again if its settings, nodes and words are. Where the settings have all
-        that matters, the record has no words.
+        A run is the same if its settings, nodes and words are the same. If the settings include
+        everything that matters, the record has no words.
         """
         words = None if self.has_all_settings else self.parsed.identity
         return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
@@ -70,23 +70,22 @@ class Cell:
 
 @dataclass
 class Sweep:
-    """The runs of one command, of `--over NAME=VALUE,...` or of a study's file.
+    """The runs of one command, from `--over NAME=VALUE,...` or from a study's file.
 
-    Their states and results are in a file of the folder, which is written after each change.
+    Their states and results are stored in a file of the sweep's folder after each change.
     """
 
     name: str
     cells: tuple[Cell, ...]
     title: str = ""
     kind: Literal["sweep", "study"] = "sweep"  # the command that continues it
-    # Whether the runs are measured: each from its start, without checkpoints, and none after one
-    # that was stopped.
+    # Whether the runs are measured: each starts from the beginning, without checkpoints, and none
+    # starts after a run that was stopped.
     is_measured: bool = False
     collectives: tuple[str, ...] = ()  # measured before the runs
-    flags: Sequence[str] = ()  # for the measurement of the collectives, as for each run
-    # For a report: texts and their file, the column along which figures are drawn, the columns that
-    # tell series apart, and the values of columns that select the run with which others are
-    # compared.
+    flags: Sequence[str] = ()  # of all runs, and of the measurement of collectives
+    # For a report: texts and their file, the column on the x axis of figures, the columns that
+    # distinguish series, and the column values that select the run with which others are compared.
     about: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)  # question, discussion ...
     texts_before: Mapping[str, str] | None = None  # the texts before the first run
@@ -103,10 +102,10 @@ class Sweep:
         return self.cells[0].parsed
 
     def require_trainer_packages(self) -> None:
-        """Refuse to begin on this machine if the trainer lacks packages: no run would start.
+        """Refuse to begin if this machine lacks packages of the trainer, as no run would start.
 
         Raises:
-            UsageError: packages are missing; the message says what installs them.
+            UsageError: packages are missing; the message says how to install them.
         """
         first = self.first
         if first.words or self.cells[0].rate is not None or launcher_name(first.launch) != "local":
@@ -147,17 +146,17 @@ class Sweep:
         return self.folder / "logs" / f"{cell.id}.log"
 
     def checkpoints(self, cell: Cell) -> Path:
-        """The folder of a run's checkpoints, which is the same in all calls of the sweep."""
+        """The folder of a run's checkpoints, the same each time the sweep is started."""
         return self.folder / "checkpoints" / cell.id
 
 
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination of values, which are appended to the program's words as flags.
+    """Make a sweep with a cell for each combination of values.
 
-    A value whose place is among the words, as in `lr={lr}`, stands there instead. Without a program
-    the values are flags of the trainer.
+    The values are appended to the program's words as flags, unless the words have a placeholder for
+    them, as in `lr={lr}`. Without a program, the values are flags of the trainer.
 
     Raises:
         UsageError: a flag is given twice, or a run would be invalid; every problem at once.
@@ -205,10 +204,10 @@ def from_grid(
 
 
 def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
-    """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
+    """The sweep in a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
-    `flags` come before the words of each cell. The last word is the folder of a pickled function,
-    relative to the folder of the file.
+    `flags` are put before the words of each cell. The last word of a cell is the folder of a
+    pickled function, relative to the file's folder.
 
     Raises:
         UsageError: a run would be invalid; every problem at once.
@@ -224,10 +223,10 @@ def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
 
 
 def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Check the cells, and return them if launch/submit.py would accept each, as far as is known.
+    """Return the cells if launch/submit.py would accept each of them, as far as is known.
 
     Raises:
-        UsageError: launch/submit.py would refuse a cell; with every problem.
+        UsageError: launch/submit.py would refuse a cell; the message lists every problem.
     """
     if not cells:
         raise UsageError("there are no runs to start\ntip: give at least one")
@@ -243,7 +242,7 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def _lines(cells: Sequence[Cell], problems_of: Callable[[Cell], Iterable[str]]) -> Iterator[str]:
-    """A line for each problem, with the name of its cell; once if all cells have the problem."""
+    """A line for each cell's problem, with the cell's name; a problem of all cells, only once."""
     by_problem: dict[str, list[Cell]] = {}
     for cell in cells:
         for line in problems_of(cell):
@@ -254,7 +253,7 @@ def _lines(cells: Sequence[Cell], problems_of: Callable[[Cell], Iterable[str]]) 
 
 
 def _program_problems(cell: Cell) -> list[str]:
-    """A line for each problem of a cell's program; to find them, its Python is started."""
+    """A line for each problem of a cell's program, found by starting its Python."""
     program = cell.parsed.program(Path.cwd())
     launcher = launcher_of(cell.parsed)
     try:
@@ -269,7 +268,7 @@ def _program_problems(cell: Cell) -> list[str]:
 
 
 def _problems(cell: Cell) -> list[str]:
-    """A line for each problem of a cell's words; the words are parsed into the cell."""
+    """Parse a cell's words into the cell; return a line for each problem."""
     try:
         refuse(name_problems("", cell.id))
         cell.parsed, problems = CommandLine.read(cell.words)
@@ -278,7 +277,7 @@ def _problems(cell: Cell) -> list[str]:
         return error.problems
     checked_launcher(cell.parsed, problems)
     add_new(problems, _sweep_problems(cell.parsed))
-    # an earlier run of the sweep may still make the checkpoint; else the run itself refuses
+    # an earlier run of the sweep may still make the checkpoint; otherwise the run itself refuses
     return [line for line in problems if not line.startswith("--resume ")]
 
 

@@ -1,4 +1,4 @@
-"""Make grids: products of named values, in which each point has a name that can name a folder.
+"""Make grids: products of named values, in which each point has a name that suits a folder.
 
     python -m launch.studies.grid 7 workers=1,2,4 precision=fp32,bf16
 
@@ -23,8 +23,8 @@ from muster.worker import placeholders
 VALUE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 PLACEHOLDER = re.compile(
     r"(?<![${]){([\w.-]+)}(?!})", re.ASCII
-)  # of a value, in a program's arguments
-UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # characters in the name of a run and its folder
+)  # for a value, in a program's arguments
+UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # not allowed in the name of a run and its folder
 LONGEST = 100
 MOST_RUNS = 10_000
 DIGITS = 8
@@ -48,7 +48,7 @@ def size_of(block: Mapping[str, Any]) -> int:
 
 
 def refuse_too_many_runs(count: int) -> None:
-    """Refuse more than 10000 runs, for which nobody waits.
+    """Refuse more than 10000 runs, since nobody would wait for so many.
 
     Raises:
         UsageError: there are more runs.
@@ -75,7 +75,7 @@ def names_of(of_points: Sequence[Mapping[str, Any]], prefix: str) -> list[str]:
 
 
 def digest(value: Any) -> str:
-    """Eight hexadecimal digits that identify a value, which may be any in JSON."""
+    """Eight hexadecimal digits that identify a value, which may be any JSON value."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:DIGITS]
 
 
@@ -83,7 +83,8 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
     """Read a block from texts such as `lr=1e-4,3e-4`; `;` separates values that contain commas.
 
     Raises:
-        UsageError: a text has another form, or a name or value is given twice; with every problem.
+        UsageError: a text has another form, or a name or value is given twice; all problems are
+            listed.
     """
     block: dict[str, list[str]] = {}
     problems = []
@@ -114,7 +115,7 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
 
 
 def placeholder_names(words: Sequence[str], names: Collection[str]) -> set[str]:
-    """Those of `names` that stand in `words` as `{NAME}`.
+    """The `names` that occur in `words` as `{NAME}`.
 
     `{{NAME}}` and `${NAME}` do not count, nor do placeholders that each worker replaces (`{rank}`).
     """
@@ -123,7 +124,7 @@ def placeholder_names(words: Sequence[str], names: Collection[str]) -> set[str]:
 
 
 def with_values(words: Sequence[str], point: Mapping[str, str]) -> list[str]:
-    """`words` with the values of a point: each in its place, or else as a flag at the end."""
+    """`words` with a point's values: each in place of its placeholder, or as a flag at the end."""
     in_place = {name: point[name] for name in placeholder_names(words, point)}
     filled = [
         PLACEHOLDER.sub(lambda match: in_place.get(match[1], match[0]), word) for word in words

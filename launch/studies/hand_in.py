@@ -1,11 +1,11 @@
 """Pack an archive for a course: the report, a folder for each part of the assignment, and code.
 
-A part is named by its entry in the study's grid, up to the colon: the runs of "Task 2a: gather and
-scatter" are in `task2a/`. The folder also has the commands that repeat these runs, and the code in
-which this part differs from the others.
+A part is named after its entry in the study's grid, up to the colon: the runs of "Task 2a: gather
+and scatter" are in `task2a/`. The folder also has the commands that repeat these runs, and the code
+in which this part differs from the others.
 
-Records and report are packed again each time. Existing code and README.md stay, since students
-replace ours by their own.
+The records and the report are packed again each time. Existing code and README.md are kept, since
+students replace ours with their own.
 """
 
 import argparse
@@ -32,15 +32,15 @@ state that you used Muster.
 The report's tables and figures, and the records in {parts}, were measured by your own runs. \
 `commands.txt` there lists the command of each run; run it in Muster's checkout.
 """
-CODE = ("configs", "muster", "train")  # all that workers run
+CODE = ("configs", "muster", "train")  # all code that workers run
 SYNC = CHECKOUT / "train" / "sync"
 
 
 def archive(text: str) -> Path:
-    """The archive that `--hand-in` asks for; a bare `zip` or `tar.gz` is in the study's folder.
+    """The archive that `--hand-in` asks for; for a bare `zip` or `tar.gz`, in the study's folder.
 
     Raises:
-        argparse.ArgumentTypeError: `text` names no archive of a known form.
+        argparse.ArgumentTypeError: `text` does not name an archive of a known form.
     """
     if text in FORMATS or _form_of(text) is not None:
         return Path(text)
@@ -54,7 +54,7 @@ def _form_of(name: str) -> str | None:
 
 
 def pack(study: Sweep, archive_path: Path) -> Path:
-    """Copy the runs that are done to `hand_in/` of a study's folder; return the archive of that."""
+    """Copy the runs that are done to `hand_in/` in a study's folder; return that as an archive."""
     folder = study.folder
     home = folder / FOLDER
     is_bare = str(archive_path) in FORMATS
@@ -85,7 +85,7 @@ def pack(study: Sweep, archive_path: Path) -> Path:
 
 
 def _about(study: Sweep, parts: list[str]) -> str:
-    """The README.md: what is Muster's, what was measured, and what a course wants."""
+    """The text of README.md: what is Muster's, what was measured, and what a course expects."""
     is_ours = study.texts and (CHECKOUT / study.source).is_file()
     texts = f", and so are the report's texts of `{study.source}`" if is_ours else ""
     folders = ", ".join(f"`{part}/`" for part in parts)
@@ -93,9 +93,9 @@ def _about(study: Sweep, parts: list[str]) -> str:
 
 
 def part_of(cell: Cell) -> str:
-    """The part of a cell, such as `task2a` of "Task 2a: gather and scatter".
+    """The part to which a cell belongs, such as `task2a` for "Task 2a: gather and scatter".
 
-    A cell without a name is a part by its settings.
+    For a cell without a name, the part is named after its settings.
     """
     words = (cell.name or "").partition(":")[0].lower()
     settings = cell.id.removesuffix(f"_{cell.repeat}")

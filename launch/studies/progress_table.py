@@ -20,7 +20,7 @@ PIPE_WIDTH = 250
 
 
 def report_change(sweep: Sweep, cell: Cell) -> None:
-    """Write the record and print a line after a change of a cell."""
+    """Write the record and print a line after a cell has changed."""
     sweep.write()
     json_output.emit("cell", **cell.record())
     line = f"{cell.id}: {cell.state} {cell.message}".rstrip()
@@ -53,7 +53,7 @@ def table(sweep: Sweep) -> Table:
     """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep)
-    # results that are texts are in the CSV file alone
+    # only the CSV file has the results that are texts
     results = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
     place = ["place"] if any(cell.place for cell in sweep.cells) else []
     for name in (*(values or ["run"]), "state", "seconds", *place, *results, ""):
@@ -73,13 +73,13 @@ def table(sweep: Sweep) -> Table:
 
 
 def columns(sweep: Sweep) -> list[str]:
-    """The names of the results, in the order in which runs have them, but no setting again."""
+    """The names of the results, in their order in runs, without those that repeat a setting."""
     names = dict.fromkeys(name for cell in sweep.cells for name in cell.results or {})
     return [name for name in names if not _repeats_a_setting(sweep, name)]
 
 
 def _repeats_a_setting(sweep: Sweep, name: str) -> bool:
-    """Whether this result of each run is what was set: a trainer reports its settings."""
+    """Whether this result equals the setting in each run, since trainers report their settings."""
     return all(
         str(cell.results[name]) == str(cell.settings.get(name))
         for cell in sweep.cells
@@ -125,7 +125,7 @@ def _short(value: object) -> str:
 
 
 def progress_summary(sweep: Sweep) -> str:
-    """How many cells are done, and about how long the rest takes."""
+    """How many cells are done, and about how long the rest will take."""
     done = [cell for cell in sweep.cells if cell.state == "done"]
     left = sum(cell.state in ("waiting", "running") for cell in sweep.cells)
     text = f"{len(done)} of {len(sweep.cells)} done"

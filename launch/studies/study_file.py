@@ -1,4 +1,4 @@
-"""Read a study's file, and make cells of it, each with a command line of its own."""
+"""Read a study's file, and turn it into cells, each with its own command line."""
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,22 +22,22 @@ from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
 from muster.terminal import TIP
 
-# The user's texts, which stand beside the measured tables.
+# The user's texts, which appear beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
-# What a report groups its runs by: train/report/data/columns.py.
+# The keys by which a report groups its runs: see train/report/data/columns.py.
 ROLES = ("x", "series", "reference")
-# Settings of the testbed, not of a run: the rate of its links, and on how many of its nodes another
-# program uses the cores.
+# Settings of the testbed, not of a run: the rate of its links, and the number of its nodes on which
+# another program uses a core.
 RATE = "rate"
 BUSY = "busy"
 TESTBED_SETTINGS = (RATE, BUSY)
-# A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
-# same name are one series, and so are the runs of one entry.
+# A setting in an entry of the grid: the name of its runs in tables and figures. Entries with the
+# same name form one series, as do the runs of one entry.
 NAME_KEY = "name"
-# Columns that follow from settings.
+# Columns that are derived from settings.
 WORKERS = "workers"
 BATCH_OF_EACH = "batch_of_each"
-SEED = "seed"  # of which each repeat has another, unless the study says otherwise
+SEED = "seed"  # each repeat has a different one, unless the study sets it
 BUNDLED_STUDIES = CHECKOUT / "configs" / "studies"
 SCALAR = str | int | float | bool | None
 COLLECTIVE = Annotated[str, Meta(pattern=rf"\A({'|'.join(OPERATIONS)})\Z")]
@@ -58,12 +58,13 @@ FORMS: Mapping[str, tuple[Any, str]] = {
 
 
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
-    """Read the study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
+    """Read a study from its file; `more` are flags for all runs, `rate` is their link rate.
 
-    Muster's own studies are found by name, `quick`, and from any folder by their path in Muster.
+    Muster's own studies are found by name, such as `quick`, or, from any folder, by their path in
+    Muster.
 
     Raises:
-        UsageError: the file cannot be read, or describes invalid runs; with every problem.
+        UsageError: the file cannot be read, or describes invalid runs; all problems are listed.
     """
     own = BUNDLED_STUDIES / f"{path.stem}.yaml"
     names = (Path(path.stem), Path("configs", "studies", own.name))
@@ -108,7 +109,7 @@ def _loaded(path: Path) -> dict[Any, Any]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """A context in which each line of a refusal gets the name of the file."""
+    """A context that puts the name of the file before each line of a refusal."""
     try:
         yield
     except UsageError as error:
@@ -116,7 +117,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _wrong_keys(raw: Mapping[Any, Any]) -> Iterator[str]:
-    """A line for each key that is unknown, or whose value has another form."""
+    """A line for each key that is unknown, or whose value has the wrong form."""
     for key, value in raw.items():
         if key not in FORMS:
             similar = alike(str(key), FORMS)
@@ -142,10 +143,10 @@ def _several_values(
 
 
 def _roles(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The x, the series and the reference of a study's file; None for what it does not say.
+    """The x, the series and the reference of a study's file; None for each that it does not set.
 
     Raises:
-        UsageError: one of them names no column; with every problem.
+        UsageError: one of them does not name a column; all problems are listed.
     """
     x, series, reference = (raw.get(role) for role in ROLES)
     names = {"x": [] if x is None else [x], "series": series or [], "reference": reference or {}}
@@ -169,7 +170,7 @@ def _column(name: object) -> str:
 
 
 def _role_problems(study: Sweep) -> Iterator[str]:
-    """A line if two runs would be one row of the report, or if no run is the reference."""
+    """A line if two runs would be the same row of the report, or if no run is the reference."""
     for column, value in (study.reference or {}).items():
         values = dict.fromkeys(str(_value(cell, column)) for cell in study.cells)
         if str(value) not in values:
@@ -215,9 +216,9 @@ def _set_twice(
     more: Sequence[str],
     rate: str | None,
 ) -> Iterator[str]:
-    """A line for each setting of the grid that a flag after the file sets, too.
+    """A line for each setting of the grid that a flag after the file also sets.
 
-    All runs would have the flag's value, but be named by the values of the grid.
+    All runs would have the flag's value, but would be named after the values of the grid.
     """
     flags = {setting.name for setting in cli.words_of(CLASSES, more)[0]}
     if rate is not None:
@@ -254,7 +255,7 @@ def _cells(
 ) -> Iterator[Cell]:
     """The cells of all runs, unchecked.
 
-    Repeats come last, so that a study that is stopped early has run every point of the grid.
+    Repeats come last: every point of the grid runs once before any point is repeated.
     """
     points = [
         (str(block[NAME_KEY]) if NAME_KEY in block else None, point)

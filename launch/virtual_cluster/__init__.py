@@ -1,1 +1,1 @@
-"""Make a cluster of one Linux machine: nodes with a network, names, Slurm and sshd."""
+"""Turn one Linux machine into a cluster: nodes with a network, names, Slurm and sshd."""

@@ -22,10 +22,10 @@ PACKAGES = {
 
 
 def require_supported_host() -> None:
-    """Refuse to make a testbed where it is impossible.
+    """Refuse to make a testbed on a machine that cannot run one.
 
     Raises:
-        MusterError: this is not Linux, or not root, or commands are missing.
+        MusterError: this is not Linux, the user is not root, or commands are missing.
     """
     if sys.platform != "linux":
         raise MusterError(

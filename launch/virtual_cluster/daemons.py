@@ -39,7 +39,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # the templates are no web pages
+        autoescape=False,  # the templates are not web pages
     )
     environment.filters["quote"] = lambda path: shlex.quote(str(path))
     return environment.get_template(f"{template}.j2").render(**values)
@@ -50,7 +50,7 @@ def start(name: str, argv: Sequence[str], cores: Sequence[int] = ()) -> None:
     LOGS.mkdir(parents=True, exist_ok=True)
 
     def record_itself() -> None:
-        # Whenever `up` is killed, no process is without a record.
+        # No process is ever without a record, even if `up` is killed.
         os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
         number = os.getpid()
         write_json(RECORDS / f"{name}.json", {"pid": number, "started": started_at(number)})
@@ -59,7 +59,7 @@ def start(name: str, argv: Sequence[str], cores: Sequence[int] = ()) -> None:
         subprocess.Popen(
             argv,
             cwd="/",
-            # No variable of a surrounding Slurm job or Python environment.
+            # Without the variables of a surrounding Slurm job or Python environment.
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -81,7 +81,7 @@ def wait(name: str, is_ready: Callable[[], bool]) -> None:
     """Return when the daemon `name` is ready.
 
     Raises:
-        MusterError: the daemon died or took too long; with the end of its log.
+        MusterError: the daemon died or took too long; the message has the end of its log.
     """
     deadline = time.monotonic() + DAEMON_STARTS_S
     while not is_ready():
@@ -108,12 +108,12 @@ def dead() -> list[str]:
 
 
 def inside(namespaces: Iterable[Path]) -> list[int]:
-    """The numbers of all processes in these network namespaces, whoever started them."""
+    """The numbers of all processes in these network namespaces, no matter who started them."""
     inodes = {(state.st_dev, state.st_ino) for state in map(Path.stat, namespaces)}
     numbers = set()
     # Path.glob() fails if a process ends meanwhile: https://github.com/python/cpython/issues/90208
     for path in iglob("/proc/[0-9]*/task/*/ns/net") if inodes else ():  # noqa: PTH207
-        with suppress(OSError):  # a thread that has ended is in no namespace any more
+        with suppress(OSError):  # a thread that has ended is no longer in a namespace
             state = Path(path).stat()
             if (state.st_dev, state.st_ino) in inodes:
                 numbers.add(int(path.split("/")[2]))
@@ -121,9 +121,9 @@ def inside(namespaces: Iterable[Path]) -> list[int]:
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:
-    """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining.
+    """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining ones.
 
-    Afterwards wait a moment until `ps` lists none of them, not even as defunct.
+    Then wait a moment until `ps` no longer lists them, not even as defunct.
 
     Raises:
         MusterError: a process survives SIGKILL.
@@ -165,7 +165,7 @@ def started_at(number: int) -> int | None:
     """The start time of a process, in ticks since boot; None if it is gone or only a zombie.
 
     A process whose first thread has ended is shown as a zombie, although other threads may still
-    run. It counts as alive here, since it holds its files and ports until they end.
+    run. It counts as alive here, since it holds its files and ports until those end.
     """
     fields = _stat(number)
     if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):
@@ -174,7 +174,7 @@ def started_at(number: int) -> int | None:
 
 
 def _stat(number: int) -> list[str]:
-    """A process's fields in /proc, from its state on; empty if there is no such process.
+    """The fields of a process in /proc, from the state on; empty if there is no such process.
 
     Field 0 is the state, 17 the number of threads, 19 the start time.
     """
@@ -182,5 +182,5 @@ def _stat(number: int) -> list[str]:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    # The name in brackets may contain anything, also spaces and brackets.
+    # The name in brackets may contain anything, even spaces and brackets.
     return text.rpartition(")")[2].split()

@@ -37,8 +37,8 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     """Make a testbed with `options`, with all of its daemons alive.
 
     Raises:
-        MusterError: another testbed is up and partly alive, or a part of this one is dead, or it
-            cannot be made. In the last case nothing of it remains.
+        MusterError: another testbed is up and at least partly alive, a part of this one has died,
+            or the testbed cannot be made. In the last case, nothing of it remains.
     """
     _refuse_inside()
     os.umask(0o022)  # sshd refuses a key file that others may write

@@ -2,8 +2,8 @@
 
 In the testbed's modules this machine itself is called the box.
 
-How it works: each link of a node is a veth pair: two interfaces, each of which receives what the
-other sends. One end, `exp0`, is in the node's network namespace. The other stays on the box and
+How it works: each link of a node is a veth pair, two interfaces that each receive what the other
+sends. One end, `exp0`, is in the node's network namespace. The other stays on the box and
 joins a bridge, a virtual switch, on which the box also has an address:
 
     node0: exp0 10.10.1.1 -- muster-exp0 --+
@@ -12,7 +12,7 @@ joins a bridge, a virtual switch, on which the box also has an address:
 
 A control network is a second bridge. A rate limits what an interface sends (`tc`'s token bucket),
 so both interfaces of a pair have one. Namespaces and links are recognised by their names alone, so
-`down` also removes what a killed `up` has left.
+`down` also removes what a killed `up` left behind.
 """
 
 import json
@@ -38,7 +38,8 @@ NAMESPACES = Path("/run/netns")
 OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
 OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
-# The bucket of tbf: the bytes that pass at once. A packet larger than the bucket would never pass.
+# The least size of tbf's bucket, whose bytes can pass in one burst. A packet larger than the bucket
+# would never pass.
 LEAST_BURST_BYTES = 32 * 1024
 QUEUE_MS = 50
 
@@ -67,7 +68,7 @@ def make(nodes: Sequence[VirtualNode], options: Options) -> None:
 
 
 def namespaces() -> list[Path]:
-    """The existing network namespaces of testbeds, whoever made them."""
+    """The existing network namespaces of testbeds, no matter who made them."""
     return sorted(path for path in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(path.name))
 
 
@@ -88,7 +89,7 @@ def remove() -> None:
         try:
             call(["ip", "link", "delete", name])
         except MusterError:
-            if name in links():  # else it has disappeared with the other interface of its pair
+            if name in links():  # otherwise it disappeared with the other interface of its pair
                 raise
     for path in namespaces():
         call(["ip", "netns", "delete", path.name])

@@ -25,7 +25,7 @@ from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"
 CGROUPS = Path("/sys/fs/cgroup")
-# The daemons that hold a node's namespaces.
+# The daemons that keep a node's namespaces alive.
 ANCHOR = "anchor"
 PRIVATE = "private"
 
@@ -67,7 +67,7 @@ def make(node: VirtualNode) -> None:
 def make_private(node: VirtualNode, checkout: Path, venv: Path | None) -> None:
     """Give sessions on `node` an empty home and /tmp, without the checkout, like a new machine.
 
-    Of the hidden files only `venv` is visible, as ~/muster/.venv, and the Python that it uses.
+    The only hidden files that stay visible are `venv`, as ~/muster/.venv, and the Python it uses.
 
     Raises:
         MusterError: the kernel refused, or the environment's Python does not run there.

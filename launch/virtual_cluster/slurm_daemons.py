@@ -1,4 +1,4 @@
-"""Make a Slurm cluster of the nodes, apart from any other Slurm on the box, its login node."""
+"""Make a Slurm cluster of the nodes, with the box as login node, apart from any other Slurm."""
 
 import os
 import re
@@ -23,17 +23,17 @@ FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"
 MUNGE = STATE / "munge"
 SOCKET = MUNGE / "socket"
-# The names of the daemons that run once.
+# The names of the daemons that run only once, on the box.
 MUNGED = "munged"
 CONTROLLER = "slurmctld"
 NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
-FAKE_GPUS_SINCE = (24, 5)  # the oldest version of Slurm that can
+FAKE_GPUS_SINCE = (24, 5)  # the oldest version of Slurm that supports them
 
 
 def refuse_gpus(count: int) -> None:
-    """Refuse to pretend GPUs if Slurm cannot.
+    """Refuse fake GPUs if Slurm does not support them.
 
     Raises:
         UsageError: the installed Slurm is too old.
@@ -44,7 +44,7 @@ def refuse_gpus(count: int) -> None:
 
 
 def write(nodes: Sequence[VirtualNode], gpus: int) -> None:
-    """Write the configuration, and a new key for munge; each node pretends to have `gpus`."""
+    """Write the configuration, and a new key for munge; each node gets `gpus` fake GPUs."""
     for folder in (FOLDER / "controller", *(FOLDER / node.name for node in nodes)):
         folder.mkdir(parents=True, exist_ok=True)
     MUNGE.mkdir(mode=0o700, exist_ok=True)
@@ -82,7 +82,7 @@ def box() -> str:
 
 
 def start_munged() -> None:
-    """Start munged, by which the testbed's daemons know which user sends a request."""
+    """Start munged, through which the testbed's daemons learn which user sent a request."""
     files = [f"--{kind}-file={MUNGE / kind}" for kind in ("key", "pid", "log", "seed")]
     # the socket of a killed munged would make the new one look ready
     SOCKET.unlink(missing_ok=True)
@@ -121,7 +121,7 @@ def parsed(text: str) -> dict[str, str]:
 
 
 def is_usable(state: str) -> bool:
-    """Whether jobs run on a node in this state; a star at its end means that it does not answer."""
+    """Whether jobs can run on a node in this state; with a star at its end, it does not answer."""
     return state in ("idle", "mixed", "allocated", "completing")
 
 

@@ -1,4 +1,4 @@
-"""Give each node an sshd with its own host key; one user key logs in to all, from everywhere."""
+"""Give each node an sshd with its own host key; one user key logs in to all, from anywhere."""
 
 import shutil
 import socket

@@ -1,7 +1,7 @@
-"""The options of a testbed, its nodes, and the record of who has made it.
+"""The options of a testbed, its nodes, and the record of who made it.
 
-A machine has at most one testbed, and one process at a time makes or removes it. Every user can
-read who has made it.
+A machine has at most one testbed, and only one process at a time makes or removes it. Every user
+can read who made it.
 
 A node's names, addresses and cores follow from its number.
 """
@@ -39,7 +39,7 @@ class Options:
     rate: int | None = None  # bits per second of each link; None: no limit
     control_network: bool = False
     ipv6: bool = False  # no IPv4 on the experiment network; then there is a control network
-    gpus: int = 0  # pretended GPUs of each node, for Slurm
+    gpus: int = 0  # fake GPUs of each node, for Slurm
     private_home: bool = False
     venv: str | None = None  # visible in a private home; None: there is none
 
@@ -94,7 +94,7 @@ class VirtualNode:
         return f"node{self.number}"
 
     def daemon(self, kind: str) -> str:
-        """The name of one of its daemons, such as sshd."""
+        """The name of one of the node's daemons; `kind` is, for example, sshd."""
         return f"{self.name}.{kind}"
 
     @property
@@ -142,7 +142,7 @@ class ClusterState:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """A context with the lock of the machine's testbed, for which it waits if it must."""
+    """A context that holds the lock of the machine's testbed, and waits for it if necessary."""
     descriptor = os.open(STATE.parent, os.O_RDONLY)  # this folder exists before and after a testbed
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
-"""`import muster` finds the package of this checkout, whichever Python a worker runs.
+"""Make `import muster` find the package of this checkout, whichever Python a worker runs.
 
 This file's folder is last on a worker's path, which multiprocessing passes to spawned processes.
 The checkout itself is not on the path, since users' files may have the same names as ours.
 
-It needs the standard library alone, of Python 3.8 or newer.
+It needs only the standard library of Python 3.8 or newer.
 """
 
 import importlib.util

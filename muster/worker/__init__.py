@@ -1,1 +1,1 @@
-"""Loaded into every worker; needs the standard library alone, of Python 3.8 or newer."""
+"""Loaded into every worker; needs only the standard library of Python 3.8 or newer."""

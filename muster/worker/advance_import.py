@@ -1,11 +1,11 @@
 """Import modules before the workers are forked, and refuse those that prevent a fork.
 
-A forked process has a single thread and no state of a GPU. If a module starts a thread, a process
+A forked process has a single thread and no GPU state. If a module starts a thread, a process
 or CUDA during its import, the forked workers lack it. If a module reads the worker's rank during
 its import, all workers get the same one; such modules are known by name. A module that the
 program's own folder hides must not be imported from elsewhere.
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+This file is loaded by its path. It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _apart_from_the_program() -> Iterator[None]:
 
 
 def _problem(folder: str, before: frozenset[str], count: int) -> str:
-    """Why no fork is possible after an import, with the modules that it loaded; or ""."""
+    """Why an import makes a fork impossible, or ""; `before`: the modules loaded before it."""
     if len(names := tasks()) > count:
         return f"leaves a thread or process running ({', '.join(names[1:])})"
     if uses_cuda():
@@ -109,7 +109,7 @@ def uses_cuda() -> bool:
 
 
 def reseed() -> None:
-    """After the fork: give this worker its own random numbers, as Python's always are.
+    """Give this worker its own random numbers after the fork, as Python does for `random`.
 
     torch chooses its CPU seed during its import, and a GPU's at the first use, which is in the
     worker.

@@ -1,7 +1,7 @@
 """The collectives of this process, from torch's flight recorders: gloo's and NCCL's.
 
-The names are private to torch: missing ones are left out. This file is loaded into every worker by
-its path, needs the standard library alone, of Python 3.8 or newer, and loads no torch itself.
+The names used here are private to torch; missing ones are left out. This file is loaded into every
+worker by its path, needs only the standard library of Python 3.8 or newer, and does not load torch.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def collectives() -> list[dict[str, Any]]:
 
 
 def nearly_timed_out(before_s: float) -> dict[str, Any] | None:
-    """A collective because of which NCCL aborts this process in `before_s` seconds or less.
+    """A collective whose timeout makes NCCL abort this process within `before_s` seconds.
 
-    A thread of NCCL's process group does that, without any Python code of this process.
+    A thread of NCCL's process group aborts it, without running any Python code of this process.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     recorder = getattr(c10d, "_dump_nccl_trace_json", None)
@@ -85,10 +85,10 @@ def nearly_timed_out(before_s: float) -> dict[str, Any] | None:
 
 
 def _statuses(traces: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """How far each group is, by its name.
+    """How far each group has come, by name.
 
     A group for CPUs and GPUs ("cpu:gloo,cuda:nccl") counts its collectives twice, so it has a
-    second name for those of NCCL.
+    second name for the NCCL collectives.
     """
     statuses: dict[str, dict[str, Any]] = {}
     for ending, trace in traces:
@@ -100,7 +100,7 @@ def _statuses(traces: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, A
 def _traces() -> list[tuple[str, dict[str, Any]]]:
     """The content of torch's recorders, each with the ending of a second name of its groups.
 
-    Newer versions of torch have all in the first one, and the second one is the same again.
+    In newer versions of torch, the first one has everything, and the second one repeats it.
     """
     if "torch.distributed.distributed_c10d" not in sys.modules:
         return []

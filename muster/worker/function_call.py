@@ -1,15 +1,15 @@
 """Call the function that was given to `muster.launch`, and write its result or exception.
 
-How it works: the launching side writes a folder with the pickled call, and with what must be known
-before it is unpickled. Every worker calls the function and writes one file with its result. Only
-the owner may read both, and they are read only if that is true: data that another user could have
-written is never unpickled.
+How it works: the launching side writes a folder with the pickled call and the facts that are needed
+before unpickling. Every worker calls the function and writes one file with its result. Only the
+owner may access these files, which is checked before they are read: data that another user could
+have written is never unpickled.
 
     function/call.pkl         (function, args, kwargs), pickled by cloudpickle
     function/call.json        {"name", "python": "3.11", "path": folders of the program's modules}
     results/rank_00002.pkl    {"value": ...} or {"error": exception or None, "text": its text}
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer, except
+This file is loaded by its path. It needs only the standard library of Python 3.8 or newer, except
 for cloudpickle, which pickles functions of notebooks and scripts.
 """
 
@@ -91,7 +91,7 @@ def read_private(path: Path) -> bytes:
 
     Raises:
         PermissionError: another user may have written it.
-        OSError: it cannot be read, or is a link.
+        OSError: it cannot be read, or is a symbolic link.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     state = os.fstat(descriptor)

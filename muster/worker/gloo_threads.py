@@ -1,11 +1,11 @@
 """Let gloo's threads finish before the interpreter ends.
 
-A thread of torch's gloo backend takes the interpreter for a moment after a collective, to free its
-Python objects. `destroy_process_group` joins these threads only if nothing else holds the group,
-and a DDP model does. A thread that takes the interpreter while it ends aborts the process (SIGABRT,
+A thread of torch's gloo backend briefly takes the GIL after a collective, to free its Python
+objects. `destroy_process_group` joins these threads only if nothing else refers to the group, but a
+DDP model does. A thread that takes the GIL while the interpreter ends aborts the process (SIGABRT,
 after the program's last line): https://github.com/pytorch/pytorch/pull/179291.
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+This file is loaded by its path. It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 THREAD_NAME = "pt_gloo_runloop\n"  # torch's name for these threads
-LIMIT_S = 10.0  # a busy machine may give a thread no time; a program may go on with collectives
+LIMIT_S = 10.0  # a busy machine may not run a thread; a program may continue with collectives
 LOOK_S = 0.001
 UNSEEN_S = 0.1  # for threads that the kernel does not show
 FIELDS = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
@@ -23,8 +23,8 @@ FIELDS = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
 def wait(tasks: Path = Path("/proc/self/task")) -> None:
     """Wait until all these threads sleep, and have not run for a moment in which they could.
 
-    While this thread sleeps, the interpreter is free: a thread that waits for it becomes runnable.
-    Where the kernel does not show threads (macOS), they get a fixed time.
+    While this thread sleeps, the GIL is free: a thread that waits for it becomes runnable. If the
+    kernel does not show threads (macOS), they get a fixed time.
     """
     if not tasks.exists():
         time.sleep(UNSEEN_S)

@@ -1,14 +1,14 @@
-"""A worker answers its agent: where its threads are, in which collectives, and since when.
+"""Tell a worker's agent where its threads are, in which collectives, and since when.
 
-How it works: a thread waits at a unix socket in a folder that only the user can enter. Once a
-second it notes where the main thread is, so it can say for how long, and whether NCCL is about to
-abort the process. The thread needs the interpreter, which C code may hold. In that case
+How it works: a thread listens on a Unix socket in a folder that only the user can enter. Once a
+second it notes where the main thread is, so that it can report for how long, and checks whether
+NCCL is about to abort the process. The thread needs the GIL, which C code may hold. In that case
 faulthandler, triggered by a signal, writes the stacks into a file beside the socket, without the
-interpreter. The collectives are read from torch's flight recorders, by names that torch may change:
+GIL. The collectives are read from torch's flight recorders, under names that torch may change;
 missing ones are left out.
 
-This file is loaded into every worker by its path. It needs the standard library alone, of Python
-3.8 or newer.
+This file is loaded into every worker by its path. It needs only the standard library of Python 3.8
+or newer.
 
     folder/rank_00002.sock      takes one JSON line, answers one: see `Inspector.answer`
     folder/rank_00002.json      the process: {"rank", "pid"}
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-# At most: a message may have a few MB.
+# Upper limits: a message may have a few MB.
 THREADS = 20
 FRAMES = 60  # the innermost ones of each thread
-# At the main thread, to see whether it runs through different code.
+# Looks at the main thread, to see whether it runs through different code.
 LOOKS = 60
 LOOK_S = 0.003
 GIVE_UP_S = 5.0
-ABORT_FORESEEN_S = 4.0  # agents have looked at all ranks by then
+ABORT_FORESEEN_S = 4.0  # enough for the agents to look at all ranks
 END_S = 10.0  # for the last answer, on a busy machine
 # By convention, real-time signals are free; schedulers use SIGUSR1 and SIGUSR2.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
@@ -62,7 +62,7 @@ inspector: Inspector | None = None  # of this process
 
 
 def start(folder: str, rank: int) -> None:
-    """Begin to answer in the folder that an agent has made for it."""
+    """Start to answer in the folder that an agent has made for this."""
     global inspector
     with contextlib.suppress(OSError):  # as in a container without the folder
         inspector = Inspector(Path(folder), rank)
@@ -72,7 +72,7 @@ class Inspector:
     """The thread that answers, and what it has noted.
 
     Raises:
-        OSError: on creation; the folder cannot be used.
+        OSError: on creation, if the folder cannot be used.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -88,7 +88,7 @@ class Inspector:
         self._gave_up_file = folder / f"{stem}.gave_up"
         self._answer_file = folder / f"{stem}.answer"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        for old in (folder / f"{stem}.sock", self._answer_file):  # of a program before this one
+        for old in (folder / f"{stem}.sock", self._answer_file):  # of an earlier program
             with contextlib.suppress(FileNotFoundError):
                 old.unlink()
         self._listener.bind(str(folder / f"{stem}.sock"))
@@ -98,25 +98,25 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        # not by threading: a program may wait for all of its `threading.enumerate()`
+        # not by `threading`: a program may wait for all threads of `threading.enumerate()`
         _thread.start_new_thread(self._run, ())
         os.register_at_fork(after_in_child=self._close_in_child)
         atexit.register(self._end)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
 
     def _close_in_child(self) -> None:
-        """Close the socket in a forked process: an agent asks workers alone."""
+        """Close the socket in a forked process: an agent asks only workers."""
         global inspector
         inspector = None
         self._answers = _thread.allocate_lock()
         self._listener.close()
 
     def _end(self) -> None:
-        """Wait for the last answer: a thread in torch's code would abort the interpreter's end."""
+        """Wait for the last answer: a thread in torch's code would abort the ending interpreter."""
         self._answers.acquire(timeout=END_S)
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
-        """A collective has timed out: wait until the agents have looked at all ranks."""
+        """After a collective has timed out, wait until the agents have looked at all ranks."""
         self._gave_up = {"message": message[:500], "frames": _frames_of(trace)}
         self._init_call = unrecorded_waits.init_call(
             [frame for frame, _ in traceback.walk_tb(trace)]
@@ -130,8 +130,8 @@ class Inspector:
             return
 
     def leave_answer(self, trace: TracebackType | None) -> None:
-        """Write down what this process did, for agents that ask when it has ended."""
-        with contextlib.suppress(Exception):  # it adds to a cause, and is none itself
+        """Write down what this process did, for agents that ask after it has ended."""
+        with contextlib.suppress(Exception):  # it adds to a cause of failure, and must not be one
             answer = self.answer({"ask": "stacks"})
             answer["threads"] = [{"name": "main", "main": True, "frames": _frames_of(trace)}]
             process.write_whole(self._answer_file, json.dumps(answer).encode())
@@ -169,7 +169,7 @@ class Inspector:
                 connection, _ = self._listener.accept()
             except (OSError, ValueError):  # closed: the process ends
                 return
-            with contextlib.suppress(Exception):  # a question never ends a worker, or prints
+            with contextlib.suppress(Exception):  # a question must not end a worker, or print
                 self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -205,7 +205,7 @@ class Inspector:
         self._noted = {mark: self._noted.get(mark, now) for mark in marks}
 
     def _places(self) -> list[int]:
-        """Positions at which the main thread is seen within 0.1 to 0.2 s, each as a number."""
+        """The positions at which the main thread is seen within 0.1 to 0.2 s, each as a hash."""
         places = set()
         for _ in range(LOOKS):
             frames = _outermost_first(sys._current_frames().get(self._main or 0))
@@ -247,7 +247,7 @@ def _frames_of(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 def _thread_names() -> dict[int | None, str]:
-    """By identifier, from the program's own `threading`: that is not the module imported here."""
+    """Names by identifier, from the program's own `threading`, not the module imported here."""
     try:
         return {thread.ident: thread.name for thread in sys.modules["threading"].enumerate()}
     except Exception:  # noqa: BLE001 (not imported, or a file of the user's)

@@ -1,4 +1,4 @@
-"""Recognise errors of a worker that failed because another had ended: a consequence, no cause."""
+"""Recognise errors that are only a consequence: a worker failed because another had ended."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WORDS = (
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = frozenset("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 PEER_FAILED = "PeerFailed"  # the error of `muster.init`, which names the other rank if it can
-# What it reports of a rank that is at the end of the block of `muster.init`.
+# What it reports about a rank that has reached the end of its `muster.init` block.
 HAS_LEFT = "left muster.init() while others were in a collective"
-# A prefix of lines in such a worker's output, if a launcher reports the cause: they stay in the
-# worker's log and are not printed.
+# The prefix of lines in such a worker's output, if a launcher reports the cause: these lines stay
+# in the worker's log and are not printed.
 CONSEQUENCE = "(a consequence) "
 
 # What gloo, nccl and the store report when another rank has not joined a collective.
@@ -42,10 +42,11 @@ INSPECTION = "_muster.inspection"
 
 
 def report_lost_peer(message: str, trace: TracebackType | None) -> None:
-    """Tell the agents what this rank did, if it ends since another has not come, or is gone.
+    """Tell the agents what this rank did, if it ends because another rank is late or gone.
 
-    After a timeout it waits until they have looked at all ranks. Where gloo's ranks disagree, one
-    times out and closes its connections, by which the others end before anybody has looked.
+    After a timeout it waits until the agents have looked at all ranks. If gloo's ranks disagree,
+    one of them times out and closes its connections, so that the others end before any agent has
+    looked.
     """
     inspector = getattr(sys.modules.get(INSPECTION), "inspector", None)
     if inspector is None:
@@ -63,13 +64,13 @@ def is_consequence(message: str) -> bool:
 
 
 def is_lost_peer(message: str) -> bool:
-    """Whether an error, as `Kind: text`, is torch's or `muster.init`'s for a rank that is gone."""
+    """Whether torch or `muster.init` raised an error, as `Kind: text`, because a rank is gone."""
     kind = message.partition(":")[0]
     return kind == PEER_FAILED or (kind in TORCH_ERRORS and is_consequence(message))
 
 
 def print_as_consequence(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """What Python prints of an error that ends it, with our prefix before each line."""
+    """Print the error that ends a program as Python does, with our prefix before each line."""
     stream = sys.stderr
     sys.stderr = io.StringIO()
     try:
@@ -83,7 +84,7 @@ def print_as_consequence(kind: type[BaseException], error: BaseException, trace:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error, or a text in its place: `__str__` of a user's class may fail."""
+    """The text of an error, or a substitute, since `__str__` of a user's class may fail."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (the user's own code)

@@ -4,8 +4,8 @@ Signals that stop the run are passed on. If one worker fails, the others are end
 does not end within its grace period is killed. The exit code of an attempt is 0 if all workers
 ended well, 75 if all others stopped cleanly, 128 + N after signal N, else 1.
 
-With an agent this process stays. It reports on a pipe of its own, and reads the next attempt from
-what was its stdin. Both have a JSON object per line:
+With an agent, this process stays after an attempt. It reports through a separate pipe, and reads
+the next attempt from its original stdin. Both carry one JSON object per line:
 
     report        {"attempt": 0, "pids": [4711, 4712]}      it has forked
                   {"attempt": 0, "rank": 2, "exit_code": null, "signal": 9, "time_unix_s": 1.5e9}
@@ -13,11 +13,11 @@ what was its stdin. Both have a JSON object per line:
     next attempt  {"attempt": 1, "nproc": 2, "first_rank": 2, "argv": ["train.py"],
                    "env": {"MASTER_PORT": "29501", "MUSTER_CPUS": null}, "log": "/..."}
 
-`env` has what differs from the variables of this process, null where one is to be removed.
-Between attempts it ignores signals that are meant for workers. It ends when its stdin or its agent
-ends.
+`env` has the variables that differ from this process's own; null removes a variable. Between
+attempts this process ignores signals that are meant for workers. It ends when its stdin or its
+agent ends.
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+This file is loaded by its path. It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's, in seconds
 GRACE_S = 30.0
-# Time for the other workers to notice that one has failed, and to record how they ended. It begins
-# anew with each worker that ends, since they end one after another.
+# Time for the other workers to notice that one has failed, and to record how they ended. It starts
+# again with each worker that fails, since they end one after another.
 LOST_PEER_S = 1.5
 READ_BYTES = 65_536
 
@@ -83,7 +83,7 @@ def fork(attempt: dict[str, Any], agent: AgentPipes | None) -> tuple[int | None,
     """Fork the workers of an attempt.
 
     Returns the local rank in each worker, and None in the process that has forked them; there the
-    second value has their ranks, by process id.
+    second value has the workers' ranks, by process id.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     if "log" in attempt:
@@ -113,7 +113,7 @@ def _write_to(log: str) -> None:
 
 
 def _reset_process() -> None:
-    """Give the process its own session, and Python's signal handlers of a new process."""
+    """Give the process its own session, and the signal handlers of a new Python process."""
     os.setsid()
     for number in (*END_SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -122,7 +122,7 @@ def _reset_process() -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignore signals between attempts, by functions: Python may be about to call a handler."""
+    """Ignore signals between attempts; by functions, as Python may be about to call a handler."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in (*END_SIGNALS, signal.SIGALRM):
         signal.signal(number, lambda number, frame: None)
@@ -132,7 +132,7 @@ class Ending:
     """Ends the workers of an attempt by a signal, and by SIGKILL after their grace period."""
 
     def __init__(self, ranks: dict[int, int]) -> None:
-        """Handle this process's signals. `ranks`: of the workers that still run, by process id."""
+        """Handle this process's signals. `ranks`: of the running workers, by process id."""
         self.received: int | None = None  # the signal that stops the run
         self._has_begun = False
         self._ranks = ranks
@@ -164,7 +164,7 @@ class Ending:
 
 
 def wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
-    """Wait until no worker runs; return the attempt's exit code. `ranks`: by process id."""
+    """Wait until all workers have ended; return the exit code. `ranks`: by process id."""
     ending = Ending(ranks)
     codes: list[int] = []  # 0, STOPPED, or 1 for all others
     while ranks:

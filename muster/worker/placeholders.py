@@ -2,11 +2,11 @@
 
     python placeholders.py COMMAND [argument ...]      replace them, and become the command
 
-`{{rank}}` becomes `{rank}`. All other braces stay, and so does `${rank}`, a variable of a shell.
-The name of the program is not changed. The values are variables that the starter of a worker sets,
-so they are known in the worker alone.
+`{{rank}}` becomes `{rank}`. All other braces stay, and so does `${rank}`, a shell variable. The
+name of the program is not changed. The values come from variables that the starter of a worker
+sets, so they are known only in the worker.
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+This file is loaded by its path. It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ VARIABLES = {
     "master_port": "MASTER_PORT",
     "run_dir": "MUSTER_RUN_DIR",
 }
-# Names of other launchers for them.
+# Other launchers' names for them.
 OTHER_NAMES = {"master_ip": "master_addr", "num_nodes": "nnodes"}
-# Their values where none is set, as in the single worker of `accelerate launch`.
+# Their values if none are set, as in the single worker of `accelerate launch`.
 SINGLE_WORKER = {
     "RANK": "0",
     "LOCAL_RANK": "0",
@@ -42,12 +42,12 @@ SINGLE_WORKER = {
 }
 NAME_PATTERN = f"(?:{'|'.join(VARIABLES)})"
 PLACEHOLDER = re.compile(rf"\${{+{NAME_PATTERN}}}+|{{{{{NAME_PATTERN}}}}}|{{{NAME_PATTERN}}}")
-OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what a user may have meant as a placeholder
+OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what a user may have meant to be a placeholder
 LEAST = 0.85  # of difflib's ratio
 
 
 def used(words: Sequence[str]) -> set[str]:
-    """The names in arguments for which `filled` writes something else, `{{rank}}` included."""
+    """The names of the placeholders in arguments that `filled` changes, `{{rank}}` included."""
     matches = (match[0] for word in _arguments(words) for match in PLACEHOLDER.finditer(word))
     return {text.strip("{}") for text in matches if not text.startswith("$")}
 
@@ -82,7 +82,7 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:
-    """What follows the name of the program."""
+    """The words after the name of the program."""
     return words[2:] if words[0] in ("-m", "--exec") else words[1:]
 
 

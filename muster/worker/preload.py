@@ -2,22 +2,22 @@
 
     python preload.py --nproc N --first-rank R --modules torch,numpy -- train.py [argument ...]
 
-After `--` are the arguments of `worker_main.py`. An agent adds `--reports FD`, a pipe for reports:
+The arguments of `worker_main.py` follow `--`. An agent adds `--reports FD`, a pipe for reports;
 then this process stays for further attempts (`node_workers.py`).
 
-How it works: its environment has torchrun's variables except the ranks. It imports the given
-modules. Then it forks a worker for each local rank, which becomes the program through
-`worker_main.py`. Then it waits for them as torchrun would: signals are passed on, and if one worker
-fails the others are ended. A module that must not be imported before a fork is refused.
+How it works: this process has torchrun's variables, except the ranks, in its environment. It
+imports the given modules and forks a worker for each local rank, which becomes the program through
+`worker_main.py`. It then waits for the workers as torchrun would: signals are passed on, and if one
+worker fails, the others are ended. A module that must not be imported before a fork is refused.
 
-It needs the standard library alone, of Python 3.8 or newer. No thread is started here.
+It needs only the standard library of Python 3.8 or newer, and starts no thread.
 """
 
 from __future__ import annotations
 
 import sys
 
-BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported by itself
+BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported on its own
 
 import contextlib
 import gc
@@ -83,7 +83,7 @@ def set_threads(nproc: int) -> None:
 def import_modules(names: list[str], words: list[str]) -> None:
     """Import the given modules; refuse those that cannot be imported in advance."""
     advance = load("advance_import")
-    for name in sys.modules.keys() - BEFORE:  # modules and program import them anew
+    for name in sys.modules.keys() - BEFORE:  # modules and program import them again
         if name.partition(".")[0] != "_muster":
             del sys.modules[name]
     script = Path(words[0])  # its folder is first on the program's path; or it is a zipapp
@@ -102,7 +102,7 @@ def import_modules(names: list[str], words: list[str]) -> None:
 
 
 def become_worker(attempt: dict[str, Any], local_rank: int) -> None:
-    """Make this forked process equal to one that torchrun started, and run the program in it."""
+    """Make this forked process like one that torchrun started, and run the program in it."""
     for name, value in attempt.get("env", {}).items():
         if value is None:
             os.environ.pop(name, None)
@@ -111,7 +111,7 @@ def become_worker(attempt: dict[str, Any], local_rank: int) -> None:
     rank = attempt["first_rank"] + local_rank
     os.environ.update(RANK=str(rank), ROLE_RANK=str(rank), LOCAL_RANK=str(local_rank))
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    with contextlib.suppress(OSError):  # the kernel shows the environment of before the fork
+    with contextlib.suppress(OSError):  # the kernel shows the environment from before the fork
         Path("/proc/self/comm").write_text(f"rank {rank}", encoding="utf-8")
     sys.argv[:] = [str(HERE / "worker_main.py"), *attempt["argv"]]
     getattr(sys, "orig_argv", [])[:] = [sys.executable, "-u", *sys.argv]  # Python 3.10 and newer

@@ -1,9 +1,9 @@
-"""What a process of ours needs: exit codes, the checkout, an end with its parent, whole files.
+"""The basics of our processes: exit codes, the checkout, ending with a parent, whole files.
 
     python process.py PARENT_PID PROGRAM [argument ...]   become PROGRAM, which ends with the parent
 
 Scripts load this file by its path: a script has no checkout on its path yet, and in a worker
-`muster` may be the user's own package. It needs the standard library alone, of Python 3.8 or newer.
+`muster` may be the user's own package. It needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PR_SET_CHILD_SUBREAPER = 36
 PACKAGE = Path(__file__).resolve().parents[1]  # the package `muster`
 _INSTALLED = "_checkout"  # a wheel has launch/, train/ and so on in this folder of the package
 CHECKOUT = PACKAGE / _INSTALLED if (PACKAGE / _INSTALLED).is_dir() else PACKAGE.parent
-# The folder of a clone may have that name, too; it is not in our package.
+# A clone's folder may have that name, too, but it is not in our package.
 IS_INSTALLED = CHECKOUT.name == _INSTALLED and (CHECKOUT.parent / "checkout.py").is_file()
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask Linux for something about this process; other systems have no such call."""
+    """Call `prctl` for this process on Linux; other systems have no such call."""
     if sys.platform == "linux":
         import ctypes  # imported here: most processes do not need it
 
@@ -50,7 +50,7 @@ def prctl(option: int, value: int) -> None:
 def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
     """Make Linux send this process a signal when its parent ends, even by SIGKILL.
 
-    `parent`: its process id, if the parent may have ended already; then this process ends.
+    `parent`: the parent's process id, if it may have ended already; then this process ends.
     """
     parent = os.getppid() if parent is None else parent
     prctl(PR_SET_PDEATHSIG, number)
@@ -61,10 +61,10 @@ def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
 def end_with_agent() -> None:
     """Make this process end with its parent, and ignore a scheduler's notices.
 
-    torchrun would die of these notices, and leave its workers. The agent blocks them until they are
-    ignored here.
+    The notices would kill torchrun and leave its workers behind. The agent blocks them until they
+    are ignored here.
 
-    If the agent ended before Linux was asked, it is no ancestor any more: this process ends.
+    If the agent ended before Linux was asked, it is no longer an ancestor: this process ends.
     """
     for number in NOTICE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -76,7 +76,7 @@ def end_with_agent() -> None:
 
 
 def ending_with(parent: int, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command that becomes `argv`, which ends with the process `parent`."""
+    """The command that becomes `argv` and ends with the process `parent`."""
     return (sys.executable, "-ISs", __file__, str(parent), *argv)
 
 
@@ -93,12 +93,12 @@ def ancestors(pid: int) -> Iterator[int]:
 
 @contextmanager
 def atomic_replacement(path: Path) -> Iterator[Path]:
-    """A name beside `path`, for a file that becomes `path` at the end of the context.
+    """A temporary name beside `path`, for a file that becomes `path` at the end of the context.
 
     So a reader sees all of it or none. After an error the earlier file stays.
 
     Raises:
-        OSError: there is no such folder and it cannot be made, or the disk refuses.
+        OSError: the folder is missing and cannot be made, or the disk refuses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
@@ -114,7 +114,7 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, forced: bool = False) -> None:
     """Write one file so that a reader sees all of it or none.
 
-    `forced`: it is on the disk when this returns, and survives a power failure.
+    `forced`: the file is on the disk when this returns, and survives a power failure.
 
     Raises:
         OSError: the disk is full, or refuses; the earlier file stays.

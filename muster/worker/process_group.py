@@ -1,8 +1,8 @@
-"""Whether this process has ever made a process group of torch, even if that is destroyed again.
+"""Whether this process has ever made a process group of torch, even if it was destroyed again.
 
-The names are private to torch: if one is missing, the answer is None. This file is loaded into
-every worker by its path, needs the standard library alone, of Python 3.8 or newer, and loads no
-torch itself.
+The names used here are private to torch; if one is missing, the answer is None. This file is loaded
+into every worker by its path, needs only the standard library of Python 3.8 or newer, and does not
+load torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 # Other libraries by which ranks may connect.
 OTHER_LIBRARIES = ("mpi4py.MPI", "horovod", "ray", "jax", "hivemind", "distributed")
-# Modules by which a program starts processes of its own, which may make the group in its place. A
+# Modules with which a program starts its own processes, which may make the group in its place. A
 # data loader does not use them, but forks (until Python 3.14).
 SPAWNS = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 UNSET = (None, "undefined")
@@ -19,7 +19,7 @@ MISSING = "missing"
 
 
 def has_connected() -> bool | None:
-    """False: this process has connected to no other rank, by torch or another known library.
+    """Return False if this process has connected to no other rank, by any known library.
 
     None: the answer is not known, as for a program without torch.
     """

@@ -1,9 +1,9 @@
-"""A wait for other ranks that torch does not record: that of `init_process_group`.
+"""A wait for other ranks that torch does not record: the wait in `init_process_group`.
 
 There is no group yet, so only the main thread's stack shows the wait.
 
-This file is loaded into every worker by its path, needs the standard library alone, of Python 3.8
-or newer, and loads no torch itself.
+This file is loaded into every worker by its path, needs only the standard library of Python 3.8 or
+newer, and does not load torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def init_call(frames: list[FrameType]) -> dict[str, Any] | None:
-    """What `init_process_group` waits for, if one of `frames`, outermost first, is its frame."""
+    """What `init_process_group` waits for, if its frame is among `frames`, outermost first."""
     names = [
         frame.f_code.co_name if "torch/distributed/" in frame.f_code.co_filename else ""
         for frame in frames

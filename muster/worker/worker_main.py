@@ -6,19 +6,19 @@
     python worker_main.py --function FOLDER            the call that `muster.launch` wrote there
     python worker_main.py --fill-in ...                any of these, with placeholders in arguments
 
-A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
-as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
-imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
-What it has imported is not in `sys.modules` when the program begins: a user's `types.py` is found,
-too. The one name that is added, last on the path, is `muster` (`muster/on_path/`).
+A script has its own folder first on the path, and its `sys.argv`, `__main__` and exit code are as
+with plain `python`. This file needs only the standard library of Python 3.8 or newer, and imports
+nothing from this repository by name: a user's `train.py` and `configs/` are found, not ours. The
+modules that it has imported are not in `sys.modules` when the program begins: a user's `types.py`
+is found, too. The only name that is added, last on the path, is `muster` (`muster/on_path/`).
 
-Its agent hands everything in through the environment:
+The agent passes everything through the environment:
 
     MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
     MUSTER_AGENT_PID     pid of the agent: when that process ends, so does this one
-    MUSTER_CPUS          of the node's workers that are bound: 0,1;2,3
+    MUSTER_CPUS          CPUs of each of the node's workers, if they are bound: 0,1;2,3
 
-How a program may end, and what is done then; the first record of `write_exit` stays.
+How a program may end, and what happens then; only the first record of `write_exit` is kept.
 
     its last line      write_exit(0); Python joins threads and calls what is registered with atexit
     an exception       end_with: write_exit(1) with the traceback, sys.excepthook, exit code 1
@@ -26,15 +26,16 @@ How a program may end, and what is done then; the first record of `write_exit` s
     os._exit           sudden_exit: write_exit(code); nothing else is called
     a signal           no record; the agent sees the signal
 
-`wait_for_gloo` is registered with atexit before the program runs, so it comes after all that the
-program registers. A process that a worker forks has no rank: `leave_rank` stops its records.
+`wait_for_gloo` is registered with atexit before the program runs, so it is called after all
+functions that the program registers. A process that a worker forks has no rank: `leave_rank` stops
+its records.
 """
 
 from __future__ import annotations
 
 import sys
 
-BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported by itself
+BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported on its own
 
 import atexit
 import builtins
@@ -64,7 +65,7 @@ FILL_IN = "--fill-in"
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then the program's folder is not on it
 RANK = int(os.environ.get("RANK", "0"))
-run_dir: Path | None = None  # None in a forked child, too, since it does not report for its rank
+run_dir: Path | None = None  # also None in a forked child, which does not report for its rank
 
 
 def load_beside(name: str) -> Any:
@@ -124,7 +125,7 @@ def main() -> None:
 
 
 def keep_to_cpus() -> None:
-    """Bind this process, and what it starts, to the CPUs that its agent has chosen, if it has."""
+    """Bind this process and its children to the CPUs that its agent has chosen, if any."""
     if "MUSTER_CPUS" not in os.environ:
         return
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -136,20 +137,20 @@ def keep_to_cpus() -> None:
 
 
 def forget_imports() -> None:
-    """Let the program import for itself what has been imported here; see `BEFORE`."""
+    """Forget the modules imported here, so that the program imports its own; see `BEFORE`."""
     for name in sys.modules.keys() - BEFORE:
         if name.partition(".")[0] != "_muster":
             del sys.modules[name]
 
 
 def leave_rank() -> None:
-    """In a forked process: detach from the rank."""
+    """Detach a forked process from the rank."""
     global run_dir
     run_dir = None
 
 
 def wait_for_gloo() -> None:
-    """Let gloo's threads finish: a thread that needs the interpreter at its end would abort it."""
+    """Let gloo's threads finish: one that needs the GIL while the interpreter ends aborts it."""
     if "torch.distributed.distributed_c10d" in sys.modules:
         load_beside("gloo_threads").wait()
 
@@ -191,7 +192,7 @@ def load_module(name: str, arguments: list[str]) -> types.CodeType:
 
 
 def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
-    """An empty `__main__`; it stays after the program's end, for threads that continue."""
+    """Set an empty `__main__`; it stays after the program's end, for threads that continue."""
     module = types.ModuleType("__main__")
     module.__file__ = path
     module.__spec__ = spec
@@ -205,7 +206,7 @@ def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
 
 def run_command(argv: list[str]) -> NoReturn:
     """Run another command to its end, pass signals on to it, and end with its exit code."""
-    import subprocess  # here: Python programs need it later, or never
+    import subprocess  # imported here: Python programs need it later, or never
 
     try:
         command = subprocess.Popen(argv, preexec_fn=process.end_with_parent)  # noqa: PLW1509 (there are no threads)
@@ -249,7 +250,7 @@ def end_with(error: BaseException) -> NoReturn:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """One line and the traceback; the text of a user's exception may fail itself."""
+    """One line about an error, and its traceback; even the text of a user's exception may fail."""
     kind = type(error).__name__
     generated = getattr(sys.modules.get("linecache"), "cache", None)  # the program's own module
     if isinstance(generated, dict):
@@ -264,7 +265,7 @@ def described(error: BaseException) -> tuple[str, str]:
 def note_stop(error: SystemExit) -> str:
     """Record, once for all ranks, that the run can be continued, and why it was stopped."""
     request = getattr(sys.modules.get("muster.orderly_stop"), "request", None)
-    # checkpoints know of a request to another rank, too
+    # an error of checkpoints may come from a request to another rank
     why = getattr(error, "why", "") or getattr(request, "why", "") or "by itself"
     checkpoints = os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:
@@ -279,7 +280,7 @@ def sudden_exit(status: int, leave: Callable[[int], NoReturn] = os._exit) -> NoR
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a frame of a traceback is in this file, or in what loads programs."""
+    """Whether a frame of a traceback is in a file of this folder, or in Python's import code."""
     beside = filename.rpartition("/")[0] == __file__.rpartition("/")[0]
     return beside or filename.startswith("<frozen importlib")
 
@@ -290,7 +291,7 @@ def exit_code(error: SystemExit) -> int:
 
 
 def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -> None:
-    """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
+    """Write exits/rank_*.json, to tell a failure from its consequences; the first record stays."""
     if run_dir is None or (path := end_record(run_dir)).exists():
         return
     record = {
@@ -333,7 +334,7 @@ def end_record(run_dir: Path) -> Path:
 
 
 def redirect_output(run_dir: Path) -> None:
-    """Redirect all output, of whatever library, to the files of this rank."""
+    """Redirect all output, including that of libraries, to the files of this rank."""
     folder = run_dir / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     for descriptor, ending in ((1, "out"), (2, "err")):

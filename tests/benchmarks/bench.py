@@ -1,10 +1,10 @@
-"""Muster and hand-written training side by side, in turns, on one set of machines: `make bench`.
+"""Compare Muster with hand-written training, in turns, on one set of machines: `make bench`.
 
     python -m tests.benchmarks.bench [--rates 1gbit,10gbit] [--rounds 3] [--only NAME,...]
 
-On the testbed (as root), or with `--rates loopback` on this machine alone. Every case trains the
-same model on the same samples in the same order from the same weights, without dropout: a case
-whose losses are not those of plain DDP does not count.
+It runs on the testbed (as root) or, with `--rates loopback`, only on this machine. Every case
+trains the same model on the same samples in the same order from the same weights, without dropout.
+A case whose losses differ from plain DDP's does not count.
 """
 
 import argparse
@@ -88,10 +88,10 @@ def parser() -> argparse.ArgumentParser:
 def measured(
     rate: str, cases: Sequence[Case], made: Made, args: argparse.Namespace, folder: Path
 ) -> Results:
-    """All rounds at one rate; prints their table. A case that fails is left out from then on.
+    """Run all rounds at one rate and print their table; a case that fails is skipped from then on.
 
     Raises:
-        MusterError: a base failed, without which there is no ratio.
+        MusterError: a base case failed, without which there is no ratio.
     """
     found = Results(rate)
     with places.machines(rate, args.nodes, args.threads) as place:
@@ -108,7 +108,7 @@ def measured(
                 except MusterError as error:
                     if case.name == case.base:
                         raise
-                    found.runs.pop(case.name, None)  # whatever it did in earlier rounds
+                    found.runs.pop(case.name, None)  # and its earlier rounds do not count
                     found.failed[case.name] = lines = str(error)
                 print(f"{rate} round {number + 1} {case.name}: {lines}", file=sys.stderr)
     limits = results.bounds(made.gradient_bytes, args.nodes, rate)
@@ -117,7 +117,7 @@ def measured(
 
 
 def keep(found: Sequence[Results], args: argparse.Namespace) -> None:
-    """Write down what was measured, and how."""
+    """Write the measurements and the settings to the JSON file."""
     settings = {name: str(value) for name, value in vars(args).items()}
     runs = {
         one.rate: {name: [vars(run) for run in own] for name, own in one.runs.items()}

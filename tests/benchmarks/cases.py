@@ -1,21 +1,21 @@
-"""What is compared: a line for each case. A new feature gets a case by adding a line."""
+"""The cases that are compared, one per line: a new feature gets a case by adding a line."""
 
 from dataclasses import dataclass
 
 from muster.errors import UsageError
 
 OURS = "ours"
-BASE = "plain_ddp"  # what cases are a multiple of
-GPT = "nanogpt_ddp"  # and those that train a GPT
+BASE = "plain_ddp"  # the case whose time is the unit of the others
+GPT = "nanogpt_ddp"  # the same for cases that train a GPT
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to train, ours by the flags of a run, a peer by the name of its file and its flags.
+    """One way to train: ours, given by a run's flags, or a peer, given by its file name and flags.
 
-    Its time is a multiple of that of `base`, a case whose losses it must have. The time of a
-    `limit` is shown, but its losses are not those of a training. A case with a `title`, its name in
-    plain words, is in the figure.
+    Its time is shown as a multiple of the time of `base`, a case whose losses it must match. The
+    time of a `limit` is shown, but its losses are not those of real training. A case with a
+    `title`, its name in plain words, is in the figure.
     """
 
     name: str
@@ -43,7 +43,7 @@ CASES = (
     Case("trainer_with_muster", "transformers_trainer", ("--muster",),
          title="Trainer, with muster.sync_ddp(trainer)"),
     Case("no_sync", "plain_ddp", ("--sync", "none"), limit=True),
-    # nanoGPT's loop: DDP as it comes, with buckets as small as ours, and muster.sync
+    # nanoGPT's loop: plain DDP, DDP with buckets as small as ours, and muster.sync
     Case(GPT, "nanogpt", base=GPT),
     Case("nanogpt_ddp_4mib", "nanogpt", ("--sync", "ddp_4mib"), base=GPT),
     Case("nanogpt", "nanogpt", ("--sync", "muster"), base=GPT),
@@ -57,11 +57,11 @@ CASES = (
     Case("gather_scatter_padded", OURS, ("--sync", "gather_scatter", *PADDED)),
     Case("all_reduce_padded", OURS, ("--sync", "all_reduce", *PADDED)),
     Case("ddp_padded", OURS, ("--sync", "ddp", *PADDED)),
-    # ours, a feature at a time left out
+    # ours, leaving out one feature at a time
     Case("all_reduce_no_overlap", OURS, ("--sync", "all_reduce", "--no-overlap")),
     Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
     Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),
-    # ours, with a tracker of metrics
+    # ours, with a metrics tracker
     Case("all_reduce_tensorboard", OURS,
          ("--sync", "all_reduce", "--log-with", "tensorboard"), base="all_reduce"),
     Case("all_reduce_by_parameter", OURS, ("--sync", "all_reduce", "--bucket-mb", "0")),
@@ -70,10 +70,10 @@ KNOWN = {case.name: case for case in CASES}
 
 
 def chosen(names: str | None) -> list[Case]:
-    """The cases that `names` (commas between them; None: all) asks for, and their bases.
+    """Return the cases in `names` (separated by commas; None: all), and their bases.
 
     Raises:
-        UsageError: there is no case of such a name.
+        UsageError: there is no case with one of the names.
     """
     if names is None:
         return list(CASES)

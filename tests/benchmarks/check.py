@@ -1,10 +1,10 @@
-"""The benchmark compares like with like: its peers train what we train, sample for sample.
+"""Check that the benchmark compares like with like: peers train what we train, sample for sample.
 
     python -m tests.benchmarks.check
 
-`make bench` begins with it. Every case trains once on two workers of this machine, and start-up is
-measured once. Tables, targets, figures and flags are checked on made-up numbers. It ends at the
-first check that fails, with the line.
+`make bench` begins with it. Every peer and one case of ours train once on two workers of this
+machine, and start-up is measured once. Tables, targets, figures and flags are checked with made-up
+numbers. It stops at the first check that fails and shows the line.
 """
 
 import re
@@ -31,7 +31,7 @@ from tests.benchmarks.trees import Tree, compared, in_turns
 from tests.fork_server import interpreter
 
 STEPS = 4
-CLOSE = 1e-5  # of losses in float32
+CLOSE = 1e-5  # limit for differences of float32 losses
 WRONG_FLAGS = (
     (["--rates", "fast"], "--rates fast"),
     (["--steps", "2"], "--steps 2"),
@@ -98,7 +98,7 @@ def a_figure_has_a_bar_for_each_case_that_counts(folder: Path) -> None:
     path = folder / "bench.svg"
     figure.draw(two_rounds(), CASES, path)
     drawn = path.read_text()
-    # Names and numbers are drawn as curves, each after itself as a comment.
+    # Names and numbers are drawn as curves, each after a comment with its text.
     assert "<!-- DDP, by hand -->" in drawn
     assert "<!-- Muster, all_reduce, pads" in drawn
     assert re.search(r"\d ± \d+\.\d\d \(0\.50\)", drawn)
@@ -106,7 +106,7 @@ def a_figure_has_a_bar_for_each_case_that_counts(folder: Path) -> None:
 
 
 def two_rounds() -> Results:
-    """Two rounds of four cases: twice as fast, as fast, and another training."""
+    """Return two rounds of four cases: the base, twice as fast, as fast, and with other losses."""
     found = Results("1gbit")
     for slow in (1.0, 2.0):
         for name, step_s, losses in (
@@ -189,7 +189,7 @@ def start_up_is_measured_over_the_number_of_workers(folder: Path) -> None:
 
 
 def a_peer_has_the_losses_of_ours_or_of_its_base(folder: Path) -> None:
-    """And workers that do not sync are found out."""
+    """Workers that do not sync are detected."""
     ready = made.ready("tiny", None, folder, seed=42)
     words = ["--nodes", "2", "--batch-size", "8", "--steps", str(STEPS), "--lr", "0.01"]
     args = bench.parser().parse_args(words)

@@ -1,15 +1,15 @@
-"""The functions that run from `kill -9` of a rank to the printed cause, with their lines of code.
+"""List the functions that run from a rank's `kill -9` to the printed cause, with lines of code.
 
     python -m tests.benchmarks.failure_path [--times 3] [--workers torchrun] [--totals]
 
-Two nodes on this machine, one rank each. Both ranks exchange gradients through gloo until rank 1 is
-killed. From then on, every process of the run (leader, agents, starters, workers) writes down which
-of our functions it calls; the run ends when the leader has printed the cause. The functions are
-those of all runs together, since a periodic one may be missed in a single run.
+Two nodes run on this machine, with one rank each. Both ranks call all_reduce through gloo until
+rank 1 is killed. From then on, every process of the run (leader, agents, starters, workers) writes
+down which of our functions it calls; the run ends when the leader has printed the cause. The list
+has the functions of all runs together, because a single run may miss a periodic one.
 
-A line of code is one that is not blank, a comment or a docstring. A function that is called counts
-with its decorators and with what is defined inside it. The last lines have the totals: of these
-functions, and of the files that have them, which is what has to be opened to follow a failure.
+A line of code is a line that is not blank, a comment or a docstring. A called function counts with
+its decorators and everything that is defined inside it. The last lines have the totals for these
+functions and for the files that contain them, which one has to open to follow a failure.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def called_after_kill(folder: Path, workers: str) -> set[str]:
-    """Each function as FILE:LINE, where its definition begins."""
+    """Return each called function as FILE:LINE, where its definition begins."""
     (folder / "t.py").write_text(PROGRAM)
     env = {**traced(folder), "XDG_STATE_HOME": str(folder / "state")}
     notes = folder / "notes"
@@ -86,7 +86,7 @@ def called_after_kill(folder: Path, workers: str) -> set[str]:
 
 
 def table(called: set[str], *, only_totals: bool) -> list[str]:
-    """A line for each function, by file, then the totals."""
+    """Return a line for each function, sorted by file, and then the totals."""
     lines = []
     total = 0
     total_of_files = 0
@@ -109,7 +109,7 @@ def table(called: set[str], *, only_totals: bool) -> list[str]:
 
 
 def functions(file: Path) -> Iterator[tuple[str, range]]:
-    """The name of each function in a file, and its lines, with decorators."""
+    """Yield the name of each function in a file, and its lines including decorators."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, DEFINITIONS):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
@@ -117,7 +117,7 @@ def functions(file: Path) -> Iterator[tuple[str, range]]:
 
 
 def lines_of_code(file: Path) -> set[int]:
-    """The numbers of the lines that are not blank, a comment or a docstring."""
+    """Return the numbers of the lines that are not blank, a comment or a docstring."""
     source = file.read_text()
     docstrings = {
         line

@@ -15,7 +15,7 @@ COLOURS = {"others": "#8c8c8c", "one line changed": "#56B4E9", "Muster's trainer
 
 
 def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
-    """Draw the seconds of a step into an SVG file; what does not count is left out."""
+    """Draw the seconds per step into an SVG file; cases that do not count are left out."""
     rows = [
         {
             "title": case.title,

@@ -1,4 +1,4 @@
-"""A data set and a model for the benchmark are made: RTE's lengths, and weights all start from."""
+"""Make the benchmark's data set, with RTE's lengths, and the weights that all cases start from."""
 
 import random
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     # BERT-base's: 438 MB in 201 tensors, a fifth of it the word embedding
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
              "intermediate_size": 3072},
-    # of tests
+    # for tests
     "tiny": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 32, "initializer_range": 0.2},
 }  # fmt: skip
-# Tokens of RTE's training samples, by their share: a mean of 67, and 13 % are cut off at 128.
+# Lengths of RTE's training samples in tokens, by quantile: 67 on average; 13 % are cut off at 128.
 QUANTILES = {0: 13, 0.1: 33, 0.2: 40, 0.3: 45, 0.4: 50, 0.5: 56, 0.6: 62, 0.7: 73, 0.8: 103}
 QUANTILES |= {0.874: 128, 1: 160}
 SEPARATORS = 3  # [CLS] first [SEP] second [SEP]
-# How rare the words are: with it 64 samples hold about 1,500 different tokens, as RTE's do.
+# How rare the words are: with these, 64 samples have about 1,500 different tokens, as in RTE.
 ZIPF_POWER, ZIPF_SHIFT = 1.1, 1.0
 
 
 @dataclass(frozen=True)
 class Made:
-    """What all cases of a benchmark train on, and start from."""
+    """The data that all cases of a benchmark train on, and the model that they start from."""
 
     model: Path  # a folder with config, weights and tokenizer
     data: Path  # a folder with RTE's files
@@ -46,7 +46,7 @@ class Made:
 
 
 def data_set(folder: Path) -> Path:
-    """Write RTE's files of made-up words; the first words are common, the last ones rare."""
+    """Write RTE's files with made-up words; the first words are common, the last ones rare."""
     folder.mkdir()
     drawn = random.Random(598)
     rarity = list(accumulate((rank + 1 + ZIPF_SHIFT) ** -ZIPF_POWER for rank in range(len(WORDS))))
@@ -64,10 +64,12 @@ def data_set(folder: Path) -> Path:
 
 
 def ready(model: str, data: Path | None, folder: Path, seed: int) -> Made:
-    """Save the model once for all, without dropout; the `model`s of SHAPES, and no data, are made.
+    """Save one model for all cases, without dropout; if it is in SHAPES, it is made here.
+
+    Without `data`, a data set is made as well.
 
     Raises:
-        UsageError: the given data are not RTE's.
+        UsageError: `data` has no train.tsv.
     """
     if data and not (data / "train.tsv").is_file():
         raise UsageError(f"--data-dir {data}: it has no train.tsv")

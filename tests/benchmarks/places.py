@@ -1,7 +1,7 @@
-"""Where a benchmark runs: this machine's loopback, or the nodes of a testbed of some link rate.
+"""Where a benchmark runs: this machine's loopback, or testbed nodes with a given link rate.
 
-A machine that is tried on loopback may lack what the testbed's modules import; so they are imported
-where a testbed is used.
+A machine that is only used with loopback may lack what the testbed's modules import, so they are
+imported only when a testbed is used.
 """
 
 import argparse
@@ -28,12 +28,12 @@ LOOPBACK = "loopback"  # a place without links
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 SCHEDULE_STEPS = "117"  # three epochs of RTE
 TIMEOUT_S = 1800.0
-TAIL = 2000  # characters of what a run that failed has printed
+TAIL = 2000  # characters of a failed run's output
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What one run of one case leaves: of every step, the first one included."""
+    """The results of one run of one case: values of every step, including the first."""
 
     losses: list[float]  # means over the global batch
     step_s: list[float]  # of rank 0
@@ -56,10 +56,10 @@ class Place:
         folder: Path,
         logs: Path | None = None,
     ) -> Steps:
-        """One run of one case; what all runs share is kept in `folder`.
+        """Run one case once; files that all runs share are kept in `folder`.
 
         Raises:
-            MusterError: it failed.
+            MusterError: the run failed.
         """
         flags = ["--data-dir", str(made.data), "--model", str(made.model)]
         for name in ("batch_size", "lr", "seed", "device"):
@@ -72,13 +72,13 @@ class Place:
         return self.ours([*flags, *case.flags], logs)
 
     def ours(self, flags: Sequence[str], logs: Path | None = None) -> Steps:
-        """A run of our trainer; its folder stays where `logs` is given."""
+        """Run our trainer; if `logs` is given, the run's folder is kept there."""
         own = ["--nodes", str(self.nodes), "--threads", str(self.threads), *flags]
         return self._run(own, "metrics/rank_00000.jsonl", logs)
 
     def peer(self, name: str, flags: Sequence[str], logs: Path | None = None) -> Steps:
-        """A run of a file of peers/, which knows torchrun's variables alone."""
-        # on one machine each finds its GPU by LOCAL_RANK
+        """Run a file of peers/, which uses only torchrun's variables."""
+        # on one machine, each worker finds its GPU by LOCAL_RANK
         own = [] if self.cluster else ["--nodes", "1", "--nproc-per-node", str(self.nodes)]
         own += ["--workers", "manual", "--no-snapshot", "--python", sys.executable]
         own += ["--env", f"OMP_NUM_THREADS={self.threads}"]
@@ -86,10 +86,10 @@ class Place:
         return self._run([*own, *program], "workers/rank_00000.out", logs)
 
     def _run(self, words: Sequence[str], records: str, logs: Path | None = None) -> Steps:
-        """A run by the launcher, through sshd on a testbed.
+        """Run a command with the launcher, through sshd if there is a testbed.
 
         Raises:
-            MusterError: it failed; it says why.
+            MusterError: the run failed; the message has the reason.
         """
         command, more = [sys.executable, SUBMIT, "--launcher", "local"], {}
         if self.cluster is not None:
@@ -114,14 +114,14 @@ class Place:
 
 
 def printed_until(error: subprocess.TimeoutExpired) -> str:
-    """The end of what a command has printed that was ended for its time."""
+    """Return the end of the output of a command that timed out."""
     parts = [error.stdout or b"", error.stderr or b""]
     return "\n".join(part.decode(errors="replace")[-TAIL:] for part in parts)
 
 
 @contextmanager
 def machines(rate: str, nodes: int, threads: int) -> Iterator[Place]:
-    """Machines with links of `rate`, for as long as they are needed."""
+    """Provide machines with links of `rate` within the block."""
     if rate == LOOPBACK:
         yield Place(nodes, threads, cluster=None)
         return

@@ -1,15 +1,15 @@
-"""Seconds from a fault to the next step on the testbed: docs/monitoring.md.
+"""Measure the seconds from a fault to the next step on the testbed, as in docs/monitoring.md.
 
     python -m tests.benchmarks.recovery [--times 7] [--fault "worker killed"] [--way ssh]
         [--program trainer] [--workers torchrun preload] [--against COMMIT]
 
-Four workers on four nodes that share this machine's cores, one of which is hurt; the fault, the way
-and the program are all of them where none is named. Run it as root, on a machine that does nothing
-else.
+Four workers run on four nodes, which share this machine's cores; the fault hits one of them. Unless
+faults, ways or programs are given, all of them are measured. Run it as root, on a machine that does
+nothing else.
 
-The seconds are this benchmark's own: from the moment when the fault has been done until the first
-step of the next attempt is in the run's files.
-With `--against` that commit has the same fault on the same testbed, in turns with this tree.
+The benchmark takes the time itself: from the moment after the fault until the first step of the
+next attempt is in the run's files.
+With `--against`, that commit meets the same fault on the same testbed, in turns with this tree.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LIMIT_S = 300.0
 
 
 class Case(NamedTuple):
-    """What is hurt, and how it was started."""
+    """A fault, and how the run that it hits is started."""
 
     fault: str
     way: str
@@ -60,8 +60,8 @@ def main() -> int:
 
 
 def measured(tree: Tree, case: Case) -> float:
-    """The seconds of one recovery."""
-    cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
+    """Return the seconds that one recovery takes."""
+    cluster = bring_up("--nodes", "4")  # a new one if the last fault has killed a part of it
     program = PROGRAMS[case.program]()
     program.checkout = tree.root
     program.task = "synthetic"
@@ -79,7 +79,7 @@ def measured(tree: Tree, case: Case) -> float:
 
 
 def to_next_step(run: Run, fault: str, step: bytes) -> float:
-    """Seconds from the fault until any rank of the next attempt has put out a step."""
+    """Return the seconds from the fault until any rank of the next attempt has recorded a step."""
     before = {path.stat().st_ino for path in run.outputs()}
     try:
         FAULTS[fault].hit(run)
@@ -93,15 +93,15 @@ def to_next_step(run: Run, fault: str, step: bytes) -> float:
 
 
 def _has(path: Path, step: bytes, before: set[int]) -> bool:
-    """Whether a file that is not of the earlier attempt has a step."""
+    """Whether a file has a step and is not the earlier attempt's."""
     try:
         return path.stat().st_ino not in before and step in path.read_bytes()
-    except FileNotFoundError:  # it is just put aside
+    except FileNotFoundError:  # it is just being moved away
         return False
 
 
 def rows(case: Case, seconds_by_tree: dict[str, list[float]]) -> list[str]:
-    """Lines of a table in Markdown: the medians by tree, and each with the machine's load."""
+    """Return lines of a Markdown table: each tree's median and values, and the machine's load."""
     title = ", ".join(case)
     lines = []
     for name, seconds in seconds_by_tree.items():

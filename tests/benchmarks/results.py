@@ -1,4 +1,4 @@
-"""Seconds become ratios, round by round: in a round every case has run once, in alternation."""
+"""Turn seconds into ratios, round by round: in each round, every case has run once."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from launch.virtual_cluster.virtual_nodes import rate_bits
 from tests.benchmarks.cases import BASE, Case
 from tests.benchmarks.places import Steps
 
-WARM_UP = 2  # first steps of each run, which are left out
-COMPARED = 10  # first losses
+WARM_UP = 2  # number of first steps of each run, which are left out
+COMPARED = 10  # number of first losses that are compared
 SAME_LOSS = 1e-4
-WIRE = 1538 / 1448  # bytes on the wire for one of payload, with packets of 1500 bytes
+WIRE = 1538 / 1448  # bytes on the wire per byte of payload, with packets of 1500 bytes
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:
-    """The mean over the rounds, and their standard deviation."""
+    """Return the mean over the rounds and the standard deviation."""
     return f"{fmean(values):.{digits}f} ± {deviation(values):.{digits}f}"
 
 
@@ -35,31 +35,31 @@ class Results:
     failed: dict[str, str] = field(default_factory=dict)  # why, by the name of the case
 
     def seconds(self, name: str) -> list[float]:
-        """The median step of each round."""
+        """Return the median seconds per step of each round."""
         return [median(run.step_s[WARM_UP:]) for run in self.runs[name]]
 
     def ratios(self, name: str, base: str) -> list[float]:
-        """Seconds of `name` for one of `base` in each round that has both."""
+        """Return the ratio of the seconds of `name` to `base`'s, in each round that has both."""
         pairs = zip(self.seconds(name), self.seconds(base), strict=False)
         return [own / other for own, other in pairs]
 
     def loss_gap(self, case: Case) -> float:
-        """The largest difference of one of the first losses from its base's, in any round."""
+        """Return the largest difference between a first loss and the base's, in any round."""
         own, (base, *_) = (
             [run.losses[:COMPARED] for run in self.runs[name]] for name in (case.name, case.base)
         )
         return float(np.abs(np.subtract(own, base)).max())
 
     def same_loss(self, case: Case) -> bool:
-        """Whether it is the same training, so that its speed counts."""
-        return self.loss_gap(case) <= SAME_LOSS  # False for what is not a number
+        """Whether the case has the losses of its base, so that its speed counts."""
+        return self.loss_gap(case) <= SAME_LOSS  # False for NaN
 
 
 def bounds(gradient_bytes: int, workers: int, rate: str) -> dict[str, float]:
-    """Seconds that the gradients of a step need on links that do nothing else.
+    """Return the seconds that the gradients of a step need on links that carry nothing else.
 
-    The ring sends and receives 2 (N-1)/N of the gradients on each link; a root receives those of
-    all others, and sends as many back while it does.
+    A ring sends and receives 2 (N-1)/N of the gradients on each link; a root receives the gradients
+    of all others, and at the same time sends as many back.
     """
     if not (bits := rate_bits(rate)):
         return {}
@@ -71,7 +71,7 @@ def bounds(gradient_bytes: int, workers: int, rate: str) -> dict[str, float]:
 def table(
     results: Results, cases: Sequence[Case], limits: dict[str, float]
 ) -> list[dict[str, str]]:
-    """A row for each case, and for what the links need at least."""
+    """Return a row for each case, and for the least time that the links need."""
     rows = []
     for case in cases:
         if case.name in results.failed:
@@ -97,7 +97,7 @@ def table(
 def held(
     what: str, values: Sequence[float], most: float | None, unit: str = "x", note: str = ""
 ) -> dict[str, str]:
-    """A row of the table of targets: whether they are at most `most`, and would be so again."""
+    """Return a row of the targets table: whether the mean is at most `most`, beyond the spread."""
     row = {"what": what, "rate": "", "wanted": "", "reached": f"{spread(values, 2)} {unit}{note}"}
     verdict = ""
     if most is not None:

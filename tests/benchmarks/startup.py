@@ -1,12 +1,13 @@
-"""Seconds from the command to the first step: `launch/submit.py` beside torchrun by itself.
+"""Measure the seconds from a command to the first step: `launch/submit.py` and plain torchrun.
 
     python -m tests.benchmarks.startup [--rounds 5] [--ranks 4,16,32,64] [--against COMMIT]
 
-Four workers on this machine, in turns: of our trainer, and of a BERT that is trained by hand, as a
-user's script that imports transformers (peers/plain_ddp.py). And how soon `--help` and `--dry-run`
-have said what they say. With `--ranks`: as many workers, which do nothing but meet (peers/meet.py),
-on simulated nodes of four workers each. With `--against` that commit and this tree start in turns,
-four nodes of one worker each: our trainer, and a script of torch alone.
+Four workers start on this machine, in turns: with our trainer, and with a hand-written BERT script,
+which imports transformers as a user's script may (peers/plain_ddp.py). It also measures how long
+`--help` and `--dry-run` take. With `--ranks`, that many workers do nothing but meet
+(peers/meet.py), on simulated nodes of four workers each. With `--against`, that commit and this
+tree start in turns on four nodes of one worker each: our trainer, and a script that only uses
+torch.
 """
 
 import argparse
@@ -37,17 +38,17 @@ LOCAL = [SUBMIT, "--launcher=local", LOGS]
 ONE_NODE = [*LOCAL, "--nodes=1", f"--nproc-per-node={WORKERS}"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
 TRAINER = ["--task=synthetic", "--max-steps=3", "--evaluate=never", "--no-save-model"]
-# What torch imports with an optimizer's first step, and transformers with the model.
+# Modules that torch imports at an optimizer's first step, and transformers with the model.
 LATE = "torch._dynamo,transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 MEET = "tests.benchmarks.peers.meet"
 SCRIPT = str(Path(__file__).with_name("peers") / "meet.py")
-# Many workers that import torch on few cores need minutes.
+# Many workers that import torch on few cores take minutes.
 PATIENT = ["--join-timeout-s=1800", "--hang-after-s=0"]
 FIRST_STEP = (b"step 1 ", b'{"step": 1')  # as the trainer prints it, and as the peer does
 
 
 class Start(NamedTuple):
-    """A command, and what it may take of torchrun's time."""
+    """A command, and the multiple of its base's time that it may take."""
 
     command: Sequence[str]
     most: float | None = None
@@ -85,7 +86,7 @@ def main() -> int:
 
 
 def beside(commit: str, rounds: int) -> list[dict[str, str]]:
-    """A row for each program and starter: seconds to the first step of both trees, in turns."""
+    """Return a row per program and starter: both trees' seconds to the first step, in turns."""
     rows = []
     programs = {"our trainer": TRAINER, "a script of torch alone": ["--", SCRIPT]}
     with trees(commit) as which, tempfile.TemporaryDirectory() as folder:
@@ -104,7 +105,7 @@ def beside(commit: str, rounds: int) -> list[dict[str, str]]:
 
 
 def over_ranks(sizes: Sequence[int], rounds: int) -> list[dict[str, str]]:
-    """A row for each number of workers: seconds until all have met, both starts in turns."""
+    """Return a row for each number of workers: seconds until all have met, both starts in turns."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sizes:
@@ -123,7 +124,7 @@ def over_ranks(sizes: Sequence[int], rounds: int) -> list[dict[str, str]]:
 
 
 def torchrun_s(nodes: int, each: int, folder: str) -> float:
-    """Seconds of torchrun by itself: a command for each node, all at the same time."""
+    """Return the seconds of plain torchrun: one command for each node, all at the same time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -146,7 +147,7 @@ def torchrun_s(nodes: int, each: int, folder: str) -> float:
 
 
 def measured(rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round, all in turns; a round before the first one warms up."""
+    """Return the seconds of each round, all starts in turns; an extra round before warms up."""
     found = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         given = made.ready("small", None, Path(folder), seed=0)
@@ -165,7 +166,7 @@ def measured(rounds: int) -> dict[str, list[float]]:
 
 
 def table(found: Mapping[str, Sequence[float]]) -> list[dict[str, str]]:
-    """Rows of the benchmark's targets; what is wanted of nothing is shown all the same."""
+    """Return rows of the benchmark's targets; starts without a target are shown as well."""
     rows = []
     for name, (_, most, base) in STARTS.items():
         ratios = [one / other for one, other in zip(found[name], found[base], strict=True)]
@@ -175,7 +176,7 @@ def table(found: Mapping[str, Sequence[float]]) -> list[dict[str, str]]:
 
 
 def to_answer(words: list[str]) -> float:
-    """Until the command has said what it has to say."""
+    """Return the seconds until the command has printed everything and ended."""
     begun = time.perf_counter()
     command = [sys.executable, *LOCAL, *words]
     subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, check=True)
@@ -183,12 +184,12 @@ def to_answer(words: list[str]) -> float:
 
 
 def to_first_step(words: list[str], folder: str) -> float:
-    """Seconds of a Python that starts in this checkout."""
+    """Return the seconds to the first step of a Python that starts in this checkout."""
     return first_step_s([sys.executable, *words], cwd=CHECKOUT, env=environment(folder))
 
 
 def first_step_s(command: list[str], cwd: str | Path, env: Mapping[str, str]) -> float:
-    """Seconds until the first step is printed; the run is waited for."""
+    """Return the seconds until the first step is printed, after waiting for the run to end."""
     begun, first_s = time.perf_counter(), None
     with subprocess.Popen(
         command, cwd=cwd, env=env, stdin=subprocess.DEVNULL,
@@ -197,20 +198,20 @@ def first_step_s(command: list[str], cwd: str | Path, env: Mapping[str, str]) ->
         for line in process.stdout or ():
             if first_s is None and line.startswith(FIRST_STEP):
                 first_s = time.perf_counter() - begun
-    # not its exit code: the peer ends by os._exit, and says nothing of that
+    # the exit code is not checked: the peer ends with os._exit, so it says nothing
     if first_s is None:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}")
     return first_s
 
 
 def environment(folder: str) -> dict[str, str]:
-    """Of a start in this checkout: its own state folder."""
+    """Return the environment of a start in this checkout, with a state folder of its own."""
     env = {"PYTHONPATH": str(CHECKOUT), "XDG_STATE_HOME": f"{folder}/state"}
     return {**workers_environment(), **env}
 
 
 def workers_environment() -> dict[str, str]:
-    """One thread for each worker, output at once."""
+    """Return an environment with one thread for each worker and unbuffered output."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark is to show, as numbers, beside what it did show."""
+"""The benchmark's targets, as numbers, and the table that compares them with the results."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,14 +11,14 @@ GIVEN = "given"
 
 
 class Target(NamedTuple):
-    """The time of `case` is to be at most `most` times that of `base`."""
+    """`case` is to take at most `most` times as long as `base`."""
 
     what: str
     case: str
     most: float
     base: str = BASE
-    rate: str = ""  # where it is meant; "": everywhere
-    model: str = ""  # that it is meant for, GIVEN for all but those made here; "": any
+    rate: str = ""  # at which it applies; "": any
+    model: str = ""  # to which it applies; GIVEN: any that is not made here; "": any
 
 
 TARGETS = (
@@ -45,7 +45,7 @@ TARGETS = (
 
 
 def table(found: Iterable[Results], model: str) -> list[dict[str, str]]:
-    """A row for each target and rate that says something about it."""
+    """Return a row for each target and each rate at which it applies."""
     rows = []
     for results in found:
         here = ("", results.rate, model if model in SHAPES else GIVEN)

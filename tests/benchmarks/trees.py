@@ -1,8 +1,8 @@
-"""This tree beside an older commit of it: a benchmark runs both in turns on one machine.
+"""Compare this tree with an older commit: a benchmark runs both in turns on one machine.
 
 How it works: git clones this repository at the other commit into a temporary folder. Each tree gets
-an environment of its own, which has that tree and the packages of this environment on its path, so
-that each tree's agents and workers are its own, and both start through as many folders. Nothing is
+an environment of its own with that tree and this environment's packages on its path, so that
+agents and workers use their own tree, and both search equally many folders at the start. Nothing is
 installed, and no network is needed. Both are compiled first.
 """
 
@@ -21,8 +21,8 @@ from muster.checkout import CHECKOUT
 from tests.environments import own_packages, python_path
 
 T = TypeVar("T")
-FOLDERS = ("configs", "launch", "muster", "train")  # of which a run enters files
-COMMANDS = ("launch", "slurm")  # what a command line may name of a tree
+FOLDERS = ("configs", "launch", "muster", "train")  # whose files a run executes
+COMMANDS = ("launch", "slurm")  # folders of a tree that a command line may name
 THIS = "this tree"
 
 
@@ -33,15 +33,15 @@ class Tree:
     name: str
     root: Path
     python: str
-    state: Path  # what it remembers of nodes: not where the user's own runs do
+    state: Path  # its record of nodes, apart from the user's own
 
     @property
     def env(self) -> dict[str, str]:
-        """What its commands need, beside the environment that there is."""
+        """The variables that its commands need in addition to the current environment."""
         return {"MUSTER_PYTHON": self.python, "XDG_STATE_HOME": str(self.state)}
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """A command line of this checkout as one of the tree's, also where sbatch reads it."""
+        """Turn a command line of this checkout into the tree's, including a script for sbatch."""
         words = ["env", *(f"{name}={value}" for name, value in self.env.items())]
         return words + [self._own(word) for word in argv]
 
@@ -62,7 +62,7 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def trees(against: str | None) -> Iterator[list[Tree]]:
-    """The older tree first, if one is named."""
+    """Provide the trees to compare: the older one first, if it is named, and then this one."""
     with tempfile.TemporaryDirectory(prefix="muster-trees-") as name:
         folder = Path(name)
         made = [] if against is None else [_cloned(against, folder / "older")]
@@ -70,7 +70,7 @@ def trees(against: str | None) -> Iterator[list[Tree]]:
 
 
 def in_turns(which: Sequence[Tree], times: int, measure: Callable[[Tree], T]) -> dict[str, list[T]]:
-    """What `measure` finds of each tree, by its name: old, new, old, new and so on."""
+    """Return what `measure` finds for each tree, by name, in the order old, new, old, new, ..."""
     found: dict[str, list[T]] = {tree.name: [] for tree in which}
     for _ in range(times):
         for tree in which:
@@ -79,7 +79,7 @@ def in_turns(which: Sequence[Tree], times: int, measure: Callable[[Tree], T]) ->
 
 
 def compared(found: dict[str, list[float]], digits: int = 2) -> dict[str, str]:
-    """Cells of a table: the median of each tree with all that it is of, and their ratio."""
+    """Return cells of a table: each tree's median with all values, and the ratio of the medians."""
     cells = {}
     for name, values in found.items():
         each = " ".join(f"{value:.{digits}f}" for value in values)

@@ -1,13 +1,12 @@
 """Bring fixed defects back, one at a time, and see whether tests notice: README.md has the list.
 
     .venv/bin/python tests/breakages/try_all.py                    each patch against its own tests
-    .venv/bin/python tests/breakages/try_all.py 13 core-04         these two alone
+    .venv/bin/python tests/breakages/try_all.py 13 core-04         only these two
     .venv/bin/python tests/breakages/try_all.py 13 --command 'make test-quick'
 
-It prints a row for each patch: caught, or NOT caught. The tests must pass first without a patch.
-While it runs, files of its checkout are changed. So it needs a checkout that nobody else uses at
-that time, in which no tracked file is changed. Each file is as it was at the end, also after
-Ctrl-C.
+It prints a row for each patch: caught, or NOT caught. The tests must first pass without a patch.
+While it runs, it changes files in its checkout. So it needs a checkout that nobody else is using
+and that has no changes to tracked files. At the end, also after Ctrl-C, every file is restored.
 """
 
 import argparse
@@ -28,10 +27,10 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", re.MULTILINE)
 PYTEST = "-m pytest -q -x -n 0 -p no:cacheprovider --timeout 300".split()
-BOX = "tests/cluster/boxed.sh"  # the testbed of tests/cluster needs it
+BOX = "tests/cluster/boxed.sh"  # needed by the testbed of tests/cluster
 NO_SKIP = ("env", "REQUIRE_ALL=1")  # a test that is skipped catches nothing
-TESTS_FAILED = 1  # an exit code of pytest; others, above it, are no verdict
-MOST_LINES = 15  # of the output of a command that gave no verdict
+TESTS_FAILED = 1  # pytest's exit code; higher ones are no verdict
+MOST_LINES = 15  # shown of a command that gave no verdict
 
 
 class Result(NamedTuple):
@@ -76,7 +75,7 @@ def patch_of(name: str) -> Path:
 def commands_for(
     patch: Path, tests: Sequence[str] | None, command: str | None
 ) -> list[tuple[str, ...]]:
-    """The whole command, or one for each of the tests."""
+    """Return the given command, or one command for each test."""
     if command is not None:
         return [tuple(shlex.split(command))]
     named = tests or re.findall(r"^Test: (\S.*)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
@@ -86,7 +85,7 @@ def commands_for(
 
 
 def tried(patch: Path, commands: Sequence[tuple[str, ...]], *, is_pytest: bool) -> bool:
-    """Print the row of a patch that is applied; return whether a command has failed."""
+    """Print the row of the applied patch; return whether a command has caught it."""
     failed: list[str] = []
     seconds = 0.0
     is_caught = False
@@ -104,7 +103,7 @@ def tried(patch: Path, commands: Sequence[tuple[str, ...]], *, is_pytest: bool) 
 
 
 def run(command: Sequence[str]) -> Result:
-    """Run a command without the examples that hypothesis has found before."""
+    """Run a command without the examples that Hypothesis has saved in earlier runs."""
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="muster-breakages-") as folder:
         env = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": folder}
@@ -117,7 +116,7 @@ def run(command: Sequence[str]) -> Result:
 
 @contextmanager
 def broken(patch: Path) -> Iterator[None]:
-    """A context in which the patch is applied to this checkout."""
+    """Apply the patch to this checkout for the duration of the context."""
     rows = git("apply", "--numstat", str(patch)).splitlines()
     files = [row.split("\t")[2] for row in rows]
     try:

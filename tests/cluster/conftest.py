@@ -1,4 +1,4 @@
-"""One testbed for all tests of this folder, and others in between for those that ask."""
+"""One testbed for all tests of this folder, and others for tests that ask for them."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def _fit_box() -> None:
 
 @pytest.fixture(scope="session")
 def _testbed(_fit_box: None) -> Iterator[Callable[..., Cluster]]:
-    """Has a testbed up, a new one but where tests share one by its name; at the end none is."""
+    """A function that brings up a testbed: a new one, unless tests share it by name."""
     up = [""]
 
     def have(name: str, *flags: str, **env: str) -> Cluster:
@@ -45,11 +45,11 @@ def _testbed(_fit_box: None) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
-    """The usual testbed of four nodes; whatever a test did to its daemons, they are alive."""
+    """The usual testbed of four nodes; its daemons are alive, whatever an earlier test did."""
     return _testbed("usual", "--nodes", "4")
 
 
-# Begun last, one of these tests would keep all but one process waiting.
+# These files come first: if one began last, all other processes would wait for it.
 LONGEST_FIRST = (
     "test_faults.py", "test_slurm_jobs.py", "test_hangs.py", "test_bad_nodes.py",
     "test_functions.py", "test_inside_a_job.py", "test_ways.py", "test_sweeps.py",
@@ -58,7 +58,7 @@ LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those on the usual testbed, those on two nodes apart, then those that make their own."""
+    """Sort tests: first the usual testbed, then two nodes apart, then testbeds of their own."""
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
 
     def order(item: pytest.Item) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nodes start begins at once; not for tests that look at whose child a process is."""
+    """Let nodes fork workers, which starts faster; not for tests that look at parents."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 
 
@@ -82,40 +82,40 @@ def _paced_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def paced(_paced_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes have a Python with the task that trains without an end."""
+    """Give nodes a Python with the task `paced`, which trains without end."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", _paced_python)
 
 
 @pytest.fixture
 def other_cluster(_testbed: Callable[..., Cluster]) -> Callable[..., Cluster]:
-    """Has a testbed of its own up, new, for this test: `other_cluster("--rate", "100mbit")`.
+    """Bring up a new testbed for this test alone: `other_cluster("--rate", "100mbit")`.
 
-    What it leaves goes when the next test asks for a testbed.
+    It is taken down when the next test asks for a testbed.
     """
     return partial(_testbed, "")
 
 
 @pytest.fixture
 def apart(_testbed: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Two nodes with disks and environments of their own, and a network for logins beside."""
-    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # that of ~/muster/.venv
+    """Two nodes with their own disks and environments, and a separate network for logins."""
+    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # theirs is in ~/muster/.venv
     flags = ("--nodes", "2", "--private-home", "--control-network")
     return _testbed("apart", *flags, MUSTER_BED_VENV=sys.prefix)
 
 
 @pytest.fixture
 def jobs(cluster: Cluster, tmp_path: Path) -> Callable[..., str]:
-    """What `muster jobs` says of the runs of this test."""
+    """A function that calls `muster jobs` for this test's runs and returns its output."""
     return partial(ways.jobs, cluster, "--logs-dir", str(tmp_path))
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository of the user's, with the names that this one has, too."""
+    """A user's repository, in which some names are the same as in this one."""
     root = tmp_path / "project"
     shutil.copytree(ways.PROGRAMS, root, ignore=shutil.ignore_patterns("__pycache__"))
     (root / ".gitignore").write_text("logs/\n")
-    if shutil.which("git"):  # on another Slurm's system there may be none, nor need it be
+    if shutil.which("git"):  # a system with another Slurm may lack it, which is fine
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     return root
 
@@ -129,7 +129,7 @@ def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
 
 @pytest.fixture
 def held(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A job of four nodes, as a shell in it sees it, with a step beside the run's."""
+    """Hold a job of four nodes, as a shell inside it would, with a step beside the run's."""
     done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
     (job_id,) = re.findall(r"Granted job allocation (\d+)", done.stderr)
     step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]

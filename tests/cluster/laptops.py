@@ -1,9 +1,9 @@
-"""A laptop beside the testbed: it reaches node0's sshd alone, and shares no disk with the nodes.
+"""A laptop beside the testbed: it reaches only node0's sshd, and shares no disk with the nodes.
 
-How it works: the laptop is a network, a mount and a UTS namespace, which a process that only sleeps
-holds. A veth pair leads from it to node0, which forwards nothing; its one route is for ssh alone.
-Its home, the test's folder and the testbed's own are empty file systems, so that it does not see
-what the nodes have in them, nor do they see its files; Slurm's commands are no programs there.
+How it works: the laptop is a network, a mount and a UTS namespace, which a sleeping process keeps
+alive. A veth pair connects it to node0, which forwards nothing; its only route is for ssh. Its
+home, the test's folder and the testbed's own are empty file systems, so that the laptop and the
+nodes do not see each other's files there. Slurm's commands are hidden on the laptop.
 """
 
 import os
@@ -23,18 +23,18 @@ from tests.launch.submit import wait_until
 
 MUSTER = [sys.executable, str(CHECKOUT / "muster" / "command.py")]
 SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
-HOME = Path("/run/laptop")  # of its user, as it sees it; short, as sockets need
+HOME = Path("/run/laptop")  # its user's home, as the laptop sees it; short, as sockets need
 CARD, NET = "laptop0", "10.99.0"  # of node0
 LOCAL = ("--launcher", "local", "--workers", "manual")
 
 
 class Laptop:
-    """A user's machine: a project, a folder for state, and the way to node0."""
+    """A user's machine: a project, a folder for state, and a connection to node0."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self._folder = cluster, folder
         self.remote = folder / "remote"  # on the login node
-        self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
+        self.run_id = f"run-{token_hex(4)}"  # the testbed's nodes share one home
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--uts", "sleep", "infinity"],
             stdin=subprocess.DEVNULL,
@@ -53,27 +53,27 @@ class Laptop:
         self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
 
     def host_path(self, path: Path) -> Path:
-        """A file of the laptop's, as this process sees it."""
+        """Return the path of a file of the laptop as this process sees it."""
         return Path(f"/proc/{self._holder.pid}/root", *path.parts[1:])
 
     def session(self) -> Path:
-        """Of the one command that was given."""
+        """Return the session folder of the only command that was given."""
         (session,) = (self.remote / "sessions").iterdir()
         return session
 
     def run(self, program: str, *words: str, code: int = 0) -> subprocess.CompletedProcess:
-        """`muster run WORDS -- t.py` through node0, to its end, which is to be `code`."""
+        """Run `muster run WORDS -- t.py` through node0; its exit code must be `code`."""
         (self.project / "t.py").write_text(program)
         done = self.known("run", *self.login, *words, "--", "t.py")
         assert done.returncode == code, done.stderr
         return done
 
     def known(self, *words: str) -> subprocess.CompletedProcess:
-        """A command that names a run alone, to its end."""
+        """Run a `muster` command on the laptop to its end."""
         return self.call(*MUSTER, *words)
 
     def popen(self, *argv: str) -> subprocess.Popen:
-        """A command on the laptop, in the project."""
+        """Start a command on the laptop, in the project."""
         return subprocess.Popen(
             [*self._enter(), "env", f"--chdir={HOME / 'project'}", *argv], env=self.env, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -83,14 +83,14 @@ class Laptop:
         return subprocess.CompletedProcess(argv, *finish(self.popen(*argv)))
 
     def link(self, state: str) -> None:
-        """Have the way to node0 `up` or `down`."""
+        """Set the link to node0 `up` or `down`."""
         done = self.cluster.exec("node0", "ip", "link", "set", CARD, state)
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
-        """Have nothing left of it."""
+        """End all processes of the laptop."""
         with Path(f"/proc/{self._holder.pid}/ns/net").open() as network:
-            # Before the others: nobody but this process can reap it, and the rest waits for that.
+            # The holder comes first: only this process can reap it, and the rest waits for that.
             self._holder.terminate()
             self._holder.wait()
             daemons.end(lambda: daemons.inside([Path(f"/proc/self/fd/{network.fileno()}")]))
@@ -117,7 +117,7 @@ class Laptop:
         self.host_path(HOME / "run").mkdir(mode=0o700)
 
     def _ssh_config(self) -> Path:
-        """Its own, with its own copies of the key and of what is known of hosts."""
+        """Write the laptop's configuration, with its own copies of the key and the known hosts."""
         text = self.cluster.ssh_config.read_text().replace(str(FOLDER), str(HOME))
         for name in ("id_ed25519", "known_hosts"):
             shutil.copy(FOLDER / name, self.home / name)

@@ -1,4 +1,4 @@
-"""What may go wrong with a run on the testbed, what it says of that, and how it starts again."""
+"""Faults that may hit a run on the testbed, what the run reports, and how it starts again."""
 
 import signal
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from tests.environments import paced_python
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
-TIMEOUT_S = 20  # a program's own; ranks of a busy machine are not late within it
+TIMEOUT_S = 20  # the program's own; ranks on a busy machine are never that late
 OFTEN = ("--checkpoint-every", "1", "--no-save-model")
 EXACT = ("--dropout", "0", "--lr", "1e-4")  # its losses are the same on any number of nodes
 FAULTY = ways.PROGRAMS / "faulty"
 
 
 class FaultyScript(Script):
-    """It has a Python of its own; the trainer has that of `faulty_python`."""
+    """A script whose PYTHONPATH has the faults; the trainer has the Python of `faulty_python`."""
 
     def words(self, folder: Path) -> list[str]:
         return ["--env", f"PYTHONPATH={FAULTY}", *super().words(folder)]
 
 
 class Loop(Script):
-    """A program that needs nothing but a shell: it starts at once, and knows nothing of others."""
+    """A program that needs only a shell: it starts immediately, and its ranks never meet."""
 
     output_bytes = 0
 
@@ -59,16 +59,16 @@ def link(state: str) -> Callable[[Run], object]:
 
 
 def kill_node(run: Run) -> None:
-    """What its agent was started by, and all above it, as when it goes down."""
+    """Kill node 2's agent and the daemons above it, as when the node goes down."""
     agent = run.agent(2)
     daemons = slurm_daemons(run, 2) or [one for one in agent.parents() if one.name() == "sshd"]
     for one in [agent, *daemons]:
-        with suppress(psutil.NoSuchProcess):  # each ends when those below it have
+        with suppress(psutil.NoSuchProcess):  # each ends once the processes below it have
             one.kill()
 
 
 def slurm_daemons(run: Run, node: int) -> list[psutil.Process]:
-    """Of one node, of a job: they share the network namespace of its agent."""
+    """Return the Slurm daemons of a job's node: they share its agent's network namespace."""
     agent = run.agent(node)
     if not any(one.name() == "slurmstepd" for one in agent.parents()):
         return []
@@ -76,7 +76,7 @@ def slurm_daemons(run: Run, node: int) -> list[psutil.Process]:
 
 
 def daemons_of(network: str, *names: str) -> list[psutil.Process]:
-    """Those of the node with that network namespace."""
+    """Return the daemons with these names on the node with this network namespace."""
     named = [one for one in psutil.process_iter(["name"]) if one.info["name"] in names]
     return [one for one in named if network_of(one.pid) == network]
 
@@ -95,7 +95,7 @@ def cut_connection(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a run, what the run says of it, and how it is undone when it has gone on."""
+    """What is done to a run, what the run reports, and how it is undone after the run recovers."""
 
     hit: Callable[[Run], object]
     says: str  # a pattern
@@ -104,12 +104,12 @@ class Fault:
 
 
 def faulty_python(folder: Path) -> str:
-    """One whose workers break down where they are told."""
+    """Make a Python whose workers fail when they are told to."""
     return str(paced_python(folder, FAULTY))
 
 
 def by_itself(how: str, says: str, code: int) -> Fault:
-    """What rank 2 does by itself: see programs/faulty/."""
+    """Return a fault that rank 2 causes itself: see programs/faulty/."""
 
     def hit(run: Run) -> None:
         (run.folder / "fault_2").write_text(how)
@@ -149,16 +149,16 @@ FAULTS = {
         lambda run: run.agent(2).terminate(),
         r"node[23] was sent SIGTERM",
     ),
-    # its workers agree with all others on the step after which they stop
+    # its workers agree with all other workers on the step after which they stop
     "agent told to stop": Fault(
         lambda run: run.agent(2).terminate(),
         "stopped cleanly",
         code=75,
     ),
 }
-# Those whose seconds docs/monitoring.md has.
+# The faults whose recovery times are in docs/monitoring.md.
 TIMED = ("worker killed", "agent killed", "link down", "node lost")
-# A run may go on without one of its nodes: those that are gone stay away.
+# A run may continue without one of its nodes, because lost nodes stay away.
 ANY_THREE = ("--nodes", "3:4", "--max-restarts")
 
 
@@ -167,7 +167,7 @@ def begin(cluster: Cluster, way: str, program: Trainer, folder: Path, restarts: 
 
 
 def recover(run: Run, fault: Fault) -> dict[str, Any]:
-    """What a run records about its recovery, after it was hit and is back at work."""
+    """Hit a run with a fault; return its record of the recovery once it works again."""
     record = run.run_dir / "recovery.json"
     attempt = len(list(run.run_dir.glob("attempts/*"))) + 2
     try:
@@ -186,7 +186,7 @@ def _attempt(record: Path) -> int | None:
 
 
 def leave_nothing(run: Run) -> None:
-    """Have a run be over, on whatever nodes, and those that it has lost be taken again."""
+    """End a run on all nodes, and make the nodes that it has lost available again."""
     run.cluster.run("scontrol", "update", "nodename=node2", "state=resume")
     ways.cancel_all(run.cluster)
     run.process.terminate()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# rooted.sh ROOT PYTHON ...: as boxed.sh, but Slurm, sshd and all tools are those of ROOT, a folder
-# with another system's files, such as slurm_root.sh makes. ROOT stays as it is: what is written goes
-# to memory. The checkout and PYTHON with its environment are there, too, under their own names.
+# rooted.sh ROOT PYTHON ...: like boxed.sh, but with Slurm, sshd and all tools from ROOT, a folder
+# with another system's files, such as slurm_root.sh makes. ROOT is not changed: all writes go to
+# memory. The checkout and PYTHON with its environment are available under their usual paths.
 set -euo pipefail
 if [[ ${1-} != --inside ]]; then
     exec unshare --mount --net --pid --uts --fork --kill-child "$0" --inside "$@"
@@ -42,7 +42,7 @@ for folder in "${own[@]}"; do
     mount --rbind "$folder" ".$folder"
 done
 
-# Packages that were only unpacked lack what their installation would have made.
+# Packages that were only unpacked lack the files that their installation would have made.
 [[ -e etc/passwd ]] || sed 's/^root:[^:]*:/root:x:/' usr/share/base-passwd/passwd.master >etc/passwd
 [[ -e etc/group ]] || cp usr/share/base-passwd/group.master etc/group
 [[ -e etc/shadow ]] || echo 'root:*:19000:0:99999:7:::' >etc/shadow
@@ -60,11 +60,11 @@ for tool in usr/{bin,sbin}/*-wlm; do
     if [[ -e $tool && ! -e ${tool%-wlm} ]]; then ln -s "${tool##*/}" "${tool%-wlm}"; fi
 done
 
-pivot_root . old # with chroot alone, who enters the namespace of a node would leave ROOT
+pivot_root . old # with chroot alone, a process that enters a node's namespace would leave ROOT
 umount --lazy /old
 cd "${own[0]}"
 ip link set lo up
 hostname box
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8
-# Not exec: the first process of a box has to take in orphans.
+# Not exec: the first process of a box has to adopt orphans.
 "$@"

@@ -1,6 +1,6 @@
-"""`sbatch ARGS`, then stay until the job is over and end with its exit code.
+"""Run `sbatch ARGS`, wait until the job is over, and end with its exit code.
 
-sbatch's own --wait looks at longer and longer intervals.
+sbatch's own --wait polls at longer and longer intervals.
 """
 
 import re
@@ -22,7 +22,7 @@ def main() -> int:
         shown = subprocess.run(
             ["scontrol", "show", "job", "--oneliner", job], capture_output=True, text=True
         ).stdout
-        states = re.findall(r"\bJobState=(\S+)", shown)  # one for each part of an array
+        states = re.findall(r"\bJobState=(\S+)", shown)  # one for each task of an array
         if states and not any(state in RUNNING for state in states):
             codes = [int(code) for code in re.findall(r"\bExitCode=(\d+):", shown)]
             return max(codes) or int(any(state != "COMPLETED" for state in states))

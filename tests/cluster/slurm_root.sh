@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # slurm_root.sh SUITE DIR: unpack the Slurm of another Debian into DIR, for SLURM_ROOT=DIR. SUITE is
-# trixie (24.11), or another that the machine's own package source has. Nothing is installed.
+# trixie (24.11), or another suite of the machine's own package source. Nothing is installed.
 set -euo pipefail
 if (($# != 2)); then
     echo "usage: $0 SUITE DIR" >&2
@@ -11,10 +11,10 @@ mkdir -p "$2"
 root=$(readlink -f "$2")
 packages=(slurmd slurmctld slurm-client munge openssh-server openssh-client iproute2 rsync git)
 packages+=(base-files base-passwd bash coreutils findutils gawk grep hostname mount procps sed tar)
-packages+=(util-linux libc-bin netbase ca-certificates) # and what Pythons are linked with:
+packages+=(util-linux libc-bin netbase ca-certificates) # and the libraries of Pythons:
 packages+=(libbz2-1.0 libffi8 libgomp1 liblzma5 libsqlite3-0 libstdc++6 zlib1g)
 
-# apt with a memory of its own: it knows of that suite alone, and believes that nothing is installed.
+# apt with a state of its own: it uses only that suite, and treats no package as installed.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,cache}/partial "$work/parts"
@@ -43,7 +43,7 @@ apt-get update -qq
 apt-get install -qq --yes --download-only --no-install-recommends \
     -o Dir::Cache::archives="$work/cache" "${packages[@]}" >/dev/null
 
-for folder in bin sbin lib lib64; do # links since Debian 12, made by an installation
+for folder in bin sbin lib lib64; do # symbolic links since Debian 12, which an installation makes
     mkdir -p "$root/usr/$folder"
     [[ -e $root/$folder ]] || ln -s "usr/$folder" "$root/$folder"
 done

@@ -1,4 +1,4 @@
-"""`--exclude auto` avoids nodes that were the cause twice, also in a restart and a requeue."""
+"""`--exclude auto` avoids nodes that caused two failures, also after a restart or a requeue."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def failures():
-    """The record of failures."""
+    """The path of the record of failures."""
     path = Path(os.environ["XDG_STATE_HOME"], "muster", "nodes.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     yield path
@@ -27,16 +27,17 @@ def failures():
 
 
 def blame(failures: Path, cluster: str, node: str, times: int) -> None:
-    """Have a node of a cluster so often in the record."""
+    """Write a record in which a node of a cluster is blamed this many times."""
     record = {"time_unix_s": time.time(), "cluster": cluster, "node": node}
     record |= {"run_id": "earlier", "message": f"{node} is gone"}
     failures.write_text(json.dumps({"failures": times * [record]}))
 
 
 def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
-    """What it lost now, and once before, it does not take again; it names what it starts on.
+    """A node that is lost now, and was lost once before, is not used again.
 
-    The node may be the first one, at whose address workers meet: the next one then takes its part.
+    It may be the first node, at whose address workers meet: the next node then takes over. A later
+    run that starts on a node with failures names the node.
     """
 
     def three_of_four(cluster, nodes, *flags):
@@ -57,7 +58,7 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, failures):
 
 
 def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, failures):
-    """Also after a node that dies as a whole, whose end Slurm sees alone."""
+    """So does a job whose node dies as a whole, which only Slurm notices."""
 
     def submitted(cluster, nodes, *flags):
         return ways.slurm(cluster, nodes, "--exclude", "auto", *MANUAL, *flags)

@@ -37,7 +37,7 @@ def test_workers_inside_meet_and_save_at_a_warning_of_slurm(cluster, project, mo
 @pytest.mark.needs("/usr/bin/python3")
 def test_nodes_have_sent_project_inside_or_name_missing_image(apart, project):
     (project / "train.py").write_text(f"import os\nprint({images.INSIDE}, os.getcwd())\n")
-    # nodes with homes and temporary files of their own see this folder, too
+    # nodes with homes and temporary files of their own also see this folder
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         images.image(Path(folder), places=(Path.home() / "muster",))
         words = [*MANUAL, "--container-mounts", "/usr", "--python", "/usr/bin/python3"]

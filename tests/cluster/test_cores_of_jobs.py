@@ -1,4 +1,4 @@
-"""In a Slurm job workers are bound to its cores; over ssh, where runs may meet, they are not."""
+"""Workers are bound to cores in a Slurm job, but not over ssh, where runs may share a node."""
 
 import json
 import os
@@ -16,7 +16,7 @@ needs_two_cores = pytest.mark.skipif(len(EVERY) < 2, reason="there is one core")
 
 
 def cores_of_ranks(cluster, way, folder, *flags):
-    """What each rank on a node has, and what was printed."""
+    """Run on one node; return each rank's cores, and everything that was printed."""
     folder.mkdir()
     (folder / "shows.py").write_text(SHOWS_CORES)
     words = [*MANUAL, "--no-snapshot", "--logs-dir", str(folder), *flags]

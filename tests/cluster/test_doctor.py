@@ -1,4 +1,4 @@
-"""The doctor on real hosts: all well, and each thing that is broken is named with its remedy."""
+"""The doctor on real hosts: it finds nothing wrong, or names what is broken with a remedy."""
 
 import json
 import sys
@@ -16,11 +16,11 @@ INTERFACE = "exp0"
 
 
 def doctor(cluster, *flags: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Its document, and verdict and words of each check; over ssh, where no launcher is named."""
+    """Run the doctor, over ssh by default; return its document, and each check with its text."""
     hosts = ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
     where = [] if "--launcher" in flags else hosts
     _, out, err = ways.call(cluster, [sys.executable, DOCTOR, "--json", *where, *flags])
-    *_, found = map(json.loads, out.splitlines())  # the run that measures has some of its own
+    *_, found = map(json.loads, out.splitlines())  # the run that measures prints some as well
     assert found["kind"] == "checks", err
     words = {one["check"]: [one["verdict"], *one["found"], one["fix"]] for one in found["checks"]}
     return found, {check: " ".join(texts) for check, texts in words.items()}
@@ -62,7 +62,7 @@ def test_nodes_without_this_file_system_send_their_numbers_back(apart, tmp_path)
 @pytest.mark.slow
 def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     closed = "ip route add unreachable 10.10.1.4/32"
-    # node3 can reach node1, whose answers cannot: both ways fail, and no other
+    # node3 reaches node1, but no answer returns: both directions fail, and no others
     with broken(cluster, "node1", closed, closed.replace("add", "del")):
         found, words = doctor(cluster, "--quick")
     pairs = words["every pair"]

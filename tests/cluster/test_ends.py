@@ -1,4 +1,4 @@
-"""Whoever ends a run, its user or Slurm: it ends everywhere, and no run meets another's."""
+"""A run ends everywhere, whether its user or Slurm ends it, and runs never mix their workers."""
 
 import signal
 import subprocess
@@ -40,7 +40,7 @@ def test_killed_launcher_leaves_no_process_on_nodes(cluster, tmp_path):
 
 @pytest.fixture
 def job(cluster, paced, tmp_path):
-    """A run that is a job, of which nothing is left."""
+    """A run as a Slurm job; nothing of it is left after the test."""
     run = Run(cluster, WAYS["sbatch"], tmp_path)
     yield run
     ways.cancel_all(cluster)
@@ -56,7 +56,7 @@ def test_scancel_stops_with_a_checkpoint(cluster, job):
 
 @pytest.mark.slow
 def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
-    """With it the leader: all that it led ends, and Slurm starts the job again."""
+    """The leader dies with it: everything that it led ends, and Slurm starts the job again."""
     number = ways.running_job(cluster)
     for one in slurm_daemons(job, 0):
         one.kill()
@@ -67,7 +67,7 @@ def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
-    """Neither meets the other's workers, whichever way both were started."""
+    """Neither meets the other's workers, although they are started in different ways."""
     started = {}
     for name, way in {"a": "ssh", "b": "sbatch"}.items():
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Whatever breaks, on whichever node: a run names it, goes on, and in the end all of it ends."""
+"""Whatever fails, on any node: the run names it and continues, and in the end all of it ends."""
 
 import re
 import signal
@@ -21,9 +21,9 @@ from tests.required import MEMORY_CGROUPS, memory_cgroup_version, need
 from tests.train.workers import losses_by_step, read_json
 
 SLOW = pytest.mark.slow
-# Of what breaks outside workers, a shell's loop says as much as what imports torch.
+# For faults outside workers, a shell loop shows as much as a program that imports torch.
 STARTS = PROGRAMS | {"loop": Loop}
-# What a run meets, one after the other; when the last one hits it, it may not start again.
+# The faults that a run meets, one after another; after the last one, it may not start again.
 CHOSEN = [
     ("ssh", "loop", ("agent killed", "connection cut", "link down", "agent of node 0 killed")),
     ("sbatch", "trainer", ("node lost", "worker killed")),
@@ -42,9 +42,9 @@ def faulty_python(tmp_path_factory):
 
 @pytest.fixture
 def begin(cluster, tmp_path, monkeypatch, faulty_python):
-    """Starts a run, and leaves nothing of it."""
+    """Start runs, and leave nothing of them after the test."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", faulty_python)
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # otherwise a job starts again
     begun = []
 
     def start_run(way, program, **more):
@@ -57,7 +57,7 @@ def begin(cluster, tmp_path, monkeypatch, faulty_python):
 
 
 def last_words(text: str) -> str:
-    """The last line of the cause, but for what Slurm has to say of it."""
+    """Return the last line of the cause, leaving out Slurm's own messages."""
     slurm = ("srun: ", "slurmstepd: ", "error: no answer from ")
     return cause_in("\n".join(line for line in text.splitlines() if not line.startswith(slurm)))
 
@@ -85,7 +85,10 @@ def test_fault_is_named_and_run_goes_on_or_ends(begin, tmp_path, way, program, f
 
 
 def assert_each_is_named(run: Run, faults: list[recoveries.Fault]) -> None:
-    """In the record of the attempt that it ended, and on the terminal; the last one comes last."""
+    """Check that the record of the attempt that each fault ended, and the terminal, name the fault.
+
+    The last fault comes last on the terminal.
+    """
     before = (f"attempts/{number}/exit.json" for number in range(len(faults) - 1))
     ends = [*(read_json(run.run_dir / path) for path in before), run.exit()]
     for fault, end in zip(faults, ends, strict=True):
@@ -104,9 +107,9 @@ def assert_each_recovery_is_printed(run: Run, recovered: list[dict], *, has_step
 
 
 def assert_as_if_nothing_was_lost(run: Run, logs: Path, fewest: int) -> None:
-    """Each attempt has had the nodes that there were, and all of them the losses of one run.
+    """Check that attempts used all nodes that were left, and have the losses of one run.
 
-    The attempt with the fewest nodes had this number of them.
+    `fewest` is the number of nodes of the attempt with the fewest nodes.
     """
     attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
     nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
@@ -122,7 +125,7 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path, fewest: int) -> None:
 
 @SLOW
 def test_agent_cut_off_from_the_leader_of_its_job_leaves_after_15_s(begin):
-    """A leader that is only stopped has longer."""
+    """A leader that is only suspended has more time."""
     run = begin("sbatch", Loop())
     end = run_files.AGENT_END.path(run.run_dir, node=2)
     try:
@@ -149,7 +152,7 @@ def test_a_leader_in_a_job_that_was_stopped_for_a_while_loses_no_agent(begin):
 
 
 def script_record(run: Run) -> dict:
-    """Its end, by SIGTERM, after it has saved."""
+    """Return the record of the script's end, by SIGTERM, after it has saved."""
     run.ends()
     assert run.end()[0] != 0 and (run.folder / "saved").read_text() == "all of it"
     assert run.exit()["code"] == 128 + signal.SIGTERM
@@ -159,7 +162,7 @@ def script_record(run: Run) -> dict:
 @SLOW
 def test_a_script_that_catches_sigterm_saves(cluster, begin):
     run = begin("sbatch", Script("--saves"))
-    # without the SIGKILL that scancel alone has follow after KillWait, here 10 s
+    # with --signal, scancel sends no SIGKILL after KillWait, which is 10 s here
     cluster.run("scancel", "--signal=TERM", ways.running_job(cluster))
     script_record(run)
 
@@ -172,7 +175,7 @@ def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkey
 
 @pytest.fixture
 def limit_memory(cluster):
-    """A function that limits node2, in a cgroup, to so many more bytes than it uses."""
+    """A function that limits node2, in a cgroup, to a number of bytes more than it uses."""
     need("memory cgroup")
     version = memory_cgroup_version()
     folder = Path(tempfile.mkdtemp(prefix="muster-test-", dir=MEMORY_CGROUPS[version]))
@@ -182,7 +185,7 @@ def limit_memory(cluster):
     }[version]
 
     def limit(more_bytes: int) -> None:
-        swap = folder / "memory.swap.max"  # not in version 1, nor in a kernel without swap
+        swap = folder / "memory.swap.max"  # absent in version 1 and in a kernel without swap
         if swap.exists():
             swap.write_text("0")
         (folder / most).write_text(str(int((folder / used).read_text()) + more_bytes))

@@ -37,14 +37,14 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def run_script(project):
-    """Runs the script to its end: what all ranks have returned, and what one has raised."""
+    """Run the script to its end; check what all ranks return, and what one of them raises."""
     (project / "script.py").write_text(SCRIPT)
 
     def run_script(cluster, way: str, nodes: int) -> None:
         flags = {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
         if way == "ssh":
             flags |= {"hosts": cluster.hosts[:nodes], "ssh_config": str(cluster.ssh_config)}
-        python = ways.PYTHON.get("MUSTER_PYTHON", sys.executable)  # its workers have the same
+        python = ways.PYTHON.get("MUSTER_PYTHON", sys.executable)  # its workers use the same
         argv = [python, "script.py", json.dumps(flags)]
         out, _ = ways.succeed(cluster, argv, project)
         results, (rank, host, text, cause) = map(json.loads, out.splitlines())

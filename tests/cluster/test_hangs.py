@@ -1,4 +1,4 @@
-"""A run that hangs says which rank, and where: on real Slurm and over real ssh, four nodes."""
+"""A run that hangs names the rank and the place: on real Slurm and over real ssh, four nodes."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from tests.cluster.ways import WAYS, Run, Script
 from tests.launch.submit import JOBS, only_run, wait_until
 from tests.train.workers import read_json
 
-# What is said of rank 2, in each way to hang.
+# What is reported about rank 2 for each way to hang.
 SENTENCES = {
     "asleep": r"it has been (sleeping|computing) for \d+ s in asleep, train\.py:\d+",
     "loader": r"it has been sleeping for \d+ s in loader, train\.py:\d+",
@@ -31,7 +31,7 @@ SENTENCES = {
 
 
 class Hangs(Script):
-    """hangs.py, which is asked once its agents are there."""
+    """hangs.py, whose run is asked as soon as its agents are there."""
 
     file = "hangs.py"
     output = "*/agents/node_?????.json"
@@ -39,10 +39,10 @@ class Hangs(Script):
 
 
 class Hung(Run):
-    """A run of it; in `folder` it and the test leave signs for each other."""
+    """A run of hangs.py; the program and the test leave files for each other in `folder`."""
 
     def ask(self, *flags: str) -> str:
-        """What it answers once it does: who leads it may be held up longer than one waits."""
+        """Ask until the run answers: its leader may be held up longer than the command waits."""
         words = [sys.executable, JOBS, "stacks", self.run_dir.name, *flags]
         done = []
 
@@ -54,7 +54,7 @@ class Hung(Run):
         return done[0].stdout
 
     def answers(self, *patterns: str) -> None:
-        """Wait until its answer has lines with all of these."""
+        """Wait until the answer has lines that match all patterns."""
         found = [""]
 
         def is_answered() -> bool:
@@ -66,7 +66,7 @@ class Hung(Run):
 
 @contextmanager
 def hung(cluster, folder: Path) -> Iterator[Hung]:
-    """The run, until it is cancelled."""
+    """Start the run, and cancel it at the end of the block."""
     run = Hung(cluster, WAYS["ssh"], folder / "runs", program=Hangs())
     try:
         yield run

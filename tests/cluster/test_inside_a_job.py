@@ -1,4 +1,4 @@
-"""Inside a job that somebody holds, a run has that job's nodes, and leaves the job as it was."""
+"""Inside a job that someone holds, a run uses the job's nodes, and leaves the job as it was."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ def submit(*flags: str) -> str:
 
 
 def in_shell(cluster: Cluster, *lines: str) -> tuple[int, str, str]:
-    """Commands in a shell of salloc, which has four nodes."""
+    """Run commands in a shell of salloc, which has four nodes."""
     return ways.call(cluster, ["salloc", "--nodes=4", "bash", "-c", "\n".join(lines)])
 
 
@@ -37,7 +37,7 @@ def ids(cluster: Cluster) -> set[str]:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
-    """All of them, or fewer; what only a new job could have is refused, and none is queued."""
+    """All nodes, or fewer; settings that need a new job are refused, and no job is queued."""
     before = ids(cluster)
     flags = [*SHORT, "--logs-dir", str(tmp_path)]
     code, out, err = in_shell(
@@ -60,12 +60,12 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
         hosts = [read_json(path)["node"] for path in agents]
         assert hosts == [f"node{index}" for index in range(nodes)]
         assert len(losses(tmp_path / name)) == 4
-    assert len(ids(cluster) - before) == 1  # Slurm forgets older ones meanwhile
+    assert len(ids(cluster) - before) == 1  # Slurm forgets older ones in the meantime
 
 
 @pytest.mark.usefixtures("forked_workers")
 def test_run_inside_a_full_srun_step_starts_without_waiting(cluster, tmp_path):
-    """As `srun --pty bash` does, in a script of the user's."""
+    """The step is like `srun --pty bash`, but in a user's script."""
     script = tmp_path / "job.sh"
     step = ["srun", "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--mem=500", "--exact"]
     run = submit(*SHORT, "--nodes", "2", "--logs-dir", str(tmp_path), "--run-id", "run")
@@ -84,7 +84,7 @@ def test_run_inside_a_full_srun_step_starts_without_waiting(cluster, tmp_path):
 
 @pytest.mark.usefixtures("paced")
 def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, monkeypatch):
-    # with which `python -m` finds nothing in the folder that it is started in
+    # with this, `python -m` finds no modules in the folder in which it is started
     monkeypatch.setitem(ways.PYTHON, "PYTHONSAFEPATH", "1")
     run = Run(cluster, in_held_job, tmp_path)
     logs, name = ["--logs-dir", str(tmp_path)], run.run_dir.name
@@ -118,7 +118,7 @@ TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sy
 
 
 def test_command_started_by_several_srun_tasks_is_refused_by_each(cluster, tmp_path):
-    """But not in the shell of a step's terminal, of however many tasks the step is."""
+    """It is not refused in the shell of a step's terminal, however many tasks the step has."""
     run = submit(*SHORT, "--logs-dir", str(tmp_path), "--nodes", "2")
     shell = f'[ "$SLURM_PROCID" != 0 ] || exec {run} --dry-run'
     step = ["srun", "--nodes=2", "--ntasks=2", "--pty", "bash", "-c", shell]

@@ -1,4 +1,4 @@
-"""Muster from a wheel, without its checkout, on machines: Slurm, ssh, a laptop's login node."""
+"""Muster from a wheel, without its checkout: on Slurm, over ssh, and on a laptop's login node."""
 
 import sys
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project_with_own_configs, monkeypatch
 ):
     before = installed.files()
-    theirs = str(Path.home() / "muster" / ".venv" / "bin" / "python")  # of nodes alone
+    theirs = str(Path.home() / "muster" / ".venv" / "bin" / "python")  # exists only on nodes
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", theirs)
     flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), "--python", theirs]
     argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]

@@ -1,4 +1,4 @@
-"""From a laptop: `--login` on a command, through the sshd of one node alone."""
+"""From a laptop: commands with `--login`, only through the sshd of one node."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.cluster.laptops import HOME, LOCAL, Laptop
 from tests.launch.submit import wait_until
 from tests.written import write
 
-# What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
+# A user's script; it prints results, a failure, and what `muster.map` and a job found again return.
 CALLS = """import json, os, time, muster
 
 def work(number, more=0):
@@ -110,7 +110,7 @@ def test_two_commands_at_once_may_both_send_muster(laptop):
     assert [one.returncode for one in done] == [0, 0], done
     (version,) = (laptop.remote / "versions").iterdir()
     assert not version.name.startswith(".")
-    # an old version goes when that is asked for
+    # an old version is removed on request
     old = write(laptop.remote / "versions" / "old", {".sent": ""})
     os.utime(old / ".sent", (0, 0))
     shown = laptop.known("jobs", *laptop.login, "clean")
@@ -120,7 +120,7 @@ def test_two_commands_at_once_may_both_send_muster(laptop):
         assert laptop.known("jobs", *laptop.login, "clean", "--remove").returncode == 0
         return list((laptop.remote / "versions").iterdir()) == [version]
 
-    wait_until(is_removed)  # the last command may need a moment to be over
+    wait_until(is_removed)  # the last command may need a moment to end
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ prologue = "setup.sh"
 
 @pytest.fixture
 def hpc(laptop: Laptop) -> Laptop:
-    """One whose project names a cluster."""
+    """A laptop whose project names a cluster."""
     text = SETTINGS.format(remote=laptop.remote)
     write(laptop.project, {"muster.toml": text, "setup.sh": "export OF_THE_PROLOGUE=yes\n"})
     return laptop

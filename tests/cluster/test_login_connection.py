@@ -1,4 +1,4 @@
-"""The connection to a login node may be lost, and Ctrl-C given: the run is what it is there."""
+"""A lost connection to a login node does not change the run there; Ctrl-C is passed on to it."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ GOES_ON = "the command continues there"
 
 
 def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:
-    """One whose program has begun, and goes on until the returned file is there."""
+    """Start a run; return it once its program has begun, and the file whose creation ends it."""
     (laptop.project / "t.py").write_text(WAIT)
     end = laptop.remote.with_name("end")
     words = ["--run-id", laptop.run_id, *LOCAL, *flags, "--", "t.py", str(end)]
@@ -39,7 +39,7 @@ def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:
 
 
 def cut(laptop) -> None:
-    """End the sshd that serves who follows the run."""
+    """End the sshd that serves the command that follows the run."""
     words = ["follow", str(laptop.session())]
     every = psutil.process_iter(["cmdline"])
     follower = next(one for one in every if (one.info["cmdline"] or [])[2:4] == words)
@@ -47,7 +47,7 @@ def cut(laptop) -> None:
 
 
 def test_lost_connections_change_nothing(laptop):
-    """One is cut, then the link is down, as the run ends; its output comes once, and all of it."""
+    """One is cut, then the link is down as the run ends; all output arrives, and only once."""
     run, end = waiting_run(laptop)
     errors: list[str] = []
     Thread(target=lambda: errors.extend(run.stderr), daemon=True).start()

@@ -1,6 +1,6 @@
-"""Workers that mpirun or srun start by themselves are ranks of one run; real Open MPI, real Slurm.
+"""Workers that mpirun or srun start directly are ranks of one run; real Open MPI, real Slurm.
 
-mpirun's variables do not say where rank 0 is: the user gives its address, or every rank refuses.
+mpirun's variables do not say where rank 0 is: unless the user gives its address, all ranks refuse.
 """
 
 import os
@@ -26,7 +26,7 @@ SYNTHETIC = ["-m", "train.worker", "--task", "synthetic", "--evaluate", "never",
 
 @pytest.fixture
 def words(cluster, tmp_path) -> list[str]:
-    """mpirun with what it has to be told of the testbed."""
+    """mpirun with its settings for the testbed."""
     need("mpirun")
     settings = {
         "oob_tcp_if_include": NETWORK,
@@ -42,7 +42,7 @@ def words(cluster, tmp_path) -> list[str]:
 
 @pytest.fixture
 def mpirun(cluster, words):
-    """mpirun on the box, or on a node, to its end; its words come first, then Python's."""
+    """Run mpirun to its end, on the box or on a node; its arguments come first, then Python's."""
     clean = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
 
     def run(mpi: list[str], program: list[str], node: str | None = None):
@@ -64,7 +64,7 @@ def ended_well(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def addresses(logs: Path) -> dict[str, str]:
-    """Of each host, the one that it had with the others; there was one run, of four ranks."""
+    """Return the address that each host used; check that there was one run, of four ranks."""
     assert read_json(logs / "run" / "summary.json")["world_size"] == 4
     assert len(list((logs / "run" / "metrics").iterdir())) == 4
     found = {}
@@ -97,13 +97,13 @@ def test_mpirun_on_several_hosts_needs_master_addr(mpirun, tmp_path):
 
 @pytest.fixture
 def in_job(cluster: Cluster):
-    """Runs a command of Slurm's, to its end."""
+    """Run a Slurm command, which must succeed."""
     yield lambda *argv: ended_well(cluster.run(*argv))
     cancel_all(cluster)
 
 
 def test_an_mpirun_inside_a_job(in_job, words, tmp_path):
-    """It starts its daemons by srun, whose variables say nothing of the program's ranks."""
+    """mpirun starts its daemons with srun, whose variables do not describe the program's ranks."""
     program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
     address = ["-x", f"MASTER_ADDR={NODES['node0']}"]
     in_job("salloc", "--nodes=4", "--ntasks=4", *words, "--map-by", "node", *address, *program)

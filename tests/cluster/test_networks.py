@@ -1,4 +1,4 @@
-"""Networks as they are elsewhere: two cards in one, IPv6; and more nodes than a few."""
+"""Networks as they are elsewhere: two cards in one network, IPv6, and more than a few nodes."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ from tests.train.workers import read_json
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-# Each worker stays until all have come.
+# Each worker stays until all are there.
 MEETS = """#!/bin/sh
 touch "$1/$RANK"
 until [ "$(ls "$1" | wc -l)" -eq "$WORLD_SIZE" ]; do sleep 0.2; done
@@ -34,7 +34,7 @@ until [ "$(ls "$1" | wc -l)" -eq "$WORLD_SIZE" ]; do sleep 0.2; done
 
 
 def workers_that_meet(cluster: Cluster, hosts: str, folder: Path, per_node: int) -> int:
-    """How many workers of a program without torch there are at once."""
+    """Run a program without torch; return how many workers were there at the same time."""
     project, met = folder / "project", folder / "met"
     project.mkdir()
     met.mkdir()
@@ -49,7 +49,7 @@ def workers_that_meet(cluster: Cluster, hosts: str, folder: Path, per_node: int)
 
 @pytest.mark.slow
 def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster, tmp_path):
-    """With two cards the network was not seen, and address= was not heeded."""
+    """Once, with two cards, the network was not found, and address= was ignored."""
     cluster = other_cluster("--nodes", "2")
     for node in range(2):
         for words in (
@@ -74,7 +74,7 @@ def test_hosts_file_address_chooses_between_two_cards_of_a_network(other_cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("node", [2, 0])
 def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_path, node):
-    """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
+    """Nothing is sent there in the meantime; the kernel alone would notice after two hours."""
     cluster = other_cluster("--nodes", "3", "--control-network")
     run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=SaysNothing(), nodes=3)
     down = time.time()
@@ -84,12 +84,12 @@ def test_gradient_link_that_goes_down_ends_run_and_is_named(other_cluster, tmp_p
     says = f"no message from node{node} (10.10.1.{node + 1}) for 15 s"
     assert code == 1 and says in err, out + err
     ends = [read_json(path) for path in run.run_dir.glob("agents/*.exit.json")]
-    assert len(ends) == 3  # each has heard it by the other network
+    assert len(ends) == 3  # each has learned it through the other network
     assert max(end["noticed_unix_s"] for end in ends) - down < 600.0
 
 
 def lose_node_0(run: ways.Run) -> None:
-    """Its agent, and the sshd by which it could be started again."""
+    """Kill node 0's agent, and the sshd through which it could be started again."""
     agent = run.agent(0)
     logins = recoveries.daemons_of(recoveries.network_of(agent.pid), "sshd", "sshd-session")
     for process in [*logins, agent]:
@@ -99,7 +99,7 @@ def lose_node_0(run: ways.Run) -> None:
 
 @pytest.mark.slow
 def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
-    """They connect to the one that is node 0 after it."""
+    """They connect to the node that takes its place as node 0."""
     cluster = other_cluster("--nodes", "4")
     flags = ("--nodes", "2:4", "--max-restarts", "1")
     run = ways.Run(cluster, ways.ssh, tmp_path / "runs", *flags, program=ways.SavingScript())
@@ -112,7 +112,7 @@ def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
 
 
 class SaysNothing(ways.Trainer):
-    """A program that says nothing to other nodes."""
+    """A program that sends nothing to other nodes."""
 
     output = "*/workers/rank_0000[0-2].out"
 
@@ -144,7 +144,7 @@ def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
 
 @pytest.mark.slow
 def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
-    """An sshd that takes one login at a time, as a jump host may take ten of sixty nodes."""
+    """An sshd takes one login at a time, as a jump host may take only ten for sixty nodes."""
     usual = (cluster.ssh_config.parent / "ssh" / "node1.conf").read_text()
     conf = tmp_path / "sshd.conf"
     conf.write_text(re.sub("MaxStartups .*", "MaxStartups 1:100:1", usual))
@@ -157,7 +157,7 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
         until(server, "listening")
         config = SshConfig(ssh_config=cluster.ssh_config)
         with socket.create_connection(("10.10.1.2", 2222)) as other:
-            assert other.recv(4) == b"SSH-"  # and says nothing itself
+            assert other.recv(4) == b"SSH-"  # and sends nothing itself
             log_in = openssh.command(NodeSpec("node1", ONE_WORKER, port=2222), config, ["id"])
             login = pool.submit(subprocess.run, log_in, capture_output=True, text=True)
             until(server, "maxstartups")
@@ -168,7 +168,7 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
 
 
 def until(server: subprocess.Popen[str], words: str) -> None:
-    """Wait until it says so."""
+    """Wait until the server prints a line with `words`."""
     assert server.stderr is not None
     while words not in (line := server.stderr.readline()).lower():
         assert line

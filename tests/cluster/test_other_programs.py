@@ -1,4 +1,4 @@
-"""Programs that others have written, unchanged, on real Slurm and over real ssh: all ranks meet."""
+"""Unchanged programs by other authors, on real Slurm and over real ssh: all ranks meet."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ FAILS = "ValueError: sample 17 is empty"
 
 
 class Program(NamedTuple):
-    """What is started, in which way if in one, and what says that all have met."""
+    """What is started, in which way, and the output that shows that all have met."""
 
     file: str
     way: str
@@ -35,7 +35,7 @@ PROGRAM = {
         "ssh",
         "process 0 of 8: 3 steps, DistributedType.MULTI_CPU, batch 16",
     ),
-    # on Slurm, too, where it would also find srun's variables
+    # on Slurm, where it would also find srun's variables
     "lightning": Program(
         "lightning_demo.py", "slurm", "rank 0 of 8: 3 steps, TorchElasticEnvironment, 8 batches"
     ),
@@ -45,7 +45,7 @@ NAMES = [name if name == "ddp" else pytest.param(name, marks=SLOW) for name in P
 
 
 def run_program(cluster, project: Path, name: str, *more: str) -> tuple[int, str]:
-    """The exit code, and all that was printed, by whom and wherever."""
+    """Run a program; return the exit code, and everything that was printed anywhere."""
     way = PROGRAM[name].way
     words = ["--nproc-per-node", "2", *PROGRAM[name].flags, "--", PROGRAM[name].file, *more]
     code, out, err = ways.call(cluster, WAYS[way](cluster, 4, *words), project)
@@ -73,7 +73,7 @@ def test_the_failure_of_another_program_is_its_own(cluster, project):
     assert code != 0
     message = read_json(only_run(project / "logs") / "exit.json")["message"]
     assert FAILS in message.splitlines()[-1], printed
-    # what rank 5 has printed with its name before it is not said again
+    # what rank 5 has already printed, with its name in front, is not repeated
     assert "error: rank 5 on node2" in printed or f"node2.5| {FAILS}" in printed
     assert cause_in(printed).endswith(message.splitlines()[-1]), printed[-2000:]
 
@@ -83,7 +83,7 @@ TASK = [
     *("TASKS_PER_NODE", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_TASKS_PER_NODE"),
     *("CPUS_PER_TASK",),
 ]
-# As Ignite's `idist` does, it takes its rank from Slurm.
+# It takes its rank from Slurm, as Ignite's `idist` does.
 SLURM_FIRST = f"""
 import os
 print([os.environ.get("SLURM_" + name) for name in {TASK}], flush=True)

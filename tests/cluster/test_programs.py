@@ -1,4 +1,4 @@
-"""A user's program, with no word of Muster in it: where its files come from."""
+"""A user's program that does not use Muster: where its files come from."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ echo "$RANK $WORLD_SIZE attempt $MUSTER_ATTEMPT $PWD $(cat text)"
 
 @pytest.fixture
 def where(project) -> Path:
-    """A project whose program says where it is, what it reads there, and which attempt it is."""
+    """A project whose program prints its folder, what it reads there, and its attempt."""
     (project / "where.sh").write_text(WHERE)
     (project / "where.sh").chmod(0o755)
     (project / "text").write_text("as submitted")
@@ -97,7 +97,7 @@ def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     assert f"python: {python}, from the project; " in err
 
 
-# The table of docs/own-programs.md: which start hands on the variables of the shell.
+# The table of docs/own-programs.md: which ways to start pass on the shell's variables.
 OF_THE_SHELL = {
     "ssh": (ways.ssh, ""),
     "slurm": (ways.slurm, "shell"),

@@ -1,8 +1,8 @@
-"""Whatever part of a run is killed or stopped, at whichever moment: no result is wrong.
+"""Whatever part of a run is killed or stopped, at any moment: no result is wrong.
 
-A moment drawn by a seed; `make soak` tries twenty. Exit code 0 means the losses of an
-undisturbed run. No process and no half file is left, and the same command, given again, goes on
-from the last checkpoint.
+The moment is drawn from a seed; `make soak` tries twenty. Exit code 0 means that the losses are
+those of an undisturbed run. No process and no incomplete file is left, and if the same command is
+given again, it continues from the last checkpoint.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ pytestmark = pytest.mark.slow
 
 MOMENTS = int(os.environ.get("SOAK_MOMENTS", "1"))
 NODES = 2
-STEPS = 80  # of 50 ms and more: the run is not over at the latest moment
+STEPS = 80  # of 50 ms or more, so that the run is not over at the latest moment
 WAYS = {"ssh": ways.ssh, "sbatch": ways.WAYS["sbatch"], "held": ways.in_held_job}
 PROGRAMS: dict[str, Callable[[], Trainer]] = {
     "trainer": lambda: Trainer(
         *("--max-steps", str(STEPS), "--checkpoint-every", "5", "--no-save-model"),
         *("--resume", "auto"),
     ),
-    "script": lambda: SavingScript(str(STEPS // 4)),  # of four steps an epoch
+    "script": lambda: SavingScript(str(STEPS // 4)),  # with four steps per epoch
 }
-# By the end of a word of its command line, a process of a run; daemons have a name.
+# Ends of command-line words by which a run's processes are found; daemons are found by name.
 MARKS = {
     "leader": ("/launch/submit.py", "launch.leading.batch_job"),
     "agent": ("launch.agent", "launch.in_job.task"),
@@ -50,10 +50,10 @@ MARKS = {
     "preload": ("/muster/worker/preload.py",),
 }
 DAEMONS = {"ssh": ("sshd",), "sbatch": ("srun", "slurmstepd"), "held": ("srun", "slurmstepd")}
-STARTER = "starter"  # of workers: torchrun, or the process that has preloaded
+STARTER = "starter"  # of workers: torchrun, or the preloading process
 VICTIMS = [(way, one) for way in WAYS for one in ("leader", "agent", STARTER, *DAEMONS[way])]
 MOST_DELAY_S = 2.0
-STOPPED_S = (2.0, 20.0)  # for a while; until whoever waits for it has given it up
+STOPPED_S = (2.0, 20.0)  # for a while; until the processes that wait for it have given up
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Moment:
 
 
 class Training(Command):
-    """A run of the test's own, which begins now and ends by itself."""
+    """A run that begins now and ends without being stopped."""
 
     def __init__(self, cluster: Cluster, moment: Moment, folder: Path) -> None:
         self._networks = {
@@ -114,7 +114,7 @@ class Training(Command):
         )
 
     def left(self) -> list[psutil.Process]:
-        """What its command has started, here and on the nodes, and what was started there since."""
+        """Return what its command has started, and what was started on the nodes since then."""
         new = [one for one in own_processes.everything() if one not in self._earlier]
         return [
             one
@@ -124,7 +124,7 @@ class Training(Command):
         ]
 
     def processes(self, kind: str) -> list[psutil.Process]:
-        """Those of this kind, but for what they have forked themselves."""
+        """Return the processes of this kind, without those that they have forked themselves."""
         found = [one for one in self.left() if is_a(kind, one)]
         return [one for one in found if not set(parents(one)) & set(found)]
 
@@ -132,7 +132,7 @@ class Training(Command):
         return any(path.stat().st_size for path in self.folder.glob("*/metrics/rank_*.jsonl"))
 
     def steps_saved(self) -> list[int]:
-        """The steps of whole checkpoints."""
+        """Return the steps of complete checkpoints."""
         manifests = self.checkpoints.glob("step_????????/manifest.json")
         return [int(path.parent.name.removeprefix("step_")) for path in manifests]
 
@@ -140,7 +140,7 @@ class Training(Command):
         return [path.parent for path in self.folder.glob("*/config.yaml")]
 
     def attempts(self) -> list[Path]:
-        """Those of its one run, in their order; of none that has not come to its start."""
+        """Return its run's attempts in order; none if the run has not come to its start."""
         return [
             attempt
             for run_dir in self.run_dirs()
@@ -165,7 +165,7 @@ def parents(process: psutil.Process) -> list[psutil.Process]:
 
 
 def strike(run: Training, moment: Moment) -> bool:
-    """Hit the moment's victim; whether that kills the run's leader."""
+    """Hit the moment's victim; return whether that kills the run's leader."""
     begun = {
         "its start": lambda: run.processes(moment.victim),
         "first output": run.has_output,
@@ -178,7 +178,7 @@ def strike(run: Training, moment: Moment) -> bool:
     assert found, f"no {moment.victim} to hit: the run {'is over' if run.is_over() else 'goes on'}"
     victim = moment.chance.choice(found)
     leaders = [one for leader in run.processes("leader") for one in (leader, *parents(leader))]
-    with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+    with suppress(psutil.NoSuchProcess):  # it has ended in the meantime
         try:
             victim.send_signal(moment.signal)
             if moment.signal == signal.SIGSTOP:
@@ -206,7 +206,7 @@ def whole(tmp_path_factory, _paced_python) -> Callable[[str], dict[int, float]]:
 
 @pytest.fixture
 def begin(cluster, tmp_path, request, moment) -> Iterator[Callable[[str], Training]]:
-    """Starts the moment's run, in a folder of this name, and leaves nothing of it."""
+    """Start the moment's run in a folder with a given name, and leave nothing of it."""
     if moment.way == "held":
         request.getfixturevalue("held")
         wait_until(lambda: count_of_sleeps() == 4)  # the step beside the run's has begun
@@ -231,7 +231,7 @@ def count_of_sleeps() -> int:
 
 
 def assert_nothing_is_left(run: Training) -> None:
-    """No process, and no half file that has the name of a whole one."""
+    """Check that no process is left, and no incomplete file with the name of a complete file."""
     wait_until(lambda: not run.left())
     for run_dir in run.run_dirs():
         assert unnamed(run_dir) == []

@@ -1,6 +1,6 @@
-"""A restart is a message to the agents that live; one that is gone is started again on its node.
+"""A restart is a message to the living agents; a lost agent is started again on its node.
 
-The program is a shell's loop: it starts at once, and knows nothing of the others.
+The program is a shell loop: it starts immediately, and its ranks never meet.
 """
 
 import os
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def begin(cluster, tmp_path, monkeypatch) -> Iterator:
-    """Starts a run, and leaves nothing of it."""
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
+    """Start runs, and leave nothing of them after the test."""
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # otherwise a job starts again
     begun = []
 
     def start_run(way, *flags, program=None):
@@ -38,13 +38,13 @@ def begin(cluster, tmp_path, monkeypatch) -> Iterator:
 
 
 def agents(run: Run) -> dict[str, int]:
-    """The process of each node's agent in the present attempt."""
+    """Return the process ID of each node's agent in the current attempt."""
     records = [read_json(path) for path in run_files.AGENT.find(run.run_dir)]
     return {one["node"]: one["pid"] for one in records}
 
 
 def restarted(run: Run, hit) -> dict[str, int]:
-    """The agents of the attempt that follows a fault, once it is at work."""
+    """Cause a fault; return the agents of the next attempt once it is at work."""
     before = len(run_files.attempt_folders(run.run_dir))
     earlier_files = {path.stat().st_ino for path in run.outputs()}
     hit(run)
@@ -54,10 +54,10 @@ def restarted(run: Run, hit) -> dict[str, int]:
 def working(
     run: Run, earlier: int, nodes: int = 4, earlier_files: Collection[int] = ()
 ) -> dict[str, int]:
-    """The agents of an attempt after so many `earlier` ones, once each rank has printed.
+    """Return the agents of the attempt after `earlier` attempts, once each rank has printed.
 
-    `earlier_files` are the inodes of what was printed before it: these files are put aside one
-    after the other, and some may still be in their place.
+    `earlier_files` are the inodes of the files with earlier output: they are moved away one after
+    another, and some may still be in their place.
     """
 
     def works() -> bool:
@@ -65,7 +65,7 @@ def working(
             return False
         try:
             files = [path.stat() for path in run.outputs()]
-        except FileNotFoundError:  # it is just put aside
+        except FileNotFoundError:  # it is just being moved away
             return False
         is_new = all(file.st_size and file.st_ino not in earlier_files for file in files)
         return is_new and len(files) == nodes == len(agents(run))
@@ -103,12 +103,12 @@ def test_lost_agent_in_held_job_is_restarted_by_a_step(cluster, held, tmp_path):
     wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
 
 
-# It has the step run another program first, with the number of its own process.
+# It makes the step run another program first, with the ID of its own process as an argument.
 SRUN = """#!/bin/bash
 for ((at = 1; at <= $#; at++)); do [[ ${!at} == */python* ]] && break; done
 exec REAL "${@:1:at-1}" "${0%/*}/first" $$ "${@:at}"
 """
-# The first time that an agent is to start on node1, this kills it, or srun.
+# The first time that an agent is about to start on node1, this kills the agent, or srun.
 FIRST = """#!/bin/bash
 if [[ $SLURMD_NODENAME == node1 && $* == *launch.in_job.task* ]]; then
     mkdir "${0%/*}/killed" 2> /dev/null && kill -KILL VICTIM
@@ -147,7 +147,7 @@ def test_a_node_that_returns_within_the_wait_takes_part(begin):
 
 
 def asks_again(run: Run) -> bool:
-    """Whether who leads it tries to reach the node that is cut off."""
+    """Whether the run's leader is trying to reach the node that is cut off."""
     for process in psutil.Process(run.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # an earlier try, which has just ended
             if process.name() == "ssh" and "node2" in process.cmdline():

@@ -1,4 +1,4 @@
-"""Nodes without a shared disk get the data of a run through sshd, and a job's nodes copy them."""
+"""Nodes without a shared disk get a run's data through sshd; nodes of a job copy the data."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ from tests.cluster.testbeds import Cluster
 from tests.commands import cause_in
 from tests.written import write
 
-# It says on each rank where its data are, and what is in them.
+# Each rank prints where its data are, and what is in them.
 READS = """
 import os
 from pathlib import Path
@@ -37,19 +37,19 @@ def data(tmp_path) -> Path:
 def send(
     cluster: Cluster, reader: Path, sending: str, *more: str, nodes: int = 2
 ) -> tuple[int, str, str]:
-    """A run over ssh of a program that reads what was sent."""
+    """Run a program over ssh that reads the data that were sent."""
     own = ["--logs-dir", str(reader.parent / "runs"), "--workers", "manual", "--send", sending]
     return ways.call(cluster, ways.ssh(cluster, nodes, *own, *more, "--", "reads.py"), cwd=reader)
 
 
 def outputs(reader: Path) -> str:
-    """What all ranks of all runs have printed."""
+    """Return what all ranks of all runs have printed."""
     paths = (reader.parent / "runs").glob("*/workers/rank_*.out")
     return "".join(path.read_text() for path in paths)
 
 
 def on_node(cluster: Cluster, node: str, line: str) -> str:
-    """What a shell prints where a node's sessions are."""
+    """Run a line in a shell where a node's login sessions run; return what it prints."""
     done = cluster.exec(node, "sh", "-c", line, private=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -103,7 +103,7 @@ def test_a_node_without_room_is_named_and_nothing_stays_there(apart, reader, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["slurm", "sbatch"])
 def test_nodes_of_a_job_copy_data_to_their_own_disks(cluster, reader, data, tmp_path, way):
-    """The testbed's nodes share a disk, so each is given a folder by the name of its host."""
+    """The testbed's nodes share a disk, so each gets a folder named after its host."""
     place = f"{tmp_path}/$SLURMD_NODENAME"
     runs = tmp_path / "runs"
     runs.mkdir()  # sbatch does not make it

@@ -1,4 +1,4 @@
-"""Programs that Muster waits for take long, at the start and at a restart: no healthy run ends."""
+"""Tools that Muster waits for are slow, at the start and at a restart: no healthy run ends."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 HELD_S = 18  # longer than an agent may be silent
 PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c"]
 FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
-# The agent of node 1 is lost, that of node 0 waits for the next attempt.
+# Node 1's agent is lost, while node 0's agent waits for the next attempt.
 LOSES_AGENT = (
     "test $MUSTER_ATTEMPT = 1 || { test $RANK = 0 || kill -9 $MUSTER_AGENT_PID; sleep 999; }"
 )
@@ -26,7 +26,7 @@ exec {tool} "$@"
 
 
 def slowed(cluster: Cluster, folder: Path, **marks: str) -> Cluster:
-    """With each of these tools slow, where its mark is on the command line."""
+    """Return the cluster with these tools slow: each is slow if its mark is on the command line."""
     tools = folder / "slow"
     tools.mkdir()
     for name, mark in marks.items():
@@ -52,7 +52,7 @@ def test_slow_squeue_and_scontrol_end_no_run(cluster, tmp_path):
 
 
 def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path):
-    """That of the second agent; the first one waits."""
+    """The second agent's srun is slow, while the first agent waits."""
     slow = slowed(cluster, tmp_path, srun="launch.in_job.task")
     flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
     code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
@@ -62,7 +62,7 @@ def test_slow_srun_of_a_second_agent_ends_no_run(cluster, tmp_path):
 
 @pytest.mark.needs("rsync")
 def test_slow_ssh_and_rsync_at_a_restart_end_no_run(apart, tmp_path):
-    """Those of the second agent's node, which has a disk of its own."""
+    """They are slow for the second agent's node, which has a disk of its own."""
     slow = slowed(apart, tmp_path, ssh="launch.agent", rsync="node1")
     where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     command = ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT)

@@ -1,6 +1,6 @@
-"""A real Slurm that falls silent, and jobs that are pending or requeued: nothing is called over.
+"""A real Slurm that falls silent, and pending or requeued jobs: no run is reported as over.
 
-None of it waits for workers to train: what Slurm and the agents do comes before that.
+No test waits for workers to train: what Slurm and the agents do comes before that.
 """
 
 import re
@@ -20,7 +20,7 @@ from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import ENDLESS, Run, Sleeps
 from tests.launch.submit import SUBMIT, wait_until
 
-# As `testbed up` does; a testbed that is made anew would have forgotten the job.
+# As `testbed up` does; a new testbed would have forgotten the job.
 START_CONTROLLER = """
 from launch.virtual_cluster import daemons, slurm_daemons
 slurm_daemons.start_controller()
@@ -43,7 +43,7 @@ def run(cluster, tmp_path) -> Iterator[Callable[..., Run]]:
 
 
 def is_queued(cluster: Cluster) -> bool:
-    """Whether there is a job but those that are ending."""
+    """Whether there is any job that is not already ending."""
     states = cluster.run("squeue", "--noheader", "--format=%T").stdout.split()
     return bool(set(states) - {"COMPLETING"})
 
@@ -55,7 +55,7 @@ def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
         pid = daemons.pid(slurm_daemons.CONTROLLER)
         assert pid is not None
         controller = psutil.Process(pid)
-        controller.terminate()  # so that it writes down what it knows: a forgotten job is ended
+        controller.terminate()  # so that it saves its state: a forgotten job is ended
         controller.wait()
         status = jobs("status")
         assert ": unknown (job " in status and "does not answer" in status
@@ -66,7 +66,7 @@ def test_a_controller_that_is_down_ends_nothing(cluster, run, jobs):
     assert jobs("cancel").endswith(": stopped\n")
     assert not is_queued(cluster)
     assert one.end()[0] > 0 and "completed" not in one.printed(), one.printed()
-    # A controller that has just come back may hold nodes for unknown, and refuse jobs for them.
+    # A controller that has just come back may consider nodes unknown, and refuse jobs for them.
     states = ["sinfo", "--noheader", "--format=%T"]
     wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
 
@@ -99,7 +99,7 @@ def test_a_requeued_job_is_cancelled_before_it_starts_again(cluster, run, jobs):
 
 @pytest.mark.slow
 def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs):
-    """For longer than agents wait for a sign of life."""
+    """It is suspended for longer than agents wait for a sign of life."""
     one = run(ways.sbatch("multinode.sh"), 2)
     job = ways.running_job(cluster)
     agents = [one.agent(node) for node in range(2)]
@@ -119,7 +119,7 @@ def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs
 
 
 def step_variables(one: Run, variable: str) -> list[str]:
-    """What Slurm tells the agents of two nodes."""
+    """Return the value of a variable that Slurm sets for the agents of two nodes."""
     return [one.agent(node).environ()[variable] for node in range(2)]
 
 
@@ -131,7 +131,7 @@ def test_a_step_has_all_cores_that_its_job_has(run):
 
 @pytest.mark.slow
 def test_a_step_has_the_gpus_and_their_cores(other_cluster, run):
-    """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
+    """The number of cores per GPU is set by a flag or by the cluster, not by the script."""
     if slurm_daemons.version() < slurm_daemons.FAKE_GPUS_SINCE:
         pytest.skip(f"Slurm {slurm_daemons.version()} does not pretend GPUs")
     cluster = other_cluster("--nodes", "2", "--gpus", "2")

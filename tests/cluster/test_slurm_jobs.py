@@ -1,4 +1,4 @@
-"""A job of Slurm ends as it should, with its own exit code, and what is typed stays text."""
+"""A Slurm job ends as it should, with its own exit code, and what the user types stays text."""
 
 import json
 import sys
@@ -110,13 +110,13 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monke
         notice = ("scancel", "--batch", "--signal=USR1", job)
         cluster.run(*notice)
         first = run.run_dir / "attempts" / "0"
-        wait_until((first / "workers").exists)  # which is put aside last
+        wait_until((first / "workers").exists)  # which is moved there last
         stopped = read_json(first / "stopped.json")
         assert stopped["why"] == "notice" and max(losses_by_step(first)) == stopped["step"]
         wait_until(lambda: len(losses_by_step(run.run_dir)) > 20)
         assert min(losses_by_step(run.run_dir)) == stopped["step"] + 1
         assert only_run(tmp_path) == run.run_dir
-        cluster.run(*notice)  # it has been requeued as often as it may
+        cluster.run(*notice)  # it has been requeued as often as is allowed
         assert run.end()[0] == 75
     finally:
         ways.cancel_all(cluster)

@@ -1,4 +1,4 @@
-"""Bare metal: what cannot be reached is said, node by node; what is typed stays text."""
+"""Bare metal: unreachable nodes are reported one by one, and what the user types stays text."""
 
 import re
 import shutil
@@ -33,7 +33,7 @@ def key_of(cluster, address: str) -> str:
 
 
 def knows(cluster, folder: Path, *lines: str) -> Path:
-    """The testbed's configuration, with other keys of hosts."""
+    """Return the testbed's ssh configuration, with these lines as its known host keys."""
     known, config = folder / "known_hosts", folder / "ssh_config"
     if lines:
         known.write_text("\n".join([*lines, ""]))
@@ -87,7 +87,7 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "4", "--control-network")
 
     def sent() -> dict[str, int]:
-        """Bytes, by node and interface."""
+        """Return the bytes sent so far, by node and interface."""
         counters = [f"/sys/class/net/{one}/statistics/tx_bytes" for one in ("exp0", "ctl0")]
         shown = {node: cluster.exec(node, "cat", *counters).stdout for node in cluster.hosts}
         return {
@@ -105,14 +105,14 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
     payload = sum(one["payload_bytes"] for one in steps)
     more = {place: count - before[place] for place, count in sent().items()}
     for node in cluster.hosts:
-        # a ring sends 2 (N-1)/N times the payload; logging in and records are all the rest
+        # a ring sends 2 (N-1)/N times the payload; logins and records are the rest
         assert 1.4 * payload < more[node, "exp0"] < 2.5 * payload, (more, payload)
         assert more[node, "ctl0"] < 0.2 * more[node, "exp0"], more
 
 
 @pytest.mark.slow
 def test_nodes_that_share_no_file_system(apart, tmp_path):
-    """The code is sent there, and what they write comes back; a failure there is told here."""
+    """The code is sent there, what they write comes back, and a failure there is reported here."""
 
     def run(name: str, *flags: str) -> tuple[int, str, str]:
         where = ["--logs-dir", str(tmp_path), "--run-id", name]
@@ -126,7 +126,7 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
     assert set(names) <= {path.name for path in run_dir.iterdir()}
     assert list(run_dir.glob("*/rank_00001.*")) and list(run_dir.glob("*/node1.*"))
     assert unnamed(run_dir) == []
-    # nothing of the first run is left, here or there, and nothing of another is taken
+    # nothing of the first run is left, here or there, and no other run's files are used
     code, _, err = run("first", "--overwrite")
     assert code == 0, err
     assert len(losses(run_dir)) == 4
@@ -143,7 +143,7 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
 
 @pytest.mark.slow
 def test_four_containers_on_one_machine(cluster, tmp_path):
-    """As the second course has them: one host name, a port each, other addresses inside."""
+    """As in the second course: one host name, a port for each, and other addresses inside."""
     ports = {free_port(): f"10.10.1.{index + 1}" for index in range(4)}
     keys = [f"[127.0.0.1]:{port} {key_of(cluster, node)}" for port, node in ports.items()]
     known, config = tmp_path / "known_hosts", tmp_path / "ssh_config"

@@ -1,6 +1,6 @@
-"""A job that never had a leader, or lost it: who waits for it and who asks later hear the same.
+"""A job that never had a leader, or lost it: waiting for it and asking later give the same answer.
 
-None of it waits for workers to train.
+No test waits for workers to train.
 """
 
 import json
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.slow
 
 
 def documents(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
-    """A command's exit code, and its last document."""
+    """Run a `jobs` command; return its exit code and its last document."""
     code, out, _ = ways.call(cluster, [sys.executable, JOBS, *words, "--json"])
     return code, json.loads(out.splitlines()[-1])
 
 
 def end_as_all_say(cluster: Cluster, run_dir: Path, code: int) -> dict[str, Any]:
-    """How the run ended by `status`, and by `wait`; nobody has recorded that."""
+    """Check that `status` and `wait` report the same end, which nobody has recorded; return it."""
     of_run = ("--logs-dir", str(run_dir.parent))
     _, status = documents(cluster, *of_run, "status", run_dir.name)
     waited, ended = documents(cluster, *of_run, "wait", run_dir.name)
@@ -43,7 +43,7 @@ def end_as_all_say(cluster: Cluster, run_dir: Path, code: int) -> dict[str, Any]
 
 
 class Waited:
-    """A run that was submitted, while a command waits for its end."""
+    """A submitted run, and the command that waits for its end."""
 
     def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Waited:
 
 
 def test_job_that_fails_before_leading_shows_its_output(cluster, tmp_path):
-    """As where its node does not see the run folder's files."""
+    """It fails as if its node did not see the run folder's files."""
     waited = Waited(cluster, tmp_path, "--slurm", "hold")
     missing = run_files.SLURM.path(waited.run_dir)
     missing.rename(tmp_path / "slurm.json")
@@ -74,7 +74,7 @@ def test_job_that_fails_before_leading_shows_its_output(cluster, tmp_path):
     assert text in end_as_all_say(cluster, waited.run_dir, 1)["message"]
 
 
-# Of the job: it starts, and no leader does.
+# The job's Python, with which the job starts, but no leader does.
 HANGS = """#!/bin/sh
 case "$*" in *batch_job*) exec sleep 10000 ;; esac
 exec '{python}' "$@"
@@ -83,7 +83,7 @@ exec '{python}' "$@"
 
 @pytest.fixture
 def leaderless(cluster, tmp_path, monkeypatch) -> Iterator[Waited]:
-    """A job that runs, and whose leader never begins; it is not to be requeued."""
+    """A running job whose leader never begins, and which must not be requeued."""
     executable(tmp_path / "python", HANGS.format(python=sys.executable))
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", str(tmp_path / "python"))
     waited = Waited(cluster, tmp_path / "logs")
@@ -106,7 +106,7 @@ def update(cluster: Cluster, *words: str) -> None:
 
 
 def check_end(cluster: Cluster, waited: Waited, state: str) -> None:
-    """The job has ended in this state, and all say so."""
+    """Check that the job has ended in this state, and that all commands report it."""
     code, _, err = waited.end()
     text = f"error: Slurm reports {state} for job {waited.job_id}"
     assert code == 1 and text in err.splitlines(), err
@@ -122,7 +122,7 @@ def test_a_job_whose_node_fails_says_so(cluster, leaderless):
     try:
         check_end(cluster, leaderless, "NODE_FAIL")
     finally:
-        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")  # or it is back
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")  # unless it is back
         states = ["sinfo", "--noheader", "--format=%T"]
         wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
 
@@ -145,7 +145,7 @@ def test_run_with_killed_leader_ends_alike_for_all_commands(cluster, tmp_path):
 
 
 def test_a_program_that_ends_as_if_by_a_signal_has_failed(cluster, tmp_path):
-    """Who waits for its job leaves what the job's leader has recorded."""
+    """The command that waits for the job keeps what the job's leader has recorded."""
     words = [*MANUAL, "--no-snapshot", "--logs-dir", str(tmp_path), "--", "sh", "-c", "exit 143"]
     code, _, err = ways.call(cluster, ways.slurm(cluster, 1, *words))
     run_dir = only_run(tmp_path)

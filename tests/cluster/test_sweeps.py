@@ -1,4 +1,4 @@
-"""A sweep over ssh has hosts for each run, on Slurm it is one job array; both go on when called."""
+"""A sweep has hosts for each run over ssh, and is a job array on Slurm; a new call continues it."""
 
 import csv
 import re
@@ -17,10 +17,10 @@ from tests.written import write
 
 pytestmark = pytest.mark.slow
 
-# Of docs/sweeps.md, those that need a cluster.
+# The examples of docs/sweeps.md that need a cluster.
 ON_CLUSTERS = [words for words in EXAMPLES if "--launcher" in words]
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
-# It says where and when it ran.
+# It records where and when it ran.
 PROGRAM = """
 import json, os, pathlib, socket, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -49,7 +49,7 @@ def sweep(cluster, buggy_project: Path, *flags: str) -> tuple[int, str, str]:
 
 def new_buggy_project(folder: Path) -> Path:
     files = {"train.py": PROGRAM, "text": "with a bug"}
-    return write(folder / "100% of %x", files)  # which is no pattern of sbatch
+    return write(folder / "100% of %x", files)  # which is no file name pattern of sbatch
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`launch/testbed.py` makes a cluster that is like one, and leaves nothing of it."""
+"""`launch/testbed.py` makes a cluster that behaves like a real one, and leaves nothing of it."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""`launch/testbed.py` up, status, env and down: what they do, say and leave."""
+"""`launch/testbed.py` up, status, env and down: what they do, print and leave behind."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
 NODES = ["node0", "node1", "node2", "node3"]
-# Daemons, and what holds nodes or runs on them.
+# Daemons, and other processes that hold nodes or run on them.
 OURS = {"slurmd", "slurmctld", "slurmstepd", "munged", "sshd", "nsenter", "sleep"}
 
 
@@ -25,14 +25,14 @@ def record(name: str) -> int:
 
 
 def processes() -> dict[int, str]:
-    """Name of each process that is alive: a zombie is not, and this machine's init may keep it."""
+    """Return the names of living processes, without zombies, which this machine's init may keep."""
     every = psutil.process_iter(["name", "status"])
     alive = (one for one in every if one.info["status"] != psutil.STATUS_ZOMBIE)
     return {one.pid: one.info["name"] for one in alive}
 
 
 def machine() -> dict[str, object]:
-    """What a testbed could leave behind."""
+    """Return everything that a testbed could leave behind."""
     links = call("ip", "-o", "link").stdout
     return {
         "links": sorted(line.split(":")[1].strip() for line in links.splitlines()),
@@ -46,7 +46,7 @@ def machine() -> dict[str, object]:
 
 @pytest.fixture
 def nothing_left(_fit_box):
-    """No testbed is up, and when the test is over the machine is as before."""
+    """Start the test without a testbed; when it is over, the machine must be as before."""
     take_down()
     before = machine()
     yield
@@ -128,7 +128,7 @@ def test_testbed_daemon_that_fails_to_start_leaves_only_its_log():
 def test_down_leaves_nothing(tmp_path):
     flags = ["--nodes", "3", "--control-network", "--private-home", "--rate", "1gbit"]
     cluster = bring_up(*flags, env={"MUSTER_BED_VENV": sys.prefix})
-    # One that ignores SIGTERM, and one that has left its session.
+    # One process ignores SIGTERM, and another has left its session.
     stubborn = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1; done"
     assert "1gbit" in testbed("status").stdout
     batch = ["sbatch", "--output=/dev/null", f"--chdir={tmp_path}", f"--wrap={stubborn}"]

@@ -22,10 +22,10 @@ WAYS = {
     "ssh-manual": lambda *given: [*ways.ssh(*given), *MANUAL],
     "by-hand": None,
 }
-# Four nodes for the mode that most use; two are enough to tell whether another is started right.
+# Four nodes for the most used mode; two are enough to check that other modes are started correctly.
 NODES = {"single": 1, "ddp": 4}
 SLOW = pytest.mark.slow
-# All ways for ddp; other modes meet one of them each.
+# ddp is started in all ways, each other mode in one of them.
 ONCE = [
     ("gather_scatter", "ssh"),
     ("all_reduce", "multinode_manual.sh"),
@@ -49,7 +49,7 @@ def losses_of_run(cluster, way, nodes: int, folder: Path, *more: str) -> list[fl
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """The losses of a mode on this machine, which runs each once."""
+    """A function that returns a mode's losses on this machine, running each mode once."""
 
     @cache
     def losses_of(sync: str) -> list[float]:
@@ -82,7 +82,7 @@ def test_scripts_for_one_node_start_several_workers(cluster, tmp_path, script, n
 
 @SLOW
 def test_nodes_with_different_numbers_of_workers_have_the_same_losses(cluster, tmp_path):
-    """torchrun says that it cannot, but it can."""
+    """torchrun says that this is impossible, but it works."""
     (tmp_path / "hosts.txt").write_text("node0 slots=2\nnode1 slots=1\n")
 
     def by_file(cluster, nodes, *flags):

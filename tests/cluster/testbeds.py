@@ -14,7 +14,7 @@ STATE = Path("/run/muster-testbed")
 
 
 def testbed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`python launch/testbed.py WORDS`, to its end."""
+    """Run `python launch/testbed.py WORDS` to its end."""
     return call(sys.executable, TESTBED, *words, env=env)
 
 
@@ -23,7 +23,7 @@ testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins like a
 
 @dataclass(frozen=True)
 class Cluster:
-    """The testbed that is up: what a command on the box needs to use it, and into its nodes."""
+    """The testbed that is up: what commands on the box need to use it and to enter its nodes."""
 
     env: dict[str, str]
     ssh_config: Path
@@ -46,7 +46,7 @@ class Cluster:
 
 
 def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:
-    """Have a testbed with `flags` up."""
+    """Make sure that a testbed with `flags` is up."""
     done = testbed("up", *flags, env=env)
     if "make it again" in done.stderr:  # a test has killed a part of it
         take_down()

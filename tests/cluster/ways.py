@@ -1,4 +1,4 @@
-"""The ways of starting a run on the testbed, each as a user types it, and what is left of a run."""
+"""Ways to start a run on the testbed, each as a user types it, and what is left of a run."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from tests.train.workers import losses, read_json
 
 SSH = str(CHECKOUT / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
-# Of a job: on its first node it says why the run failed, when all of the run is gone.
+# The leader of a job, which prints on its first node why the run failed, after all else has ended.
 LEADER = "run_module.py launch.leading.batch_job"
 PROGRAMS = Path(__file__).with_name("programs")
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
@@ -30,7 +30,7 @@ PYTHON = {"MUSTER_PYTHON": sys.executable}
 OF_TASK = ["--evaluate", "never", "--threads", "1"]
 SYNTHETIC = ["--task", "synthetic", *OF_TASK]
 SHORT = [*SYNTHETIC, "--max-steps", "4"]
-# Of a user's program that is no Python, as one that has to begin at once.
+# For a user's program that is not Python, such as a program that has to begin immediately.
 MANUAL = ["--workers", "manual"]
 ENDLESS = [*MANUAL, "--no-snapshot", "--", "sleep", "10000"]
 
@@ -44,12 +44,12 @@ def start(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> subprocess
 
 
 def call(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[int, str, str]:
-    """A command to its end: its exit code, and what it has printed."""
+    """Run a command to its end; return its exit code, stdout and stderr."""
     return finish(start(cluster, argv, cwd), timeout_s=600)
 
 
 def succeed(cluster: Cluster, argv: list[str], cwd: Path = CHECKOUT) -> tuple[str, str]:
-    """What a command has printed, which ends well."""
+    """Run a command that must succeed; return its stdout and stderr."""
     code, out, err = call(cluster, argv, cwd)
     assert code == 0, (code, out, err)
     return out, err
@@ -78,7 +78,7 @@ def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
 
 
 def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
-    """A script of slurm/, to the end of its job; `options` are sbatch's."""
+    """Return a way that runs a script of slurm/ until its job ends; `options` are sbatch's."""
 
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         folder = flags[flags.index("--logs-dir") + 1] if "--logs-dir" in flags else "."
@@ -91,7 +91,7 @@ def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
 def by_hand(
     cluster: Cluster, nodes: int, folder: Path, *more: str, address: str = "10.10.1.1"
 ) -> list[float]:
-    """One command on each node, as the courses have it; `address`: of rank 0."""
+    """Run one command on each node, as in the courses; `address` is rank 0's."""
     where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
     on_node = [sys.executable, TESTBED, "exec"]
@@ -110,14 +110,14 @@ WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
 
 
 class Trainer:
-    """This repository's own, with flags of its own, as what a run is of.
+    """This repository's trainer, with flags of its own, as the program of a run.
 
-    Its Python is one that `paced_python` has made.
+    It needs a Python that `paced_python` has made.
     """
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
-    step = b'"kind": "step"'  # in what it has put out when a step is done
+    step = b'"kind": "step"'  # in its output once a step is done
     checkout = CHECKOUT
     task = "paced"
 
@@ -128,12 +128,12 @@ class Trainer:
         return ["--task", self.task, *OF_TASK, "--epochs", "1000000", *self._own]
 
     def working_folder(self, folder: Path) -> Path:
-        """Where the command is given."""
+        """Return the folder in which the command is given."""
         return self.checkout
 
 
 class Script(Trainer):
-    """A user's script, with no word of Muster in it, in a folder of its own."""
+    """A user's script that does not use Muster, in a folder of its own."""
 
     file = "steps.py"
     output = "*/workers/rank_0000[0-3].out"
@@ -144,14 +144,14 @@ class Script(Trainer):
         return ["--", "train.py", str(folder), *self._own]
 
     def working_folder(self, folder: Path) -> Path:
-        project = folder.parent / "project"  # beside the runs: a snapshot has none of them
+        project = folder.parent / "project"  # beside the runs, so that a snapshot has none of them
         project.mkdir(exist_ok=True)
         (project / "train.py").write_text((PROGRAMS / self.file).read_text())
         return project
 
 
 class SavingScript(Script):
-    """A user's loop with checkpoints and records of Muster's library."""
+    """A user's loop that saves checkpoints and records with Muster's library."""
 
     file = "saves.py"
     output = Trainer.output
@@ -160,7 +160,7 @@ class SavingScript(Script):
 
 
 class Sleeps(Trainer):
-    """Workers that print nothing: it has begun when its agents have."""
+    """Workers that print nothing: the run has begun when its agents have."""
 
     output = "*/agents/node_?????.json"
     output_bytes = 10
@@ -184,7 +184,7 @@ class Command:
         self.cluster, self.folder, self._program = cluster, folder, program
         folder.mkdir(exist_ok=True)
         flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
-        # Files: what several attempts print would fill a pipe that nobody reads.
+        # Files, because the output of several attempts would fill a pipe that nobody reads.
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             self.process = subprocess.Popen(
                 way(cluster, nodes, *flags),
@@ -199,18 +199,18 @@ class Command:
         return self.process.poll() is not None
 
     def end(self) -> tuple[int, str, str]:
-        """Exit code and what it has printed, when it is over."""
+        """Wait for the end; return exit code, stdout and stderr."""
         code = self.process.wait(300)
         return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
 
     def printed(self) -> str:
-        """All that the user sees, wherever it is seen."""
+        """Return everything that the user sees, whether on the terminal or in a file."""
         files = [self.folder / name for name in ("out", "job.out", "err")]
         return "".join(file.read_text() for file in files if file.exists())
 
 
 class Run(Command):
-    """A run that trains and trains, to do something terrible to."""
+    """A run that trains without end, for tests that do something terrible to it."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Run(Command):
         return psutil.Process(read_json(self.run_dir / f"agents/node_{node:05d}.json")["pid"])
 
     def hosts(self) -> list[str]:
-        """Of each node, in their order; of none while an attempt's records are moved."""
+        """Return the nodes' hosts in order; none while an attempt's records are being moved."""
         try:
             return [read_json(path)["host"] for path in self._agents()]
         except FileNotFoundError:
@@ -250,14 +250,14 @@ class Run(Command):
         return child
 
     def worker(self, node: int) -> psutil.Process:
-        """Its one worker, whatever has started it."""
+        """Return the node's only worker, whatever has started it."""
         for process in self.agent(node).children(recursive=True):
             if process_tree.rank_of(process) is not None:
                 return process
         raise AssertionError(f"no worker on node {node}")
 
     def outputs(self) -> list[Path]:
-        """What the program of each rank puts out of its steps, of the present attempt."""
+        """Return the files in which each rank's steps appear, for the current attempt."""
         return list(self.folder.glob(self._program.output))
 
     def ends(self) -> None:
@@ -265,7 +265,7 @@ class Run(Command):
         wait_until(lambda: self.left() == [])
 
     def left(self) -> list[str]:
-        """Command lines of the run's processes, on whatever node; all nodes share one kernel."""
+        """Return command lines of the run's processes on all nodes, which share one kernel."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = " ".join(process.info["cmdline"] or [])
@@ -280,14 +280,14 @@ class Run(Command):
         return [one["pid"] for one in records if is_alive(one)]
 
     def exit(self) -> dict[str, Any]:
-        """What the run has recorded of its end, once it has."""
+        """Wait until the run has recorded its end; return the record."""
         path = self.run_dir / "exit.json"
         wait_until(path.exists)
         return read_json(path)
 
 
 def is_alive(record: dict[str, Any]) -> bool:
-    """Whether the process that has written `record` of itself is there."""
+    """Whether the process that has written `record` about itself is alive."""
     with suppress(psutil.Error):
         process = psutil.Process(record["pid"])
         is_zombie = process.status() == psutil.STATUS_ZOMBIE
@@ -301,14 +301,14 @@ def steps_of(cluster: Cluster, job_id: str) -> list[str]:
 
 
 def running_job(cluster: Cluster) -> str:
-    """The number of the one job that runs; one that has ended may be in the queue for a while."""
+    """Return the ID of the only running job; an ended job may stay in the queue for a while."""
     asked = ("squeue", "--noheader", "--states=running", "--format=%A")
     (job,) = cluster.run(*asked).stdout.split()
     return job
 
 
 def wait_for_requeue(cluster: Cluster, job: str) -> None:
-    """Wait until Slurm has put a job into its queue once more."""
+    """Wait until Slurm has requeued a job."""
     show = ("scontrol", "show", "job", "--oneliner", job)
     wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
 

@@ -1,4 +1,4 @@
-"""Settings made of what is typed."""
+"""Make settings from what a user types."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from configs.settings.train import TrainConfig
 
 
 def make_config(cls: type, **texts: Any) -> Any:
-    """An instance of `cls` with these settings, each as its flag has it."""
+    """Make an instance of `cls` with these settings, each written as for its flag."""
     words = [cli.word(name, text) for name, text in texts.items()]
     (config,) = cli.parse([cls], words, prog="", description="")
     return config
 
 
 def train_config(*argv: str) -> TrainConfig:
-    """The trainer's settings of a command line."""
+    """Return the trainer's settings for a command line."""
     (config,) = cli.parse([TrainConfig], argv, prog="train", description="")
     return config

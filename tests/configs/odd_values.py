@@ -1,4 +1,4 @@
-"""What people, programs and accidents may write as values of settings."""
+"""Values that people, programs and accidents may write for settings."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ VALUES: st.SearchStrategy[Any] = SCALARS | st.recursive(
 
 
 def settings(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Values of some of these names, and of others."""
+    """Draw values for some of these names and for other names."""
     return st.dictionaries(st.sampled_from(names) | st.text(max_size=6), VALUES, max_size=4)
 
 
 def written(parts: list[str]) -> st.SearchStrategy[str]:
-    """A file that somebody wrote: these parts in any order, and others."""
+    """Draw a file's text: some of these parts in any order, mixed with other text."""
     return st.lists(st.sampled_from(parts) | st.text(max_size=3), max_size=12).map("".join)

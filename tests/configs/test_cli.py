@@ -1,4 +1,4 @@
-"""Flags, files and defaults make one configuration; what is wrong is named, all of it at once."""
+"""Flags, files and defaults make up one configuration; all errors are reported together."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def write(tmp_path, read_again):
     return write
 
 
-# what wins
+# precedence
 
 
 def test_flags_override_the_file_which_overrides_the_defaults(write):
@@ -77,7 +77,7 @@ def test_each_value_has_its_origin(write, tmp_path, monkeypatch):
     assert [given.name for given in parsed.explicit] == ["task"]
 
 
-# how it is spelt
+# spelling
 
 
 @pytest.mark.parametrize("name", ["batch-size", "batch_size"])
@@ -117,7 +117,7 @@ def test_floats_are_floats_in_flags_and_files(write, text):
 def test_text_stays_as_it_was_written(write, text):
     assert train_config(f"--model={text}").model == text
     assert train_config("--config", write(f"model: '{text}'")).model == text
-    if text in ("yes", "no"):  # what YAML calls a truth value is a choice where one is asked for
+    if text in ("yes", "no"):  # booleans in YAML, but here they name a choice
         assert train_config("--config", write(f"lower_case: {text}")).lower_case == text
 
 
@@ -133,7 +133,7 @@ def test_home_folder_is_expanded_wherever_a_path_is_taken(write, tmp_path, monke
     home = str(Path.home())
     assert (program.python, program.container) == (f"{home}/env/bin/python", f"{home}/image.sif")
     assert program.container_mounts == (f"{home}/a", f"{home}/b")
-    # the second path of --send is on the nodes, whose home folder may be another one
+    # the second path of --send is on the nodes, where the home folder may differ
     assert (launch.hosts, str(launch.send)) == (f"{home}/hosts.txt", f"{home}/data:~/data")
     parser = Parser()
     parser.add_argument("--logs-dir", type=Path)
@@ -152,7 +152,7 @@ def test_a_home_folder_that_is_not_known_is_one_line(write):
         assert "cache_dir" in line and path in line
 
 
-# what is refused
+# refused settings
 
 
 def test_no_flag_that_deletes_files_is_suggested():
@@ -197,7 +197,7 @@ def test_later_of_batch_size_and_local_batch_size_wins(write):
     assert train_config(*of_each).on(4).batch_size == 64
     config = train_config(*of_each, "--batch-size", "128")
     assert (config.batch_size, config.local_batch_size) == (128, None)
-    config = train_config("--task", "emotion", "--local-batch-size", "16")  # its has 256
+    config = train_config("--task", "emotion", "--local-batch-size", "16")  # emotion.yaml has 256
     assert config.on(3).batch_size == 48 and config.on(3).local_batch_size is None
     assert "\nbatch_size" not in cli.to_yaml(config)
 

@@ -1,4 +1,4 @@
-"""What is written as flags or as YAML is read again as the same configuration."""
+"""A configuration that is written as flags or as YAML is read back unchanged."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ def text_like(alphabet: str = string.printable) -> st.SearchStrategy[str]:
 
 
 def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]:
-    """Right values of one field of TrainConfig."""
+    """Draw valid values of one field of TrainConfig."""
     shares = st.floats(0, 1, exclude_max=True)
     special = {
         "compress": st.just("none"),
@@ -62,7 +62,7 @@ def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]
 def valid_config(chosen: dict[str, typing.Any]) -> TrainConfig:
     try:
         return TrainConfig(**chosen)
-    except UsageError as error:  # each value is right, but not all of them together
+    except UsageError as error:  # each value is valid, but not their combination
         assert re.search("does not work with|exclude each other|--keep-best", str(error))
         reject()
 

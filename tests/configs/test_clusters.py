@@ -1,4 +1,4 @@
-"""What `muster.toml` says of a cluster holds where no flag says otherwise."""
+"""A cluster's settings in `muster.toml` apply unless a flag overrides them."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_toml_with_bom_and_crlf_is_read(project):
 
 
 def given_away(path):
-    """Make a file another user's, or this process another's, where only root may do so."""
+    """Give a file to another user, which only root can do."""
     need("root")
     os.chown(path, 65_534, -1)
 
@@ -141,14 +141,14 @@ def test_without_git_the_search_ends_where_the_folders_are_of_others(project, tm
 
 @pytest.mark.parametrize("whose", ["muster.toml", ".", "setup"])
 def test_settings_of_another_user_are_refused(project, monkeypatch, whose):
-    """Whoever wrote them could run commands as this user."""
+    """Otherwise, their author could run commands as this user."""
     monkeypatch.chdir(project / ("setup" if whose == "setup" else "."))
     given_away(project / whose)
-    if whose == "setup":  # a stranger's folder that one stands in
+    if whose == "setup":  # the current folder is a stranger's
         given_away((project / "muster.toml").rename(project / "setup" / "muster.toml"))
     with pytest.raises(UsageError, match=r"muster\.toml .* belongs to "):
         CommandLine.parse(["--on", "hpc", "--", "train.py"])
-    assert CommandLine.parse(["--", "train.py"]).slurm.account is None  # it was not asked for
+    assert CommandLine.parse(["--", "train.py"]).slurm.account is None  # no cluster was requested
 
 
 @pytest.mark.parametrize(("what", "mode"), [
@@ -168,7 +168,7 @@ def test_your_own_settings_are_refused_alike(project, tmp_path):
 
 
 def test_a_group_of_your_own_is_nobody_else(project, monkeypatch):
-    """With umask 002 all files are writable for it."""
+    """With umask 002, all files are writable for this group."""
     for path in (project, project / "muster.toml"):
         path.chmod(path.stat().st_mode | 0o020)
         os.chown(path, -1, os.getgid())
@@ -197,7 +197,7 @@ def test_muster_config_says_what_holds_and_from_where(project):
 
 
 def toml(value) -> str:
-    """A value as TOML writes it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(key)} = {toml(one)}" for key, one in value.items())
         return "{" + ", ".join(pairs) + "}"

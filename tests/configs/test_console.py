@@ -1,4 +1,4 @@
-"""The status line appears on a terminal alone, above it what is printed meanwhile."""
+"""The status line appears only on a terminal, below everything printed meanwhile."""
 
 import os
 import pty
@@ -39,7 +39,7 @@ def test_status_line_is_shown_until_it_ends():
     text = printed({})
     assert "connecting to 2 nodes: 0 s" in text and "checking 2 nodes: 0 s" in text
     assert "on stdout\n" in text and "error: on stderr\n" in text
-    assert text.rpartition("nodes")[2].endswith("\x1b[2Ka worker\n")  # after the line is erased
+    assert text.rpartition("nodes")[2].endswith("\x1b[2Ka worker\n")  # after the erased line
 
 
 @pytest.mark.parametrize(("env", "on_terminal"), [({}, False), ({"TERM": "dumb"}, True)])

@@ -1,4 +1,4 @@
-"""Flags of other launchers are answered with ours, and nothing that does not exist is suggested."""
+"""Other launchers' flags are answered with ours, and only flags that exist are suggested."""
 
 import re
 
@@ -9,7 +9,7 @@ from muster.command import LOGIN
 
 
 def accepted() -> set[str]:
-    """Every spelling of a flag of a run."""
+    """Return every spelling of every flag of a run."""
     known = {"--help", "--help-all", "--config", *(f"--{cli.dashed(name)}" for name in LOGIN)}
     for cls in CLASSES:
         for item in cli.fields(cls):

@@ -1,4 +1,4 @@
-"""--help says what is typed, what may be typed, and what holds if nothing is."""
+"""--help shows each flag's spelling, possible values and default."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ COMMAND = str(CHECKOUT / "muster" / "command.py")
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """Each flag's own text, on one line, by its first spelling."""
+    """Return each flag's own text as one line, by the flag's first spelling."""
     parts = [part.partition("\n\n")[0] for part in re.split(r"\n  (?=-)", text)]
     return {part.split()[0].rstrip(","): " ".join(part.split()) for part in parts[1:]}
 
@@ -83,7 +83,7 @@ def test_a_default_of_a_file_may_have_a_percent_sign():
 
 
 def test_a_default_of_several_values_is_shown_as_it_is_typed():
-    """As a cluster of muster.toml may set it."""
+    """A cluster in muster.toml may set such a default."""
     counts = (WorkersPerNode(2), WorkersPerNode(None))
     options = (SbatchOption("mail-type", "END"), SbatchOption("exclusive"))
     values = {**DEFAULTS, "nproc_per_node": counts, "slurm": options}

@@ -1,4 +1,4 @@
-"""A file in a plug-in's folder is a value of its flag."""
+"""Each file in a plug-in folder is a value of the folder's flag."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from muster.errors import UsageError
 
 
 def test_new_file_of_a_plugin_folder_is_a_new_name(tmp_path, monkeypatch):
-    """Private files are none, nor is a table's own name; no file is imported but the one loaded."""
+    """Private files and a table's own name are not names; only the loaded file is imported."""
     (tmp_path / "shapes").mkdir()
     for name in ("_shared", "base", "square"):
         (tmp_path / "shapes" / f"{name}.py").write_text("raise SystemExit('imported')\n")

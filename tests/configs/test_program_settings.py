@@ -1,4 +1,4 @@
-"""What a user's program is given: the form of an `.env` file, and what is refused of it."""
+"""A user's program's variables: the syntax of an `.env` file, and which variables are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run's name is that of one folder."""
+"""A run's name is the name of a single folder."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings with a form of their own are read once, and are written as they were read."""
+"""Settings with their own syntax are parsed once, and written back as they were read."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.configs.made import make_config
 
 COUNTS = st.integers(-(10**30), 10**30)
 PORTS = st.integers(0, 99_999)
-# As arguments of a program have them: all but NUL, and any byte, which Python reads as a surrogate.
+# As in program arguments: any character but NUL, and any byte, which Python reads as a surrogate.
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.text(
     st.sampled_from("= ,:'\"#{}\t\r\n\x1b\x85\u2028\udc80\udcff\ud7ff\U0001f600")
 )

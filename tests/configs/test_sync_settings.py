@@ -1,4 +1,4 @@
-"""How workers keep together: what goes with what, and what is said where it does not."""
+"""Settings for synchronization: valid combinations, and the errors for others."""
 
 import pytest
 

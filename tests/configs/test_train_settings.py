@@ -1,4 +1,4 @@
-"""What the settings of the trainer mean."""
+"""The meaning of the trainer's settings."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def test_a_split_has_one_weight_per_worker():
     assert config.split_weights() == (3.0, 1.0, 0.0)
     assert list(config.world_problems(3)) == []
     assert len(list(config.world_problems(4))) == 1
-    assert TrainConfig().split_weights() is None  # an even one suits any number
+    assert TrainConfig().split_weights() is None  # an even split suits any number of workers
     assert list(TrainConfig().world_problems(7)) == []
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.figures.recording [--output FILE] [--exit-code CODE] [-- COMMAND ...]
 
-Without a command: a rank that hangs (waiting_rank.py, as `train.py` of a project of its own), and
-is named by Muster. The command prints to a terminal, in color; rich draws that. Long lines are
-broken between words, so that letters are 10 pixels high on a phone of 390 pixels. The paths of the
-checkout and the project are left out.
+Without a command, it runs waiting_rank.py as `train.py` of a new project: a rank hangs, and Muster
+names it. The command prints to a terminal, in color, and rich draws its output. Long lines are
+broken between words, so that letters are 10 pixels high on a phone that is 390 pixels wide. The
+paths of the checkout and the project are left out.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from muster.checkout import CHECKOUT
 PROGRAM = CHECKOUT / "tests/figures/waiting_rank.py"
 COMMAND = shlex.split("muster run --launcher local --nodes 4 --on-hang stop -- train.py")
 ENDED_FOR_A_HANG = 93
-WIDTH = 66  # letters of a line in the picture
-INDENT = "    "  # of what continues a line
+WIDTH = 66  # characters per line of the picture
+INDENT = "    "  # of continuation lines
 MOST_LINES = 24
-CURSOR = re.compile(r"\x1b\[\?25[hl]")  # shows and hides it
+CURSOR = re.compile(r"\x1b\[\?25[hl]")  # shows or hides the cursor
 UP, ERASE = "\x1b[1A", "\x1b[2K"
 
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def on_terminal(command: Sequence[str], folder: str, env: Mapping[str, str]) -> tuple[int, str]:
-    """A command's exit code, and what a terminal shows when it has ended, with its colors."""
+    """Run a command; return its exit code and what its terminal shows at the end, in color."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         command, cwd=folder, env={**env, "TERM": "xterm-256color", "COLUMNS": "1000"},
@@ -69,7 +69,7 @@ def on_terminal(command: Sequence[str], folder: str, env: Mapping[str, str]) -> 
     )  # fmt: skip
     os.close(its)
     printed = b""
-    with suppress(OSError):  # the end of its output
+    with suppress(OSError):  # raised at the end of the output
         while chunk := os.read(ours, 65_536):
             printed += chunk
     os.close(ours)
@@ -77,7 +77,7 @@ def on_terminal(command: Sequence[str], folder: str, env: Mapping[str, str]) -> 
 
 
 def shown(printed: str) -> str:
-    """What is left of the output of a terminal once its status line is gone."""
+    """Return a terminal's output without its status line."""
     lines = list[str]()
     for line in CURSOR.sub("", printed).replace("\r\n", "\n").split("\n"):
         if UP in line:
@@ -87,7 +87,7 @@ def shown(printed: str) -> str:
 
 
 def drawn(command: str, printed: str) -> str:
-    """The file."""
+    """Return the text of the SVG file."""
     text = Text.from_ansi(f"$ {command}\n{printed.replace(f'{CHECKOUT}/', '')}")
     console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
     lines = [part for line in text.split() for part in _wrapped(line, console)]
@@ -95,11 +95,11 @@ def drawn(command: str, printed: str) -> str:
         raise SystemExit(f"{len(lines)} lines are too many for the picture: {MOST_LINES} at most")
     console.print(Text("\n").join(lines))
     whole = console.export_svg(title="Muster", unique_id="run")
-    return re.sub(r"@font-face {.*?}\n", "", whole, flags=re.DOTALL)  # which it would load
+    return re.sub(r"@font-face {.*?}\n", "", whole, flags=re.DOTALL)  # it would load these fonts
 
 
 def _wrapped(line: Text, console: Console) -> list[Text]:
-    """The line in parts that fit the picture; all but the first are indented."""
+    """Split a line into parts that fit the picture, all but the first indented."""
     first, *others = line.wrap(console, WIDTH) or [line]
     rest = Text(" ").join(others).wrap(console, WIDTH - len(INDENT)) if others else []
     for part in rest:

@@ -2,9 +2,9 @@
 
     python -m tests.figures.results NAME [--output FOLDER] [FLAG ...]
 
-runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. With
---output the records stay there, and the same command goes on after an interruption. Of `quick`,
-which runs here in two minutes, only the losses of docs/report.md are taken.
+runs configs/studies/NAME.yaml with these flags; each page of docs/results states its flags. With
+--output, the records are kept there, and the same command resumes after an interruption. From
+`quick`, which takes two minutes here, only the figure of the losses in docs/report.md is taken.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from muster.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
-# The figures that each page shows, as the report names their files.
+# The figures of each page, by their file names in the report.
 SHOWN = {
     "bsc": ["throughput"],
     "cos598d": ["seconds", "speedup"],
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_its_end(command: Sequence[str]) -> int:
-    """Run a command to its end, also if Ctrl-C, which it gets as well, stops it."""
+    """Run a command and wait for its end, even after Ctrl-C, which the command receives as well."""
     with subprocess.Popen(command, cwd=CHECKOUT) as process:
         while True:
             try:
@@ -58,7 +58,7 @@ def _to_its_end(command: Sequence[str]) -> int:
 
 
 def taken(name: str) -> dict[str, str]:
-    """Files of the report, and where in docs/ they belong."""
+    """Return the files to take from the report, and their places in docs/."""
     if name == "quick":
         return {"figures/first_losses.svg": "figures/report-losses.svg"}
     figures = {f"figures/{one}.svg": f"results/figures/{name}-{one}.svg" for one in SHOWN[name]}

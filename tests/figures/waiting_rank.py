@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def load_data(step):
     if step == 4 and dist.get_rank() == 2:
-        while True:  # a lock that nobody gives back
+        while True:  # a lock that is never released
             time.sleep(1)
     return torch.randn(16, 8)
 

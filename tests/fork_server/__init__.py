@@ -1,9 +1,9 @@
-"""A fork server: `interpreter()` is a Python forked from one that has imported the libraries.
+"""A fork server: `interpreter()` is a Python forked from a process that has imported the libraries.
 
-torch and transformers take two to four seconds of a core to import, and a run of four nodes does
-so eight times. What is started by `interpreter()` is what it would be otherwise, real torchrun and
-real workers, but for these imports. Tests of what a process imports, of whose child it is, or of
-how it is killed take `sys.executable`.
+Importing torch and transformers takes two to four seconds of a core, and a run of four nodes
+imports them eight times. Apart from these imports, the processes that `interpreter()` starts are
+the usual ones: real torchrun and real workers. Tests of what a process imports, of its parent
+process, or of how it is killed use `sys.executable`.
 """
 
 import atexit
@@ -22,28 +22,28 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 START_S = 120
-# Set for tests that `make test-quick` leaves out as soon as they start a worker.
+# If this is set, as by `make test-quick`, a test is skipped as soon as it starts a worker.
 QUICK = "MUSTER_TEST_QUICK"
-# The folder of one that all processes share which test at the same time.
+# The folder of a server that is shared by all processes that run tests at the same time.
 SHARED = "TESTS_FORK_SERVER"
 OWN_BOX = Path("/run/own-box")  # made by tests/cluster/boxed.sh
 
 
 def interpreter(*, for_workers: bool = True) -> str:
-    """The path of the client, which has the server fork in place of a new Python."""
+    """Return the path of the client, which makes the server fork in place of a new Python."""
     if for_workers:
         skip_if_quick()
     return _started()
 
 
 def skip_if_quick() -> None:
-    """Leave this test to `make test`, where only quick ones are wanted."""
+    """Skip this test, which `make test` runs, if only quick tests are wanted."""
     if QUICK in os.environ:
         pytest.skip("it starts processes: make test")
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:
-    """Its children, their children and so on; a client has those of what is forked for it."""
+    """Return all descendants; a client has those of the process that was forked for it."""
     found = []
     for child in children(process):
         found += [child, *below(child)]
@@ -51,7 +51,7 @@ def below(process: psutil.Process) -> list[psutil.Process]:
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
-    """What a process has started; a client has started what the process forked for it has."""
+    """Return a process's children; a client has those of the process that was forked for it."""
     with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has just ended
         for record in _folder().glob(f"socket.{process.pid}"):
             process = psutil.Process(int(record.read_text()))
@@ -60,7 +60,7 @@ def children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def processes() -> set[int]:
-    """The server and what it has forked; the clients that asked for that are other processes."""
+    """Return the ids of the server and of its forks, but not of their clients."""
     found = set()
     for record in _folder().glob("socket.*"):
         with suppress(FileNotFoundError, ValueError):  # it has just ended, or just begun
@@ -69,7 +69,7 @@ def processes() -> set[int]:
 
 
 def share() -> None:
-    """Have the processes that test take this one's, each of which would else make its own."""
+    """Let all processes that run tests use this process's server instead of starting their own."""
     _begin()
     os.environ[SHARED] = str(_folder())
 
@@ -77,7 +77,7 @@ def share() -> None:
 @cache
 def _folder() -> Path:
     shared = os.environ.get(SHARED, "")
-    if shared and not OWN_BOX.exists():  # from where that one's processes cannot be seen
+    if shared and not OWN_BOX.exists():  # in a box, the shared server's processes are not visible
         return Path(shared)
     folder = tempfile.mkdtemp(prefix="muster-fork-server-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Stands where Python does: has the server fork, and passes for the forked process.
+"""A stand-in for Python that makes the server fork, and acts as the forked process.
 
-Written into a folder of the session's with two names filled in, SOCKET and PYTHON. It passes on
-signals and the exit code; whatever kills it kills the child. What a forked Python cannot do as a
-new one does (`-c`, `-I`, a sitecustomize) is done by a new one.
+It is copied to a folder of the session, with the two names SOCKET and PYTHON filled in. It passes
+on signals and the exit code; whatever kills it also kills the child. If a forked Python cannot do
+the same as a new one (`-c`, `-I`, a sitecustomize), a new one is started.
 """
 
-# Nothing is imported that costs time: pathlib takes as long as all the rest.
+# No slow imports: pathlib would take as long as all the rest.
 import contextlib
 import json
 import os
@@ -19,7 +19,7 @@ PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SI
 
 
 def is_plain(argv):
-    """Whether this is `[-u] script ...` or `[-u] -m module ...`."""
+    """Return whether a fork can run this: only `[-u] script ...` or `[-u] -m module ...`."""
     words = argv[1:] if argv[:1] == ["-u"] else argv
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(
@@ -66,10 +66,10 @@ def main():
         number = getattr(signal, name)
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, pass_on)
-    for stream in (0, 1, 2):  # the child has them: a pipe must end when the child closes it
+    for stream in (0, 1, 2):  # only the child uses these: a pipe must end when the child closes it
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     code = int(replies.readline() or "-9")
-    if code < 0:  # as the child ended; without a core file
+    if code < 0:  # end by the child's signal, without a core file
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)

@@ -1,7 +1,7 @@
-"""A Python that has imported the libraries, and forks for every client that asks.
+"""A Python that has imported the libraries and forks at each client's request.
 
-`python -m tests.fork_server.server SOCKET`, until its standard input ends. A child has the asker's
-descriptors, folder, environment, cores and namespaces, and nothing of ours is imported.
+`python -m tests.fork_server.server SOCKET` runs until its standard input ends. A child has its
+client's descriptors, folder, environment, cores and namespaces. None of our modules is imported.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-# Whatever takes long to import in torchrun, an agent or a worker.
+# Everything that is slow to import in torchrun, an agent or a worker.
 LIBRARIES = (
     "torch",
     "torch._dynamo",  # imported by an optimizer's first step
@@ -54,7 +54,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Job:
-    """A child, and the connection of who asked for it."""
+    """A child and the connection to the client that requested it."""
 
     def __init__(self, pid: int, client: socket.socket) -> None:
         self.pid, self.client = pid, client
@@ -66,9 +66,9 @@ class Job:
 
 
 def main() -> None:
-    sys.path.remove(str(Path.cwd()))  # what is imported below must not be this checkout's
+    sys.path.remove(str(Path.cwd()))  # nothing below may be imported from this checkout
     for name in LIBRARIES:
-        if importlib.util.find_spec(name.partition(".")[0]):  # `make versions` has a few of them
+        if importlib.util.find_spec(name.partition(".")[0]):  # `make versions` installs only a few
             importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Fork for everyone who asks; in a child, what was asked for."""
+    """Fork at each request; in a child, return the request."""
     ready = selectors.DefaultSelector()
     ready.register(listener, selectors.EVENT_READ)
     ready.register(0, selectors.EVENT_READ)
@@ -97,8 +97,8 @@ def serve(listener: socket.socket) -> dict[str, Any] | None:
                 return None
             elif key.fileobj == key.data.ended:
                 reap(key.data, ready)
-            elif key.data.client.fileno() >= 0:  # else it is reaped: both came at once
-                # Whoever asked is gone, and so is what it asked for, with what that has started.
+            elif key.data.client.fileno() >= 0:  # else it is reaped: both events came together
+                # The client is gone, so its process must end, with everything that it has started.
                 ready.unregister(key.data.client)
                 end_tree(key.data.pid)
 
@@ -106,13 +106,13 @@ def serve(listener: socket.socket) -> dict[str, Any] | None:
 def begin(
     client: socket.socket, ready: selectors.BaseSelector, own: list[int]
 ) -> dict[str, Any] | None:
-    """Fork for `client`; in the child, what it asked for."""
+    """Fork for `client`; in the child, return its request."""
     head, descriptors, _, _ = socket.recv_fds(client, 8, 6)
     with client.makefile("rb") as request:
         body = request.read(int.from_bytes(head, "big"))
     try:
         asked = json.loads(body)
-    except ValueError:  # it was killed in the middle of its request
+    except ValueError:  # the client was killed in the middle of its request
         client.close()
         return None
     pid = os.fork()
@@ -129,7 +129,7 @@ def begin(
     for fd in descriptors:
         os.close(fd)
     job = Job(pid, client)
-    with suppress(OSError):  # gone already, as `serve` will see
+    with suppress(OSError):  # the client is already gone, as `serve` will see
         client.sendall(f"{pid}\n".encode())
     ready.register(job.ended, selectors.EVENT_READ, job)
     ready.register(client, selectors.EVENT_READ, job)
@@ -137,7 +137,7 @@ def begin(
 
 
 def end_tree(pid: int) -> None:
-    """Have a child and all below it be over: they are below nobody else, who would do it."""
+    """Kill a child and all its descendants, since no other ancestor would do so."""
     try:
         below = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -161,7 +161,7 @@ def reap(job: Job, ready: selectors.BaseSelector) -> None:
 
 
 def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> None:
-    """Be where the asker is."""
+    """Take over the client's streams, namespaces, folder, environment and cores."""
     os.setsid()
     for stream, fd in enumerate(descriptors[:3]):
         os.dup2(fd, stream)
@@ -174,7 +174,7 @@ def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> Non
     os.environ.clear()
     os.environ.update(asked["env"])
     if "MUSTER_AGENT_PID" in os.environ:
-        # A worker looks whether it descends from that process. The asker does, and ends it.
+        # A worker checks that it descends from its agent. Here its client does, and ends it.
         os.environ["MUSTER_AGENT_PID"] = str(os.getppid())
     os.sched_setaffinity(0, asked["cores"])
     for number in asked["ignored"]:
@@ -198,7 +198,7 @@ def end(asked: dict[str, Any]) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    # To take the libraries apart would take longer than most programs here.
+    # Tearing down the libraries would take longer than most programs here.
     os._exit(int(code or 0) & 0xFF)
 
 
@@ -212,14 +212,15 @@ def run(asked: dict[str, Any]) -> None:
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
     random.seed()
     for name, generator in (("numpy", "random"), ("torch", "default_generator")):
-        getattr(sys.modules[name], generator).seed()  # which it has drawn as it was imported
+        getattr(sys.modules[name], generator).seed()  # its seed was drawn at import
     extra = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [folder for folder in extra.split(os.pathsep) if folder]
-    # It stays when the program has ended, as in a new interpreter: runpy would drop it, and then
-    # process groups in it end their threads, which wait for the lock (GIL) that this one holds.
+    # As in a new interpreter, this module stays after the program's end. runpy would drop it, and
+    # its process groups would then end their threads, which wait for the lock (GIL) held here.
     own = sys.modules["__main__"] = types.ModuleType("__main__")
-    sys.modules.pop(words[1] if len(words) > 1 else "", None)  # of run_module.py, and of torchrun:
-    if words[0] == "-m":  # runpy warns of a module that is there already
+    # runpy warns of a module that is already imported, such as torchrun, also by run_module.py.
+    sys.modules.pop(words[1] if len(words) > 1 else "", None)
+    if words[0] == "-m":
         sys.argv = words[1:]
         sys.path.insert(0, str(Path.cwd()))
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What the rows of the GPU check run by: runs of the trainer, of scripts and of other commands."""
+"""Tools of the GPU check's rows: runs of the trainer, of scripts and of other commands."""
 
 import argparse
 import json
@@ -24,9 +24,9 @@ from tests.commands import call
 
 CASES = ("ddp", "muster", "ddp,compile", "muster,compile")  # of programs/speeds.py
 PROGRAMS = "tests.gpu.programs"
-TAIL = 6000  # characters of what a command has printed
+TAIL = 6000  # characters kept of a command's output
 ROW_S = 150.0  # for each run, on a machine with a GPU
-LEAST_S = 5.0  # that a run is given
+LEAST_S = 5.0  # given to any run
 
 
 @dataclass

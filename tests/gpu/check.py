@@ -6,10 +6,10 @@ It runs with the Python that calls it, in a checkout without installation: no ma
 of its own, no network; tests.gpu.wheels fetches the packages that such a machine may lack. Every
 row is a real run through the launcher: each mode's losses beside those of a single process, several
 workers that share one GPU through gloo, 16 bits, compiled layers, ranks that are stopped, killed
-and resumed, and steps per second beside hand-written scripts. Those whose speed is shown run alone,
-the others several at a time. Beside the page is a file of the same name that ends in .json, with
-all losses and the end of what a failed row has printed. With `--device cpu` the same runs take
-CPUs, to try the program itself: such a page shows no GPU.
+and resumed, and steps per second beside hand-written scripts. Rows that show a speed run alone, the
+others several at a time. Beside the page is a file of the same name that ends in .json, with all
+losses and the end of each failed row's output. With `--device cpu`, the same runs use CPUs, to try
+the program itself; such a page shows nothing about GPUs.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The rows of the GPU page: what each one runs, and when it is right."""
+"""The rows of the GPU page: what each row runs, and which results are right."""
 
 import json
 import re
@@ -33,17 +33,17 @@ EMPTY_PART = "BatchNorm, an empty part"
 PLAIN, SCRIPT, TRAINER = "plain DDP script", "the script with muster.sync", "the trainer, ddp"
 BERT = "BERT"
 VGG = "VGG-11"
-SHARED = "of one GPU"  # several workers on one GPU, which NCCL refuses and gloo does not
+SHARED = "of one GPU"  # several workers on one GPU, which NCCL refuses and gloo allows
 NEEDS_NCCL = ("gather_scatter",)  # on a GPU, as all compressors do
-INEXACT = ("local_sgd",)  # modes whose losses are others, if not by much
-COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "powersgd": 3e-1}  # losses' distance
-# How far a loss may be from the single process's: float32 added up in another order, compiled
-# kernels, 16 bits, another method.
+INEXACT = ("local_sgd",)  # modes whose losses differ, but not by much
+COMPRESSORS = {"bf16": 5e-2, "fp16": 5e-2, "powersgd": 3e-1}  # limits of the losses' difference
+# How far a loss may be from the single process's: with float32 sums in another order, with compiled
+# kernels, with 16 bits, and with another method.
 SAME, CLOSE, NEAR, ALIKE = 1e-4, 1e-3, 5e-2, 3e-1
 WARM_UP = 10  # first steps, which do not count for speed
 MIB = 2**20
 HANG_AFTER_S = 8
-TESTS_S = 240.0  # of the tests of tests/gpu; 97 s on 16 cores
+TESTS_S = 240.0  # limit for the tests of tests/gpu, which take 97 s on 16 cores
 
 
 @dataclass
@@ -53,19 +53,19 @@ class Row:
     name: str
     workers: int
     work: Callable[["Row", Bench, Path], None] = lambda row, bench, folder: None
-    within: float = SAME  # of the losses of `against`
-    against: str = SINGLE  # the row whose losses these must be; "": none
+    within: float = SAME  # allowed difference from the losses of `against`
+    against: str = SINGLE  # the row with the expected losses; "": none
     cores: int = 0  # that it takes; 0: one for each worker
-    alone: bool = False  # nothing runs beside it, for its speed
-    pair: str = ""  # the model whose plain script its speed is held against
-    needs: tuple[str, ...] = ()  # packages beside those that every row needs
+    alone: bool = False  # nothing runs beside it, since its speed is measured
+    pair: str = ""  # the model whose plain script its speed is compared with
+    needs: tuple[str, ...] = ()  # packages in addition to those that every row needs
     steps: Steps | None = None
     first_step: int = 1  # of `steps`
     seconds: float = 0.0  # of the whole row, its start included
     gpu_mib: float = 0.0  # of the worker that needs most
     not_run: str = ""  # the reason
     problem: str = ""
-    log: str = ""  # the end of what a failed row has printed
+    log: str = ""  # the end of a failed row's output
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -106,7 +106,7 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
         for mode in modes:
             yield _mode(mode, most)
     yield Row("bf16", most, trained("--precision", "bf16"), NEAR)
-    if on_gpu:  # which CPUs do slowly
+    if on_gpu:  # slow on CPUs
         yield Row("fp16", most, trained("--precision", "fp16"), NEAR)
         yield Row("TF32", most, trained("--float32-matmul", "high"), NEAR)
     hooked = most if on_gpu else shared  # workers whose gradients a hook may send
@@ -129,7 +129,7 @@ def rows_for(gpus: int, device: str) -> Iterator[Row]:
         for model in (BERT, VGG):
             yield from _speeds(model, most, more)
     if on_gpu:
-        yield Row(AGAIN, 1, trained("--sync", SINGLE))  # what the device itself differs by
+        yield Row(AGAIN, 1, trained("--sync", SINGLE))  # shows how much the device itself varies
         for mode in sharing:
             yield _mode(mode, 4, *through, place=SHARED)
 
@@ -296,7 +296,7 @@ def streams(*flags: str) -> Callable[..., None]:
 
 def seconds_beside_events(row: Row, bench: Bench, folder: Path) -> None:
     done = bench.program("seconds", row.workers, folder)
-    by_events = printed_lines(done.stdout)[2:]  # the first steps are not recorded whole
+    by_events = printed_lines(done.stdout)[2:]  # the first steps are not fully recorded
     recorded = records(folder)[2:]
     for name in ("forward_s", "backward_s", "optimizer_s"):
         ours, device = (

@@ -1,4 +1,4 @@
-"""The GPU check runs what it says, writes its page row by row, and says so without a GPU."""
+"""The GPU check runs its rows, writes its page row by row, and reports a missing GPU."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""On a GPU: batches that are fetched ahead change no number, and the host does not hold it up."""
+"""On a GPU: prefetched batches change no number, and the host does not hold the GPU up."""
 
 import time
 from dataclasses import replace

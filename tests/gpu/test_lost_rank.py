@@ -1,6 +1,7 @@
-"""On a GPU: who is named, and who ends, if a rank is killed, or waits in `.cpu()` for a kernel.
+"""On a GPU: which ranks are named and end if one is killed, or waits in `.cpu()` for a kernel.
 
-Two ranks share the GPU through gloo; NCCL needs a GPU for each, so it is here with one rank.
+Two ranks share the GPU through gloo; NCCL needs a GPU for each rank, so it is
+tested with one rank.
 """
 
 import json
@@ -16,7 +17,7 @@ from tests.launch.submit import start, wait_until
 
 pytestmark = pytest.mark.needs("GPU")
 
-KERNEL_S = 60  # about: no test of two ranks waits for its end
+KERNEL_S = 60  # approximately; no test of two ranks waits for its end
 NCCL_KERNEL_S = 20  # more than LATE_S: NCCL's watchdog ends a rank only when its kernels are over
 LATE_S = 8
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""A step's seconds on a GPU are those of the device, as events beside the phases have them."""
+"""A step's seconds on a GPU are the device's, as measured by events beside the phases."""
 
 import json
 
@@ -13,7 +13,7 @@ from train.sync.step_times import timer_of
 pytestmark = pytest.mark.needs("GPU")
 
 FORWARD, BACKWARD, OPTIMIZER = 20_000_000, 40_000_000, 10_000_000  # cycles of the device's clock
-AHEAD = 100_000_000  # before each step: the host has called all of it before the device begins
+AHEAD = 100_000_000  # before each step, so that the host has queued it before the device begins
 STEPS = 4
 
 

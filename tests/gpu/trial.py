@@ -1,4 +1,4 @@
-"""Run the rows of the GPU page, several at a time, and write page and JSON after each."""
+"""Run the rows of the GPU page, several at a time, and write the page and the JSON after each."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from tests.gpu.rows import PLAIN, SINGLE, WARM_UP, Row, judge, rows_for
 
 OVER = "no time was left"  # of --minutes
 WAITING = "its turn has not come"
-CPUS = 2  # workers at most, with --device cpu
+CPUS = 2  # most workers with --device cpu
 COLUMNS = ("run", "workers", "seconds", "steps/s", "of the plain script's", "GPU memory, MiB")
 COLUMNS += ("notes", "result")
 
@@ -109,7 +109,7 @@ def finish(row: Row, rows: Sequence[Row], bench: Bench) -> None:
         base = next((one for one in rows if one.name == other.against), None)
         if has_run and other.against and (base is None or not base.not_run) and not judged(other):
             if base is not None and base.steps is None and not base.problem:
-                continue  # it still runs
+                continue  # the base is still running
             judge(other, base.steps if base else None)
 
 

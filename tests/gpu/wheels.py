@@ -2,12 +2,12 @@
 
     python3 -m tests.gpu.wheels --folder .whl [--python 3.12] [--list]
 
-There, without an index:
+On that machine, without an index:
 
     python3 -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl
     PYTHONPATH=/tmp/site python3 -m tests.gpu.check --minutes 5
 
-Versions are those of constraints.txt. A package that has no wheel is built into one here.
+Versions are those in constraints.txt. For a package without a wheel, one is built here.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from configs import cli
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
-# What Muster asks for, and a machine with torch, transformers and accelerate does not have.
+# Packages that Muster needs and that a machine with torch, transformers and accelerate lacks.
 PACKAGES = ("submitit", "ClusterShell", "msgspec", "python-dotenv", "evaluate", "datasets")
 PACKAGES += ("dill", "multiprocess", "seqeval")
 MOST_BYTES = 20_000_000

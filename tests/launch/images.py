@@ -1,4 +1,4 @@
-"""What tests of `--container` run in: charliecloud itself, and a stand-in for apptainer."""
+"""Containers for tests of `--container`: charliecloud itself, and a stand-in for apptainer."""
 
 import sys
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 from muster.checkout import CHECKOUT
 from tests.written import write
 
-# It becomes the command, outside, in the folder that `--pwd` names in front of the image.
+# It execs the command without a container, in the folder that `--pwd` names before the image.
 APPTAINER = """#!/bin/sh
 while [ "$1" != --pwd ]; do shift; done
 cd "$2"
@@ -20,7 +20,7 @@ MOUNTS = ("/usr", sys.base_prefix, sys.prefix)
 # What ch-run itself mounts.
 OF_ENGINE = ("dev", "proc", "sys", "tmp", "etc", "root", "home", "mnt")
 FILES = ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf", "of-the-image")
-# Whether it is inside, as an expression of Python.
+# A Python expression that tells whether it runs inside a container.
 INSIDE = 'bool(os.environ.get("APPTAINER_CONTAINER") or os.path.exists("/of-the-image"))'
 
 # Its workers meet, and wait. When they are asked to stop, they save.
@@ -43,7 +43,7 @@ asleep()
 
 
 def image(folder: Path, places: Iterable[str | Path] = (CHECKOUT,)) -> Path:
-    """An image without a Python, in which the folders `MOUNTS` and `places` can be mounted."""
+    """Make an image without a Python, in which the folders `MOUNTS` and `places` can be mounted."""
     write(folder, dict.fromkeys(FILES, ""))
     for name in (*OF_ENGINE, *(str(place).lstrip("/") for place in (*MOUNTS, *places))):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -54,6 +54,6 @@ def image(folder: Path, places: Iterable[str | Path] = (CHECKOUT,)) -> Path:
 
 
 def flags(image: Path) -> list[str]:
-    """The flags with which a program runs in `image`, with this machine's Python."""
+    """Return the flags to run a program in `image` with this machine's Python."""
     mounts = ["--container-mounts", ",".join(MOUNTS)]
     return ["--container", str(image), *mounts, "--python", sys.executable]

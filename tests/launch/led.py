@@ -1,4 +1,4 @@
-"""A run of two nodes of this machine, led by a process of its own, with a test's deadlines."""
+"""A run of two nodes on this machine, led by a process of its own, with a test's deadlines."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ LEADER = f"{CHANGED}from tests.launch.led import lead\nlead(*sys.argv[1:])\n"
 
 
 def lead(seconds: str, folder: str) -> None:
-    """Lead the run until `folder/go` exists; of one rank, until `go_RANK` does."""
+    """Lead the run until `folder/go` exists; a single rank ends when `folder/go_RANK` does."""
     waits = f"until [ -e '{folder}/go' ] || [ -e '{folder}/go_'$RANK ]; do sleep 0.1; done"
     program = Program(("--exec", "sh", "-c", waits), cwd=folder)
     limits = {"hang_after_s": HANG_S, "on_hang": "stop", "join_s": 300.0}
@@ -54,7 +54,7 @@ def lead(seconds: str, folder: str) -> None:
 
 @contextmanager
 def led(folder: Path, **seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """The leader, once all workers run; `seconds` replace those of the table."""
+    """Start the leader, and wait until all workers run; `seconds` replace deadlines by name."""
     argv = (sys.executable, "-c", LEADER, json.dumps(seconds), folder)
     with ended(begin(*argv, cwd=CHECKOUT)) as leader:
         outputs = [folder / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
@@ -68,7 +68,7 @@ def agent(folder: Path, node: int) -> psutil.Process:
 
 
 def finished(leader: subprocess.Popen[str], folder: Path) -> str:
-    """What it has printed, after its workers have ended well."""
+    """Let the workers end; return what the leader has printed, which must end well."""
     (folder / "go").touch()
     out, err = leader.communicate(timeout=300)
     assert leader.returncode == 0, out + err

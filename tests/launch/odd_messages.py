@@ -1,4 +1,4 @@
-"""Messages that are nearly ours: for fuzzers of those who receive them."""
+"""Messages that are nearly like ours, to fuzz the code that receives them."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launch.nodes.channel import MESSAGE_MARK
 
-DEEP = "DEEP"  # in the place of brackets, nested so deeply that json.dumps cannot write them
+DEEP = "DEEP"  # stands for brackets that are nested too deeply for json.dumps
 BRACKETS = {DEEP: "[" * 5_000 + "]" * 5_000}
 ODD = [
     *(None, True, False, 0, 1, -1, 7, 65_536, 2**31, 2**40, 2**80, -(2**63), 0.5, -2.5, 1e308),
@@ -20,7 +20,7 @@ ODD = [
 
 @st.composite
 def nearly(draw: Any, messages: list[Any]) -> Any:
-    """One of `messages`, with up to three changes: a value, a missing key, or one more."""
+    """Draw one of `messages` with up to three changes: a value, a missing key, or a new key."""
     message = copy.deepcopy(draw(st.sampled_from(messages)))
     for _ in range(draw(st.integers(0, 3))):
         message = _changed(draw, message)
@@ -49,7 +49,7 @@ def _changed(draw: Any, message: Any) -> Any:
 
 
 def line(message: Any, mark: bytes = MESSAGE_MARK) -> bytes:
-    """The line that a node sends."""
+    """Return the line in which a node sends a message."""
     text = json.dumps(message)
     for name, brackets in BRACKETS.items():
         text = text.replace(f'"{name}"', brackets)

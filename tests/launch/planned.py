@@ -1,4 +1,4 @@
-"""A run on two nodes, and a launcher of this machine that plans it."""
+"""A run on two nodes, and a launcher on this machine that plans it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A launcher whose agents are `pretended_agent.py`, for tests of whoever leads a run."""
+"""A launcher whose agents are `pretended_agent.py`, for tests of the code that leads a run."""
 
 import sys
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def assignment(run_dir: Path) -> Assignment:
 class Pretended(Launcher):
     """Starts one agent in each attempt; `asked` is called whenever it probes."""
 
-    name = "local"  # what its runs are said to be started by
+    name = "local"  # the launcher that its runs' records name
 
     def __init__(
         self, mode: str, asked: Callable[[], None] = lambda: None, facts: Facts = FACTS

@@ -20,20 +20,20 @@ DELAY_S = 2.0
 
 
 def fails(launcher: Channel, assignment: dict[str, Any], message: str = "it ended with 1") -> int:
-    """Ends at once."""
+    """Fail immediately."""
     launcher.send(Failed(End(Kind.REFUSED, "node0", time.time(), message=message)))
     launcher.send(Ended(1))
     return 1
 
 
 def is_full(launcher: Channel, assignment: dict[str, Any]) -> int:
-    """Ends at once, since its disk is full."""
+    """Fail immediately, because the disk is full."""
     no_space = OSError(errno.ENOSPC, "", "agents/node_00000.json")
     return fails(launcher, assignment, explained(no_space))
 
 
 def is_odd(launcher: Channel, assignment: dict[str, Any]) -> int:
-    """Sends what no agent sends, and waits for its end."""
+    """Send what no agent sends, and wait for the launcher to end."""
     _send_oddity(launcher)
     while not launcher.ended:
         launcher.receive()
@@ -42,16 +42,16 @@ def is_odd(launcher: Channel, assignment: dict[str, Any]) -> int:
 
 
 def outlives(launcher: Channel, assignment: dict[str, Any]) -> int:
-    """Sends what no agent sends, and ends for a signal alone."""
+    """Send what no agent sends, and end only on a signal."""
     _send_oddity(launcher)
     while True:
         time.sleep(1)
 
 
 def late_culprit(launcher: Channel, assignment: dict[str, Any]) -> int:
-    """Reports at once on node 0 that its rank lost another.
+    """Report immediately on node 0 that its rank lost another.
 
-    Only after a while does it report on node 1 that its rank was killed, which was earlier.
+    On node 1, report only after a while that its rank was killed, which happened earlier.
     """
     now = time.time()
     if assignment["index"] == 0:
@@ -72,7 +72,7 @@ def late_culprit(launcher: Channel, assignment: dict[str, Any]) -> int:
 
 
 def listens(launcher: Channel, assignment: dict[str, Any]) -> int:
-    """Ends well if it has heard from its launcher for `LISTENS_S`; its worker prints much."""
+    """End well after hearing from the launcher for `LISTENS_S`; the worker prints a lot."""
     run_dir = Path(assignment["spec"]["run_dir"])
     for folder in ("workers", "exits"):
         (run_dir / folder).mkdir()

@@ -1,8 +1,8 @@
-"""Scripts of users, with no word of Muster in them, that tests of launchers run."""
+"""Users' scripts that do not use Muster, for tests of launchers."""
 
 from pathlib import Path
 
-# It meets its other ranks; `--fail RANK` has one fail in its second step.
+# Its ranks meet; `--fail RANK` makes a rank fail in its second step.
 DDP = """
 import argparse, sys, time
 import configs
@@ -53,7 +53,7 @@ dist.destroy_process_group()
 COS598D = "--master_ip {master_addr} --master_port {master_port}".split()
 COS598D += "--world_size {world_size} --local_rank {rank}".split()
 CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}".split()
-# What a worker has of the cores: its number of threads, and the CPUs that it may use.
+# It prints a worker's number of threads, and the CPUs that the worker may use.
 SHOWS_CORES = """
 import json, os
 print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))]), flush=True)
@@ -61,6 +61,6 @@ print(json.dumps([os.environ["OMP_NUM_THREADS"], sorted(os.sched_getaffinity(0))
 
 
 def ready_workers(project: Path) -> list[Path]:
-    """Those that have printed something."""
+    """Return the output files of the workers that have printed something."""
     found = project.glob("logs/*/workers/*.out")
     return [path for path in found if path.stat().st_size > 0]

@@ -1,4 +1,4 @@
-"""Run `launch/submit.py` as a user does, and look at which processes it leaves."""
+"""Run `launch/submit.py` as a user does, and check which processes it leaves."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ JOBS = str(CHECKOUT / "launch" / "jobs.py")
 DOCTOR = str(CHECKOUT / "launch" / "doctor.py")
 STUDY = str(CHECKOUT / "launch" / "study.py")
 SWEEP = str(CHECKOUT / "launch" / "sweep.py")
-# Flags of runs of the trainer that end soon, and of such that do not end.
+# Flags for runs of the trainer that end soon, and for runs that do not end.
 QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
 ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
@@ -33,7 +33,7 @@ ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 def start(
     *flags: str, cwd: str | Path = "/", before: Sequence[str] = (), python: str = sys.executable
 ) -> subprocess.Popen:
-    """A run whose launcher is of this Python, and so are its workers, also of a user's program."""
+    """Start a run whose launcher and workers use `python`, also for a user's program."""
     skip_if_quick()
     path = os.pathsep.join((str(Path(python).parent), os.environ["PATH"]))
     return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd, env={"PATH": path})
@@ -42,26 +42,29 @@ def start(
 def submit(
     *flags: str, cwd: str | Path = "/", timeout_s: float = 300, python: str | None = None
 ) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
+    """Run to the end; return exit code, stdout and stderr.
+
+    By default, the processes start without delay, but do not form one process tree.
+    """
     process = start(*flags, cwd=cwd, python=python or interpreter())
     return commands.finish(process, timeout_s)
 
 
 def run_well(*flags: str, **how: Any) -> str:
-    """What a run prints that ends well."""
+    """Run to the end, which must be a success; return what is printed."""
     code, out, err = submit(*flags, **how)
     assert code == 0, out + err
     return out
 
 
 def only_run(logs: Path) -> Path:
-    """The folder of the one run."""
+    """Return the folder of the only run."""
     (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
     return run_dir
 
 
 def recovery_s(out: str, run_dir: Path, work: str) -> float:
-    """The seconds that the one recovery took, as printed and recorded."""
+    """Return the seconds that the only recovery took, as printed and recorded."""
     (shown,) = re.findall(f"^attempt 2: {work} after ([0-9.]+) s$", out, re.MULTILINE)
     total_s = json.loads((run_dir / "recovery.json").read_text())["total_s"]
     assert shown == f"{total_s:.1f}"
@@ -69,15 +72,15 @@ def recovery_s(out: str, run_dir: Path, work: str) -> float:
 
 
 def unnamed(run_dir: Path) -> list[str]:
-    """The files of a run folder that `muster/run_files.py` does not name."""
+    """Return the files of a run folder that `muster/run_files.py` does not name."""
     paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
     return sorted(path for path in paths if run_files.matching(path) is None)
 
 
 def alive(folder: Path) -> list[int]:
-    """Processes with a test's own `folder` on their command line; a zombie has none any more.
+    """Return processes with a test's own `folder` on their command line, which zombies lack.
 
-    To look at, never to kill: what is killed must descend from what the test started.
+    Use it to check, never to kill: only descendants of the test's processes may be killed.
     """
     every = ((one.pid, one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
     own = os.getpid()
@@ -85,7 +88,7 @@ def alive(folder: Path) -> list[int]:
 
 
 def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
-    """One worker of a launcher, from the moment its process is there."""
+    """Return one worker of a launcher, or None until its process is there."""
     for process in below(psutil.Process(launcher.pid)):
         try:
             if process_tree.rank_text(process) == str(rank):
@@ -101,8 +104,8 @@ def wait_until(  # type: ignore[no-untyped-def]
     """Wait until `condition()` is true.
 
     Raises:
-        AssertionError: it is not, with what the functions that it called returned at the end, and
-            with what `about()` returns.
+        AssertionError: it never is; the message has what the functions that it called returned at
+            the end, and what `about()` returns.
     """
     if becomes_true(condition, timeout_s):
         return
@@ -127,7 +130,7 @@ def wait_until(  # type: ignore[no-untyped-def]
 
 
 def becomes_true(condition, timeout_s: float) -> bool:  # type: ignore[no-untyped-def]
-    """Whether it becomes true; a look that takes long is taken less often, for those beside it."""
+    """Whether it becomes true; a slow condition is checked less often, to spare other tests."""
     deadline = time.monotonic() + timeout_s
     while (began := time.monotonic()) < deadline:
         if condition():

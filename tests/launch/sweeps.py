@@ -10,7 +10,7 @@ from tests.launch.submit import SWEEP
 from tests.pages import DOCS, commands_of, python_of
 
 LOCAL = ["--launcher", "local", "--workers", "manual"]
-# No word of Muster in it but for the folders; it counts how often each combination was begun.
+# It uses nothing of Muster except folders, and records each start of each combination.
 PROGRAM = """
 import argparse, json, os, time
 from pathlib import Path
@@ -32,7 +32,7 @@ print("a line that is no JSON {")
 print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "note": "a, b"}))
 print("the end")
 """
-# What docs/sweeps.md shows; those on a cluster run in tests/cluster/test_sweeps.py.
+# The examples of docs/sweeps.md; tests/cluster/test_sweeps.py runs the examples for clusters.
 PAGE = DOCS / "sweeps.md"
 EXAMPLES = [words[2:] for words in commands_of(PAGE) if words[:2] == ["muster", "sweep"]]
 (SHOWN_PROGRAM,) = python_of(PAGE)

@@ -1,4 +1,4 @@
-"""Who waits, waits longer than who is waited for."""
+"""Each deadline is longer than the time that the awaited side needs."""
 
 import pytest
 
@@ -10,18 +10,18 @@ from muster import login_job, remote_job
 from muster.worker import inspection, node_workers
 from train.distributed import lost_peers
 
-HELD_S = 60.0  # another program, a disk or a process may stand so long, and no healthy run ends
+HELD_S = 60.0  # a program, a disk or a process may hang this long without ending a healthy run
 SSH_SILENT_S = int(openssh.COMMON_OPTIONS["ServerAliveInterval"]) * int(
     openssh.COMMON_OPTIONS["ServerAliveCountMax"]
 )
-# What an agent does from a request to stop, or the news of a failure, to its record.
+# An agent's time from a request to stop, or from the news of a failure, to its record.
 AGENT_STOPS_S = d.WORKER_ANSWERS_LAST_LOOK_S + d.WORKER_DUMPS_STACK_S
 AGENT_STOPS_S += d.WORKERS_END_AFTER_SIGTERM_S
 AGENT_FAILS_S = d.WORKERS_RECORD_LOST_PEER_S + AGENT_STOPS_S
 LEADER_ENDS_S = d.AGENTS_RECORD_LOST_PEER_S + d.AGENTS_END_AFTER_STOP_S
 AGENT_INSPECTS_S = d.WORKER_ANSWERS_S + d.WORKER_DUMPS_STACK_S
 
-# what is waited for, and who waits
+# the time of the awaited side, and the deadline of the waiting side
 ORDER = {
     "late beats lose no agent": (5 * d.BEAT_EVERY_S, d.AGENT_LOST_WHEN_SILENT_S),
     "nor does a busy machine": (
@@ -68,7 +68,7 @@ ORDER = {
     ),
     "files come in parts": (d.AGENT_SENDS_FILES_EVERY_S, d.AGENTS_PAUSE_BETWEEN_FILES_S),
     "an agent's disk stands": (HELD_S, d.AGENTS_SEND_FILES_S + d.AGENTS_END_AFTER_STOP_S),
-    # an inspection: worker < agent < leader < who asked; a worker that gave up waits for all
+    # an inspection: worker < agent < leader < whoever asked; a worker that gave up waits for all
     "an agent asks its workers": (
         AGENT_INSPECTS_S + 4 * d.MAIN_LOOP_TICK_S,
         d.AGENTS_ANSWER_INSPECTION_S,

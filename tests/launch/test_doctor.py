@@ -71,7 +71,7 @@ def test_doctor_checks_program_and_its_python(tmp_path):
 @pytest.mark.slow
 @pytest.mark.needs("ip")
 def test_a_measurement_that_fails_is_not_started_again(tmp_path, monkeypatch):
-    """--max-restarts is for the run alone."""
+    """--max-restarts applies only to the run itself."""
     specs = []
     monkeypatch.setattr(
         launch.doctor, "lead_or_submit", lambda launcher, spec, *_, **__: specs.append(spec) or 1

@@ -1,4 +1,4 @@
-"""With `--json` stdout has documents alone, and a program can act on what they say."""
+"""With `--json`, only documents are printed to stdout, and a program can act on them."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from tests.written import write
 PAGE = (CHECKOUT / "docs" / "automation.md").read_text(encoding="utf-8")
 PROGRAM = CHECKOUT / "docs" / "try_again.py"
 LOCAL = ["--launcher", "local", "--workers", "manual"]
-# Its first attempt loses a worker, its second ends well.
+# Its first attempt loses a worker, and its second succeeds.
 FRAIL = """
 import os, signal, time
 from pathlib import Path
@@ -37,7 +37,7 @@ if os.environ["MUSTER_ATTEMPT"] == "0" and os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
-# It needs 64 MiB for each sample of a batch, and has 28 of them.
+# It needs 64 MiB for each sample of a batch, and may use 28 times as much.
 HUNGRY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (28 * 2**26, -1))
@@ -46,7 +46,7 @@ data = bytearray(int(sys.argv[-1]) * 2**26)
 
 
 def muster(*words, cwd="/", python=sys.executable) -> tuple[int, list[dict], str]:
-    """Exit code, documents and stderr of a command."""
+    """Run a command, and return its exit code, documents and stderr."""
     first, *more = COMMANDS[words[0]]
     done = call(python, CHECKOUT / first, *more, *words[1:], cwd=cwd, timeout_s=600)
     return done.returncode, documents(done.stdout), done.stderr

@@ -39,7 +39,7 @@ STARTER = replace(EXIT, ranks=(2, 3))
 
 @st.composite
 def any_ends(draw):
-    """Ends of every kind, of which many are at the same time."""
+    """Draw ends of every kind, many of them at the same time, and a seed."""
     some = st.builds(
         End,
         st.sampled_from(Kind),
@@ -110,7 +110,8 @@ NODE_LOST = (
     "lost contact with node1 (10.0.0.2): "
     "its agent was killed, the node went down, or the connection was lost"
 )
-# Of each kind's example: the sentence, the word in exit.json, whether others may have caused it.
+# For each kind's example: its sentence, its word in exit.json, and whether it may have been caused
+# by another end.
 TOLD = {
     Kind.PROGRAM: ("rank 0 on node0: ValueError: 7", "program", False),
     Kind.KILLED: ("rank 2 on node1 was killed by SIGKILL", "killed", False),

@@ -1,4 +1,4 @@
-"""Runs are found, described and ended, also long after the terminal they came from is gone."""
+"""Runs are found, described and ended, even long after their terminal is gone."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ def test_state_of_a_run_is_one_word(tmp_path):
     assert word("e", leader(), {"code": 0, "message": ""}) == "done"
     assert word("f", leader(), {"code": 1, "message": "x\nboom"}) == "failed"
     assert word("g", leader(), {"code": 143, "message": "stopped by SIGTERM"}) == "stopped"
-    assert word("h", leader(launcher="nice")) == "running"  # which another checkout has
+    assert word("h", leader(launcher="nice")) == "running"  # a launcher of another checkout
     code, out, _ = jobs(tmp_path, "list")
     head, *lines = out.splitlines()
     assert code == 0 and head.split() == ["run", "state", "started", "took", "workers", "cause"]
@@ -102,7 +102,7 @@ def test_cancel_waits_for_stop_grace_of_the_run(tmp_path, monkeypatch):
 
 
 def test_a_clock_that_is_set_ends_no_run(tmp_path):
-    """The time at which a process began moves with the clock; what the kernel counts does not."""
+    """The start time of a process moves with the clock; the kernel's count of ticks does not."""
 
     def word(name, **more):
         return run_state.state_of(run_folder(tmp_path, name, leader(**more))).word
@@ -203,13 +203,13 @@ class Project:
         return folder
 
     def cancel(self) -> str:
-        """The code and the only line of a command that names no run; a tip is part of it."""
+        """Cancel without naming a run; return the exit code and the only line, with any tip."""
         done = self.call("cancel")
         (line,) = in_one_line(done.stdout + done.stderr).splitlines()
         return f"{done.returncode} {line}"
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`muster jobs` in the project's folder."""
+        """Run `muster jobs` in the project's folder."""
         env = {"XDG_STATE_HOME": str(self._state)}
         return call(sys.executable, JOBS, *words, cwd=self.folder, env=env)
 
@@ -246,7 +246,7 @@ def test_cancel_without_a_name_lists_the_runs_of_another_project(ours, other, fi
 
 def test_cancel_without_a_name_lists_several_active_runs(ours, first, second):
     ours.run("a", **led_by(second))
-    ours.run("b", host="another-machine")  # it can be ended there alone
+    ours.run("b", host="another-machine")  # it can be ended only there
     ours.run("c", **led_by(first))
     assert ours.cancel() == f"2 error: 2 runs are active: c, a{NAME_IT}"
     assert first.poll() is second.poll() is None
@@ -311,9 +311,9 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path, words):
     assert re.fullmatch(r"error: .*: the disk is full, .*\n", done.stderr)
 
 
-@pytest.mark.needs("root")  # which alone may give files away
+@pytest.mark.needs("root")  # only root may give files away
 def test_process_named_by_another_users_file_is_not_ended(tmp_path):
-    """It may name any process, or job, of whoever cancels the run."""
+    """Such a file may name any process or job of the user who cancels the run."""
     with subprocess.Popen(["sleep", "1000"]) as victim:
         named = {"pid": victim.pid, **run_record.process_start(victim.pid)}
         run = run_folder(tmp_path, "theirs", leader(**named))
@@ -330,7 +330,7 @@ def test_process_named_by_another_users_file_is_not_ended(tmp_path):
 
 @st.composite
 def damaged(draw):
-    """A file of a run folder, and its content: as it is, but for one value, or none at all."""
+    """Draw a file of a run folder, with one value or key changed, or with no valid record."""
     name = draw(st.sampled_from([*RECORDS]))
     whole = RECORDS[name]
     return name, draw(damaged_record(whole)) + b"\n" * name.endswith("jsonl")
@@ -357,7 +357,7 @@ def test_no_record_hides_another_run_or_moves_a_cursor(tmp_path_factory, monkeyp
 
 
 def test_a_damaged_record_is_named_with_the_reason(tmp_path):
-    """An older row, a good one, and one of another user are in the same list."""
+    """Each run still has its row in the list."""
     write(tmp_path / "odd", {"config.yaml": "", "job.json": {**leader(), "pid": None}})
     run_folder(tmp_path, "[b]", leader(), {"code": 1, "message": "KeyError: '[/x]' :smile:"})
     run_folder(tmp_path, "deep", leader(), "[" * 100_000)
@@ -391,7 +391,7 @@ def test_output_that_is_only_read_at_its_head_is_no_error(tmp_path, words):
     write(tmp_path / "long", {"config.yaml": "", "workers/rank_00000.out": line * 20_000})
     message = "y " * 100_000
     write(tmp_path / "long", {"exit.json": {"code": 1, "message": message}})
-    buffered = {"PYTHONUNBUFFERED": ""}  # without a buffer Python itself loses a part in silence
+    buffered = {"PYTHONUNBUFFERED": ""}  # without a buffer, Python itself silently loses a part
     process = begin(sys.executable, JOBS, "--logs-dir", tmp_path, *words, env=buffered)
     with ended(process):
         assert process.stdout.read(10)

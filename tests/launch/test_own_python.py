@@ -1,4 +1,4 @@
-"""Which Python the scripts start that know none yet, and where an installation has its runs."""
+"""Which Python scripts start if they have none yet, and where an installation has its runs."""
 
 import re
 import runpy
@@ -19,7 +19,7 @@ LACKS_THEM = "#!/bin/sh\nexit 1\n"
 
 
 def python_of(root: Path, **env: str) -> tuple[int, str, str]:
-    """What the script in `root` prints, where PATH has `root/bin` beside the needed tools."""
+    """Run the script in `root`, with only `root/bin` and the needed tools on PATH."""
     target = root / SCRIPT
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(CHECKOUT / SCRIPT, target)
@@ -53,7 +53,7 @@ def test_the_environment_of_a_checkout_is_taken_before_others(tmp_path):
 
 
 def test_environment_without_packages_is_passed_over(tmp_path, monkeypatch):
-    """As an installation leaves it that was ended early."""
+    """An interrupted installation leaves such an environment."""
     executable(tmp_path / ".venv/bin/python", LACKS_THEM)
     other = executable(tmp_path / "bin/python3", HAS_PACKAGES)
     assert python_of(tmp_path)[:2] == (0, str(other))
@@ -62,7 +62,7 @@ def test_environment_without_packages_is_passed_over(tmp_path, monkeypatch):
 
 
 def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
-    """As `uv tool install -e` and `pipx install -e` have it: a link to an environment elsewhere."""
+    """`uv tool install -e` and `pipx install -e` make such a link to an environment elsewhere."""
     own = executable(tmp_path / "tools of uv/muster/bin/python", HAS_PACKAGES)
     command = executable(own.with_name("muster"), HAS_PACKAGES)
     (tmp_path / "bin").mkdir()
@@ -71,7 +71,7 @@ def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
 
 
 def test_exported_cdpath_changes_no_folder(tmp_path):
-    """With it `cd` prints, and may enter another folder of that name."""
+    """With CDPATH, `cd` prints the folder, and may enter another one with the same name."""
     own = executable(tmp_path / ".venv/bin/python", HAS_PACKAGES)
     assert python_of(tmp_path, CDPATH=f"{tmp_path}:.")[:2] == (0, str(own))
     texts = [path for each in ("launch", "slurm") for path in (CHECKOUT / each).rglob("*.sh")]
@@ -91,13 +91,13 @@ def test_python_without_packages_is_refused_with_make_command(tmp_path):
 @pytest.mark.parametrize("lib", ["lib", "lib64"])
 def test_an_installation_takes_that_of_its_prefix(tmp_path, lib):
     own = executable(tmp_path / "bin/python3.12", HAS_PACKAGES)
-    executable(tmp_path / "bin/python", HAS_PACKAGES)  # of /usr or ~/.local, it may be another one
+    executable(tmp_path / "bin/python", HAS_PACKAGES)  # in /usr or ~/.local, may be another Python
     root = tmp_path / lib / "python3.12" / "site-packages" / "muster" / "_checkout"
     assert python_of(root)[:2] == (0, str(own))
 
 
 def test_an_installation_of_the_systems_python_takes_that_version(tmp_path):
-    """As `pip install --user` has it, whose prefix has no Python."""
+    """As with `pip install --user`, whose prefix has no Python."""
     root = tmp_path / "lib" / "python3.12" / "site-packages" / "muster" / "_checkout"
     executable(root / "bin/python3", LACKS_THEM)
     systems = executable(root / "bin/python3.12", HAS_PACKAGES)

@@ -1,4 +1,4 @@
-"""Data of a run on this machine: they are used where they are, or put at a place of their own."""
+"""The data of a run on this machine is used where it is, or copied to a place of its own."""
 
 import sys
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_placed_data_are_held_by_run_then_found_by_clean(reader, tmp_path):
 
 @pytest.mark.slow
 def test_our_trainer_reads_them_by_itself(tmp_path):
-    """As with --data-dir; what it says of the folder shows that it was read."""
+    """As with --data-dir; the message about the folder shows that it was read."""
     write(tmp_path / "data", {"a.txt": ""})
     made = small(tmp_path, ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"])
     flags = ["--launcher", "local", "--task", "rte", "--send", str(tmp_path / "data")]

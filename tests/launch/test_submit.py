@@ -1,4 +1,4 @@
-"""The one command: what it would run, what it refuses, and how it ends whatever happens."""
+"""`launch/submit.py`: what it would run, what it refuses, and how it ends in each case."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_four_pretend_nodes_train_together(tmp_path):
 
 
 def test_several_workers_per_node_by_the_planned_lines(tmp_path):
-    """What --dry-run prints can be pasted, with another node's rank on each, and is what runs."""
+    """The line from --dry-run can be pasted on each node, with its rank; a run starts the same."""
     flags = ["--nodes", "2", "--nproc-per-node", "2", *QUICK, "--sync", "gather_scatter"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "pasted"]
     line, comment = run_well(*flags, "--dry-run").splitlines()
@@ -97,7 +97,7 @@ def test_hostile_text_arrives_as_text(tmp_path):
 
 
 def test_wrong_flag_is_refused_before_a_run_folder_is_made(tmp_path):
-    """All of it, with the exit code; programs/test_command_line.py has the refusals."""
+    """The whole output and the exit code; programs/test_command_line.py tests each refusal."""
     flags = ["--nodes", "0", "--lr", "-1", "--logs-dir", str(tmp_path)]
     code, out, err = submit("--task", "synthetic", *flags)
     assert code == 2 and "error: --nodes must be at least 1 (got 0)\n" in err
@@ -266,7 +266,7 @@ def test_help_needs_no_torch(script):
     [([], True), (["--sync", "ddp"], False), (["--", "ls"], False), (["--quiet"], False)],
 )
 def test_a_forgotten_program_is_said(tmp_path, words, is_said):
-    """Nothing was typed that says what runs; so the trainer's own task does."""
+    """If nothing on the command line says what to run, the trainer runs its own task."""
     flags = ["--launcher", "local", "--dry-run", "--logs-dir", str(tmp_path)]
     done = call(sys.executable, SUBMIT, *flags, *words, cwd=tmp_path)
     note = "Muster's own task quickstart\n"

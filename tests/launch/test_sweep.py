@@ -1,4 +1,4 @@
-"""A sweep runs what is not done yet, several at a time, ends in order, and goes on when called."""
+"""A sweep runs what is not done yet, several runs at a time, stops cleanly, and can be resumed."""
 
 import csv
 import errno
@@ -33,7 +33,7 @@ WORDS += ["--", "train.py", "--betas", "0.9,0.999"]
 
 
 class Swept:
-    """What a call of a sweep has printed, and what there is of it then."""
+    """A call of a sweep: its output, and the sweep's records and files after it."""
 
     def __init__(self, sweep_project: Path) -> None:
         self.project = sweep_project
@@ -119,7 +119,7 @@ def test_sweep_writes_env_value_to_no_file_or_command_line(sweep_project):
         start(sweep_project, *words, "--", "shows.py", python=sys.executable)
     ) as process:
         wait_until(lambda: seen.exists() and seen.read_text() == secret)
-        everybody = psutil.process_iter(["cmdline"])  # as all on this machine can read them
+        everybody = psutil.process_iter(["cmdline"])  # as anybody on this machine can read them
         assert not any(hidden in word for one in everybody for word in one.info["cmdline"] or ())
         (sweep_project / "go").touch()
         code, out, err = commands.finish(process)
@@ -163,7 +163,7 @@ def test_fresh_runs_all_again_without_checkpoints(sweep_project):
     ],
 )
 def test_interrupted_sweep_goes_on_where_it_was(sweep_project, number):
-    """One that was killed has left a run, which ends by itself, and is waited for."""
+    """A killed sweep leaves a run, which ends on its own, and the next call waits for it."""
     skip_if_quick()
     (sweep_project / "block").touch()
     words = [*LOCAL, "--at-once", "2", "--over", "seed=1,2,4", "--", "train.py", "--lr", "1"]
@@ -195,7 +195,7 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
     def unsupported(file, operation):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without
+    monkeypatch.setattr(fcntl, "flock", unsupported)  # all file systems here have locks
     with cell_runs.sweep_lock(tmp_path):
         assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What a sweep is given: refusals, dry runs, and the documentation's examples."""
+"""The words of a sweep: dry runs, placeholders, and the documentation's examples."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ def test_dry_run_of_a_sweep_makes_nothing(swept, flag):
 
 
 def test_a_value_stands_where_the_program_names_it(swept):
-    """As for a program whose arguments are no flags."""
+    """For example, for a program whose arguments are not flags."""
     words = ["--launcher", "local", "--over", "lr=1,2", "--over", "seed=3", "--over", "rank=4"]
     program = ["train.py", "lr={lr}", "--lr", "a{lr}b", "${lr}", "{{lr}}", "{rank}", "{lrs}"]
     asked = [*words, "--dry-run", "--", *program]
@@ -51,7 +51,7 @@ def test_a_value_stands_where_the_program_names_it(swept):
 def test_example_of_sweeps_page_runs_here(tmp_path, words):
     (tmp_path / "train.py").write_text(SHOWN_PROGRAM)
     (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
-    if "--launcher" in words:  # here as far as it goes without a cluster
+    if "--launcher" in words:  # as far as possible without a cluster
         python = interpreter(for_workers=False)
         code, out, err = sweep(tmp_path, "--dry-run", *words, python=python)
         assert code == 0 and len(out.splitlines()) == 4, err

@@ -1,11 +1,11 @@
-"""What type checkers and editors read of `muster`, made of its source: signatures and docstrings.
+"""Make what type checkers and editors read for `muster`: signatures and docstrings of its source.
 
     python -m tests.muster.stub_file       # writes muster/__init__.pyi
 
 `muster` imports each name when it is first used, and parts of `train/` under names that only Python
-resolves, so no checker can follow it. The stub is one file that imports nothing of Muster. So
-`muster/on_path/muster.pyi`, a link to it, also serves a checker in an environment without Muster:
-the folder has nothing else, and is given to the checker.
+resolves, so no checker can follow it. The stub is a single file that imports nothing of Muster, so
+`muster/on_path/muster.pyi`, a symbolic link to it, also serves a checker in an environment without
+Muster: the checker is given that folder, which has nothing else.
 """
 
 import ast
@@ -30,8 +30,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 """
-# The classes in signatures, with the attributes of their objects that programs may use, and the
-# public names that are for the library's other parts.
+# The classes in signatures, with the attributes of their objects that programs may use; and, in
+# INTERNAL, the public names that only other parts of the library use.
 CLASSES = {
     "muster/errors.py": {
         "MusterError": {},
@@ -65,12 +65,12 @@ MADE_BY_US = {
     "Batches",
     "Checkpoints",
     "SingleProcess",
-}  # what is given to __init__ is ours
+}  # only the library calls their __init__
 SHOWN = {"__init__", "__len__", "__iter__", "__enter__", "__exit__", "__str__"}
 
 
 def text() -> str:
-    """The text of the stub, before it is formatted."""
+    """Return the text of the stub before formatting."""
     names = sorted([*muster.__all__, "__version__"], key=lambda name: (not name[0].isupper(), name))
     body = [f"__all__ = {names!r}", "__version__: str"]
     for path, classes in CLASSES.items():
@@ -85,7 +85,7 @@ def _class_names() -> set[str]:
 
 
 def _imports(code: str) -> Iterator[str]:
-    """The imports of the names that are used; torch's stand apart."""
+    """Yield the imports of the names that are used; torch's are set apart."""
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     for node in ast.parse(IMPORTS).body:
         assert isinstance(node, (ast.Import, ast.ImportFrom))
@@ -96,7 +96,7 @@ def _imports(code: str) -> Iterator[str]:
 
 
 def _source(path: str) -> dict[str, ast.stmt]:
-    """The classes and functions of a file, by name."""
+    """Return the classes and functions of a file, by name."""
     tree = ast.parse((CHECKOUT / path).read_text(encoding="utf-8"))
     kinds = (ast.ClassDef, ast.FunctionDef)
     return {node.name: node for node in tree.body if isinstance(node, kinds)}
@@ -145,7 +145,7 @@ def _is_shown(of: str, name: str) -> bool:
 
 
 def _without_body(node: ast.FunctionDef) -> ast.FunctionDef:
-    """The signature and the docstring; a type that is written as a text is one without quotes."""
+    """Return the signature and the docstring; a return type in quotes loses them."""
     node.body = [node.body[0] if ast.get_docstring(node) else ast.Expr(ast.Constant(...))]
     if isinstance(node.returns, ast.Constant) and isinstance(node.returns.value, str):
         node.returns = ast.parse(node.returns.value, mode="eval").body
@@ -153,7 +153,7 @@ def _without_body(node: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def formatted() -> str:
-    """The text of the stub, as ruff formats it."""
+    """Return the text of the stub as ruff formats it."""
     command = [sys.executable, "-m", "ruff", "format", f"--stdin-filename={STUB}", "-"]
     done = subprocess.run(
         command, input=text(), capture_output=True, text=True, check=True, cwd=CHECKOUT

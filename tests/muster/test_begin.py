@@ -1,4 +1,4 @@
-"""What a command does before all else: for Ctrl-C, and so that its own modules are imported."""
+"""A command's first steps: it handles Ctrl-C, and makes sure that its own modules are imported."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.commands import call
 from tests.written import write
 
 COMMANDS = ("submit", "jobs", "doctor", "testbed", "study", "sweep")
-# Ctrl-C comes as the first of its own modules is imported.
+# Ctrl-C comes while the command imports the first of its own modules.
 INTERRUPTED = """
 import os, runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where it is ignored
@@ -74,7 +74,7 @@ def test_a_script_starts_as_all_others_and_is_imported_without_effect(script):
 
 @pytest.mark.parametrize("option", [[], ["-P"]])
 def test_a_file_beside_a_script_hides_no_library(option, tmp_path):
-    """With -P Python adds no folder of a script to its path."""
+    """With -P, Python does not add the script's folder to its path."""
     shutil.copytree(CHECKOUT / "muster", tmp_path / "muster")
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "yaml.py").write_text("raise RuntimeError('hidden')\n")

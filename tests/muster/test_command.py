@@ -1,4 +1,4 @@
-"""What --env gives a variable is on no command line and in no file, and arrives as it was given."""
+"""A value given with --env is on no command line and in no file, and arrives unchanged."""
 
 import sys
 
@@ -74,7 +74,7 @@ LOGIN_NODE = "launch.ssh.login_node"
 
 @pytest.fixture
 def laptop(tmp_path, monkeypatch):
-    """It has started a run `exp1` on a login node."""
+    """Prepare a laptop that has started a run `exp1` on a login node."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     write_json(logins() / "exp1", RECORD)
     return tmp_path
@@ -82,7 +82,7 @@ def laptop(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script_of(monkeypatch):
-    """The script that a command becomes, or the module, for a login node."""
+    """Return a function that gives the script or login-node module that a command becomes."""
 
     def become(script, *words, typed=""):
         raise SystemExit(words[0] if words[:1] == (LOGIN_NODE,) else script)
@@ -122,7 +122,7 @@ def test_new_run_is_sent_to_login_node_only_by_flag(laptop, script_of, words, sc
 @pytest.mark.parametrize("verb", ["cancel", "fetch"])
 def test_name_of_a_run_here_and_on_login_node_is_refused(laptop, verb, monkeypatch):
     of_login_node = laptop / "home" / ".muster" / "projects" / "p" / "logs" / "exp1"
-    remembered(of_login_node)  # which this machine sees, too
+    remembered(of_login_node)  # a folder that this machine also sees
     write_json(logins() / "exp1", {**RECORD, "session": f"{laptop}/home/.muster/sessions/exp1-0"})
     assert login_node._recorded_run([verb, "exp1"])["login"] == "me@hpc"
     run_dir = remembered(laptop / "logs" / "exp1")

@@ -1,4 +1,4 @@
-"""A command ends with one code and one message, whatever becomes of its output."""
+"""A command ends with one exit code and one message, whatever happens to its output."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from muster import errors
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 
-# What a command is to do, and how its output goes.
+# A command whose body is still to be filled in.
 COMMAND = """
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_folder_that_was_removed_is_named(tmp_path):
     )
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, BrokenPipeError])  # the last a socket's
+@pytest.mark.parametrize("error", [ZeroDivisionError, BrokenPipeError])  # the latter from a socket
 def test_a_bug_keeps_its_traceback(error):
     with pytest.raises(error):
         errors.run(Mock(side_effect=error))
@@ -83,7 +83,7 @@ def command(body, **streams):
     "body",
     [
         "input(); [print(number) for number in range(100_000)]",  # more than a pipe holds
-        "input(); print('too late')",  # a little, at the end
+        "input(); print('too late')",  # a little output, at the end
         "input(); print('help'); sys.exit(0)",
         "input(); print('too late', file=sys.stderr); print('too late')",
     ],
@@ -100,7 +100,7 @@ def test_output_that_nobody_reads_any_more_ends_a_command_in_silence(body):
 
 
 def test_closed_terminal_ends_command_with_code_of_sighup(tmp_path):
-    """As after SIGHUP, for which a command may clean up."""
+    """The code is the same as after SIGHUP, on which a command may clean up."""
     reader, terminal = os.openpty()
     body = "input(); [print(number, flush=True) for number in range(100_000)]"
     process = command(body, stdin=subprocess.PIPE, stdout=terminal, stderr=subprocess.PIPE)
@@ -132,7 +132,7 @@ def test_output_to_a_full_disk_is_one_line():
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape", "ascii:surrogateescape"])
 def test_half_a_character_in_a_text_of_others_is_shown(encoding):
-    """Strict as in most terminals, or as in the locale C, with Python's mode for that or not."""
+    """It is strict as in most terminals, or as in the locale C, with or without UTF-8 mode."""
     env = {**os.environ, "PYTHONIOENCODING": encoding}
     process = command(r"print('node\ud800\udce9')", stdout=subprocess.PIPE, env=env)
     shown, _ = process.communicate(timeout=300)

@@ -1,4 +1,4 @@
-"""Where packages lack, one line says what installs them, for every way to install Muster."""
+"""If packages are missing, one line shows how to install them, for every way to install Muster."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from muster.terminal import TIP
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The checkout's, in a place of its own, with this Python outside of it."""
+    """Pretend that the checkout is in a new folder, with this Python outside it."""
     monkeypatch.setattr(extras, "CHECKOUT", tmp_path / "check out")
     monkeypatch.setattr(extras, "OWN_FOLDER", tmp_path / "check out" / ".venv" / "bin")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))

@@ -1,4 +1,4 @@
-"""git's answers about a project, whoever owns it and whatever the environment says."""
+"""Git's answers about a project, whatever its owner and the environment."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ from muster.run_files import project_of
 from tests.written import write
 
 pytestmark = pytest.mark.needs("git")
-ANOTHER = 12_345  # a user's number
-as_root = pytest.mark.needs("root")  # which alone may give files away
+ANOTHER = 12_345  # a user id
+as_root = pytest.mark.needs("root")  # only root may give files away
 
 
 def call(folder: Path, *words: str) -> None:
@@ -29,7 +29,7 @@ def of_another(folder: Path) -> Path:
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # nothing is trusted there
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # no folder is trusted
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     files = {"train.py": "1", "src/model.py": "", ".gitignore": ".env\n"}
     root = write(tmp_path / "project", files)
@@ -62,7 +62,7 @@ def test_another_user_s_repository_is_refused_until_git_is_told_to_trust_it(
 
 @as_root
 def test_a_repository_where_anybody_may_write_is_not_the_project(repository):
-    """Any user may have made it around this one's folder, as in /tmp."""
+    """Any user may have created it around this user's folder, as in /tmp."""
     of_another(repository).chmod(0o1777)
     (repository / "mine").mkdir()
     assert project_of(repository / "mine") == repository / "mine"
@@ -83,7 +83,7 @@ def test_the_top_is_known_where_git_fails(repository, tmp_path, monkeypatch):
 
 
 def test_a_folder_in_no_repository_is_a_project(tmp_path):
-    (tmp_path / ".git").mkdir()  # as a container may mount it
+    (tmp_path / ".git").mkdir()  # an empty folder, as a container may mount it
     assert top_of(tmp_path) is None and project_of(tmp_path) == tmp_path
 
 

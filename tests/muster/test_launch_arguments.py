@@ -1,4 +1,4 @@
-"""What muster.launch and its like are given: flags, and what a worker must know."""
+"""The input of muster.launch and similar functions: flags, and what a worker must know."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ def test_a_call_says_what_its_worker_must_know(tmp_path, monkeypatch):
 
 
 def test_a_python_that_is_no_environment_runs_its_function(tmp_path, monkeypatch):
-    """As `module load` gives it: neither another one on PATH, nor an environment left active."""
+    """As from `module load`: it wins over another Python on PATH and over an active environment."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python3"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Functions from Python: scripts as users write them, with real workers, mostly without torch."""
+"""Functions launched from Python: users' scripts with real workers, mostly without torch."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def double(number):
 
 
 def new_project_with_helper(folder: Path, patching: pytest.MonkeyPatch) -> Path:
-    """A folder with a module of the user's own, and an index of runs of its own."""
+    """Make a project with a user's module and its own index of runs."""
     skip_if_quick()
     patching.setenv("XDG_STATE_HOME", str(folder / "state"))
     return write(folder / "project", {"helper.py": HELPER})
@@ -38,7 +38,7 @@ def project_with_helper(tmp_path, monkeypatch) -> Path:
 
 
 def script_output(project: Path, text: str) -> Any:
-    """What a script of the user's prints, as JSON."""
+    """Run a user's script and return its output, read as JSON."""
     (project / "script.py").write_text(text)
     done = call(sys.executable, "script.py", cwd=project)
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 
 class Worked(NamedTuple):
-    """What a script has printed whose function four ranks have called."""
+    """The output of a script whose function was called on four ranks."""
 
     run_dir: Path
     results: list
@@ -109,7 +109,7 @@ def test_result_that_others_may_have_written_is_not_unpickled(worked):
         with pytest.raises(PermissionError, match="other users may have written"):
             again.results()
         own = (7, 2, "s3cret", str(worked.run_dir.parent.parent))
-        assert again.rank(2) == own  # no other one is read
+        assert again.rank(2) == own  # no other result is read
     finally:
         result.chmod(0o600)
 
@@ -144,12 +144,12 @@ if __name__ == "__main__":
 """
     key, odd, lock = script_output(project_with_helper, text)
     assert [one[0] for one in (key, odd, lock)] == [2, 2, 2]
-    assert {one[1] for one in (key, odd, lock)} == {"node1"}  # as in what the run prints
+    assert {one[1] for one in (key, odd, lock)} == {"node1"}  # as in the run's output
     assert key[2].startswith("rank 2 on node1: KeyError: 'nothing'\n\nIn the worker:")
     assert 'script.py", line 15, in work' in key[3] and "muster" not in key[3]
     assert key[4] == "KeyError('nothing')"
     assert "Odd: this and that" in odd[2]
-    assert odd[4] == "None"  # it does not come back from a pickle
+    assert odd[4] == "None"  # it cannot be unpickled
     assert "returned a lock that cannot be pickled" in lock[2]
 
 
@@ -252,7 +252,7 @@ ENDS = {
 
 @pytest.mark.parametrize("sentence", ["rank 1 on node1: ValueError: 7", None])
 def test_traceback_of_a_rank_is_once_in_the_failure(tmp_path, sentence):
-    """An earlier version recorded no sentence."""
+    """An earlier version of Muster recorded no sentence."""
     lines = "Traceback (most recent call last):\nValueError: 7"
     end = {"code": 1, "message": lines, "rank": 1, "cause": "program", "sentence": sentence}
     rank = {"rank": 1, "host": "a", "message": "ValueError: 7", "traceback": f"{lines}\n"}
@@ -266,7 +266,7 @@ def test_traceback_of_a_rank_is_once_in_the_failure(tmp_path, sentence):
 def test_last_lines_are_the_failure_of_a_rank_without_exception(tmp_path, how):
     code, message, output, cause, own = ENDS[how]
     end = {"code": code, "message": message, "rank": 1, "cause": "program", "output": output}
-    end["end"] = {"node": "node1"}  # its name in the run
+    end["end"] = {"node": "node1"}  # the node's name in the run
     rank = {"rank": 1, "host": "a", "message": own, "traceback": "", "cause": cause, "code": 0}
     write(tmp_path, {"exit.json": end, "exits/rank_00001.json": {**rank, "time_unix_s": 1.0}})
     failure, _ = muster.Job(tmp_path)._failure(code)

@@ -1,4 +1,4 @@
-"""`dir(muster)`, `help(muster)` and the version: what is there to be explored, without torch."""
+"""`dir(muster)`, `help(muster)` and the version are available without torch."""
 
 import platform
 import re

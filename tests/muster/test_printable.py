@@ -1,4 +1,4 @@
-"""What others write moves no cursor, is computed by no spreadsheet, and is no tag of HTML."""
+"""Foreign text moves no cursor, is not evaluated by a spreadsheet, and adds no HTML tag."""
 
 import pytest
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""torchrun's variables from whatever started a process."""
+"""torchrun's variables, derived from those of any launcher."""
 
 import pytest
 
@@ -31,11 +31,11 @@ MPICH = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
     ("env", "ranks", "address"),
     [
         (TORCHRUN, "542221", "a:7"),
-        ({**MPI_IN_JOB, "PMI_SIZE": "9", **TORCHRUN}, "542221", "a:7"),  # wherever it started
+        ({**MPI_IN_JOB, "PMI_SIZE": "9", **TORCHRUN}, "542221", "a:7"),  # wherever torchrun ran
         (BY_HAND, "340134", "10.0.0.1:29500"),
         ({**BY_HAND, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "341212", "10.0.0.1:29500"),
         (SRUN, "791224", SRUN_ADDRESS),
-        ({**SRUN, "PMI_RANK": "7", "PMI_SIZE": "9"}, "791224", SRUN_ADDRESS),  # a PMI of its own
+        ({**SRUN, "PMI_RANK": "7", "PMI_SIZE": "9"}, "791224", SRUN_ADDRESS),  # PMI of srun
         (MPIRUN, "121201", "127.0.0.1:29500"),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "a"}, "120112", "a:29500"),
         (MPI_IN_JOB, "141202", "node0:29500"),
@@ -48,7 +48,7 @@ def test_ranks_and_where_they_meet(env, ranks, address):
     assert f"{found['MASTER_ADDR']}:{found['MASTER_PORT']}" == address
 
 
-# As Slurm sets them for a shell of salloc, a batch script, and a step of one task.
+# Slurm's variables for a shell of salloc, a batch script, and a step of one task.
 SHELL = {"SLURM_JOB_ID": "4", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NPROCS": "4"}
 BATCH = {**SHELL, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}

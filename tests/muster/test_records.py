@@ -1,4 +1,4 @@
-"""What others have written is used if it has its form; nothing is converted."""
+"""Records written by others are used if they have the right form; nothing is converted."""
 
 import json
 import math

@@ -23,7 +23,7 @@ def fields_of(file):
 
 @st.composite
 def named(draw, file):
-    """A path below the run folder that `file` stands for, with its fields."""
+    """Draw a path below the run folder that `file` stands for, and its fields."""
     fields = {name: draw(NUMBER if FIELDS[name] == r"\d+" else WORD) for name in fields_of(file)}
     path = file.path(Path("run"), **fields).relative_to("run").as_posix()
     return path + (f"/{draw(WORD)}" if file.pattern.endswith(BELOW) else ""), fields
@@ -42,19 +42,19 @@ def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
     for unfinished in (f"{name}.4711.partial", f"{name}.partial"):
         assert run_files.is_unfinished(unfinished)
     assert run_files.matching(f"{name}.4711.partial") is file
-    assert run_files.matching(f"{name}.reserved") is file  # of older versions
+    assert run_files.matching(f"{name}.reserved") is file  # from older versions
     assert run_files.matching(f"thesis/{name}") is None
 
 
 def test_run_folder_entry_belongs_to_run_or_attempt_never_both():
-    """Else it could not be put aside by renaming it."""
+    """Otherwise, it could not be put aside by renaming it."""
     for file in FILES:
         assert len({one.scope for one in FILES if one.top == file.top}) == 1, file.top
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda one: one.pattern)
 def test_the_page_on_run_folders_has_every_file(file):
-    """By its folder or its name; what is only there while a run starts needs no words."""
+    """It is listed by its folder or name; files that exist only while a run starts are exempt."""
     page = (CHECKOUT / "docs" / "run-folder.md").read_text(encoding="utf-8")
     if not Path(file.pattern).name.startswith("."):
         assert f"`{file.top}" in page, file.pattern

@@ -1,4 +1,4 @@
-"""What stands for `python -m` has temporary files of its own, and workers the user's folder."""
+"""The substitute for `python -m` has its own temporary folder, and workers have the user's."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_torchrun_uses_muster_scratch_and_workers_use_tmpdir(tmp_path):
 
 
 def test_torchrun_asks_nobody_for_this_machines_name(tmp_path):
-    """Where the server of names is silent each question takes seconds, and torchrun has seven."""
+    """If the name server does not answer, each query takes seconds, and torchrun makes seven."""
     tool = "import socket\nsocket.gethostbyaddr = None\nprint(socket.getfqdn('node0'))\n"
     (tmp_path / "tool.py").write_text(tool)
     run_module = CHECKOUT / "muster" / "run_module.py"
@@ -56,7 +56,7 @@ def test_a_python_without_packages_is_refused_in_one_line_and_a_tip(start):
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["-S"], 1)])
 def test_a_python_is_asked_whether_it_has_all_packages(options, code):
-    """As `launch/own_python.sh` asks; -S: without those that are installed."""
+    """The question is that of `launch/own_python.sh`; with -S, no installed package is found."""
     run_module = CHECKOUT / "muster" / "run_module.py"
     done = call(sys.executable, *options, "-P", run_module, "muster.extras")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

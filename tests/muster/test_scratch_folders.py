@@ -38,7 +38,7 @@ def test_the_folder_of_a_killed_process_is_left_over(tmp_path):
     )
     with process:
         folder = process.stdout.readline().strip()
-        assert left_over(tmp_path) == []  # its process lives
+        assert left_over(tmp_path) == []  # its process is still alive
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert list(map(str, left_over(tmp_path))) == [folder]

@@ -1,4 +1,4 @@
-"""Whoever asks a training to stop, and however often: it ends once, in order."""
+"""A training ends once and in order, whoever asks it to stop and however often."""
 
 import os
 import pickle
@@ -12,7 +12,7 @@ from muster.orderly_stop import StoppedCleanly, StopRequest
 
 
 class TooLate(Exception):
-    """A signal that reached what comes after the training."""
+    """A signal that arrived after the training."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_signal_after_a_clean_stop_does_not_change_its_end():
     with pytest.raises(StoppedCleanly) as stopped, StopRequest().during(signal.SIGUSR1):
         os.kill(os.getpid(), signal.SIGTERM)
         raise StoppedCleanly(3, "SIGTERM", Path("checkpoints"))
-    os.kill(os.getpid(), signal.SIGTERM)  # the agent's, after the scheduler's
+    os.kill(os.getpid(), signal.SIGTERM)  # from the agent, after the scheduler's signal
     assert stopped.value.code == STOPPED
     assert "after step 3 (SIGTERM)" in str(stopped.value)
 

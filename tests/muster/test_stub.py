@@ -61,7 +61,7 @@ muster.init(device=1)
 muster.launch(max, nodes=1.5)
 muster.nothing
 """
-# Enough of torch: mypy takes half a minute for all of it.
+# A small part of torch, since mypy takes half a minute for all of it.
 TORCH = {
     "__init__.pyi": "from . import nn as nn\nclass Tensor: ...\nclass device: ...\n",
     "nn/__init__.pyi": """
@@ -81,7 +81,7 @@ class Linear(Module):
 
 @pytest.fixture(scope="module")
 def typed_project(tmp_path_factory) -> Path:
-    """A user's folder, and an environment with torch that mypy is told of; no Muster is in it."""
+    """Make a user's project, with an environment for mypy that has torch but not Muster."""
     folder = tmp_path_factory.mktemp("project")
     venv.create(folder / "env", symlinks=True, with_pip=False)
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")

@@ -1,4 +1,4 @@
-"""A user's own settings for squeue, git and the like do not change what we are told."""
+"""A user's own settings for squeue, git and the like do not change the answers that we get."""
 
 import os
 from contextlib import suppress
@@ -39,7 +39,7 @@ CALLS = {
 
 @pytest.fixture
 def tool_environment(tmp_path, monkeypatch):
-    """The environment that a tool has seen, by its name."""
+    """Return a function that gives the environment that a tool has received."""
     for name in ("squeue", "scontrol", "sinfo", "scancel", "sbatch", "rsync", "git"):
         executable(tmp_path / name, f"#!/bin/sh\n/usr/bin/env > {tmp_path}/$(basename $0).seen\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -56,7 +56,7 @@ def tool_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize("call", CALLS)
 def test_called_tool_gets_none_of_its_configuring_variables(call, tool_environment, tmp_path):
     tool = call.split()[0]
-    with suppress(MusterError, IndexError):  # it has no answer
+    with suppress(MusterError, IndexError):  # the tool gives no answer
         CALLS[call](tmp_path)
     env = tool_environment(tool)
     own = {"git": ("GIT_DIR",), "rsync": ("RSYNC_",)}.get(tool, ("SQUEUE", "SINFO", "SC"))

@@ -1,4 +1,4 @@
-"""A small file is there whole or not at all, and a disk that is full is said in one line."""
+"""A small file is written completely or not at all, and a full disk is reported in one line."""
 
 import errno
 import json

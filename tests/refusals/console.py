@@ -1,6 +1,6 @@
-"""Runs each line of standard input as Python does at its prompt; an error is its last line alone.
+"""Run each line of standard input as at Python's prompt, but show only the last line of an error.
 
-The answer to each line ends with a line that is `END`.
+The answer to each line ends with a line `END`.
 """
 
 import sys
@@ -10,7 +10,7 @@ END = "\0"
 
 def main() -> None:
     names: dict[str, object] = {}
-    sys.path.insert(0, "")  # modules of the folder in which it is started
+    sys.path.insert(0, "")  # for modules of the current folder
     for line in sys.stdin:
         try:
             exec(compile(line, "<console>", "single"), names)

@@ -1,7 +1,7 @@
-"""Run commands in forks of a process that has imported ours, so that each takes milliseconds.
+"""Run commands in forks of a process with our modules imported, so that each takes milliseconds.
 
-A line of standard input asks for one command: its words, folder, environment, and the file for what
-it prints. The answer is a line with its exit code.
+Each line of standard input requests one command: its words, folder, environment, and the file for
+its output. The answer is a line with its exit code.
 """
 
 import importlib
@@ -21,7 +21,7 @@ IMPORTED += " leading.batch_job programs.shown_settings ssh.login_node.__main__ 
 
 
 def main() -> None:
-    # before others import these; the checkout's own logs/ may have runs
+    # before other modules import these; the checkout's own logs/ may have runs
     command.become = become  # type: ignore[assignment]
     run_files.own_logs = lambda: Path(os.environ["HOME"], "muster", "logs")
     for name in IMPORTED.split():
@@ -31,7 +31,7 @@ def main() -> None:
         if not (child := os.fork()):
             try:
                 begin(**asked)
-            except SystemExit as ended:  # to take the modules apart would take longer than the rest
+            except SystemExit as ended:  # tearing down the modules would take longer than the rest
                 os._exit(int(ended.code or 0))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 

@@ -1,9 +1,9 @@
-"""What our commands print before anything starts is what was recorded beside this file.
+"""What our commands print before anything starts matches the records beside this file.
 
-A scene in a `*.txt` begins with `# TITLE`, which may end with `(needs TOOL)`. It is a new folder.
-`> FILE` writes the indented lines below it. Below `$ COMMAND` stands what it prints, without empty
-lines, then `+ FILE` for what it makes, and its exit code, if that is not 0. Below `>>> PYTHON`
-stands what this line of Python prints or raises; one process runs all those of a scene.
+A scene in a `*.txt` begins with `# TITLE`, which may end with `(needs TOOL)`, and has a new folder.
+`> FILE` writes the indented lines below it. Below `$ COMMAND` is its output without empty lines,
+then `+ FILE` for each file that it makes, and its exit code, if that is not 0. Below `>>> PYTHON`
+is what this line of Python prints or raises; one process runs all such lines of a scene.
 
 `pytest tests/refusals --update` records what the commands print now; the diff shows what changed.
 """
@@ -48,7 +48,7 @@ def parameters() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Callable[..., int]]:
-    """Runs a command; returns its exit code."""
+    """Yield a function that runs a command and returns its exit code."""
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-m", "tests.refusals.forked"],
         cwd=CHECKOUT, env={**os.environ, "PYTHONUTF8": "1"}, text=True,
@@ -84,7 +84,7 @@ class Stage:
             (root / "tools" / tool).symlink_to(str(shutil.which(tool)))
 
     def play(self, scene: str) -> str:
-        """The scene, with what its commands print now."""
+        """Return the scene with the current output of its commands."""
         lines = list[str]()
         file: Path | None = None
         for line in scene.removesuffix("\n").split("\n"):
@@ -163,7 +163,7 @@ class Stage:
         return text
 
     def _recorded(self, text: str) -> list[str]:
-        """The lines, as they are on any machine, at any time."""
+        """Return the lines without the details of this machine and time."""
         for place, path in self._places.items():
             text = text.replace(path, place)
         text = re.sub(r"\b\d{8}-\d{6}\b", "TIME", text)
@@ -191,7 +191,7 @@ def test_commands_print_what_is_recorded(file, number, tmp_path, forked, request
 
 
 def refusals() -> Iterator[tuple[str, str]]:
-    """Each error that is recorded, and the line below it."""
+    """Yield each recorded error and the line below it."""
     for file in FILES:
         is_printed = False
         lines = file.read_text(encoding="utf-8").split("\n")
@@ -202,14 +202,14 @@ def refusals() -> Iterator[tuple[str, str]]:
                 yield line.removeprefix("  error: "), below
 
 
-# what is true of what was set: "--lr 0: ...", "(got 0)", "--end-lr 1.0 is above --lr 0.1"
+# the fact about what was set: "--lr 0: ...", "(got 0)", "--end-lr 1.0 is above --lr 0.1"
 TRUE = re.compile(
     r"[;:(?]|, \w+ | needs | must be | is (for|above|below|longer|more|not) | leaves no "
 )
 
 
 def test_refusals_name_what_was_set_what_is_true_and_what_to_do():
-    """The last in a tip, or it is plain from what is true; a sentence ends without a period."""
+    """What to do is in a tip, or clear from what is true; a sentence ends without a period."""
     found = list(refusals())
     assert len(found) > 500
     no_remedy = [text for text, below in found if not below.startswith("  tip: ")]

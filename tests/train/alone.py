@@ -1,4 +1,4 @@
-"""A training in this process alone, and the settings of a small one on text."""
+"""Train in this process alone, and make the settings of a small training on text."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from train.tasks.base import Task
 def train(
     config: TrainConfig, folder: Path, task: Task | None = None
 ) -> tuple[FullHistory, Trainer]:
-    """Train to the end; records go into the folder `run` of `folder`."""
+    """Train to the end; records go to `folder / "run"`."""
     task = task or plugins.load("train.tasks", config.task)(config)
     task.prepare()
     assert task.is_prepared()
@@ -22,7 +22,7 @@ def train(
 
 
 def settings(folder: Path, **more: Any) -> TrainConfig:
-    """Of a task on text, whose data, vocabulary and model are in `folder`."""
+    """Return settings of a task on text, whose data, vocabulary and model are in `folder`."""
     return TrainConfig(
         **{
             "data_dir": folder,

@@ -1,7 +1,7 @@
-"""A program of somebody else's, with a `train.py` and a `configs/` of its own: `... RANK FOLDER`.
+"""Someone else's program, with its own `train.py` and `configs/`: `... RANK FOLDER REPOSITORY`.
 
-It is copied next to them and started there, once for each of two ranks. The folders that it takes
-from this repository are loaded under one name, `muster._train`, with nothing of theirs on the path.
+It is copied next to them and started there, once for each of two ranks. The folders that it uses
+from this repository are loaded under one name, `muster._train`, and hide none of its own modules.
 """
 
 import importlib
@@ -41,7 +41,7 @@ def nothing_else_was_loaded(repository: Path) -> None:
 
 
 def gradient(rank: int, mode: str, **options: object) -> torch.Tensor:
-    """The gradient that a mode leaves of two rows of one plus this rank's number."""
+    """Return the gradient that a mode leaves for two rows with values of 1 + this rank's number."""
     base, ranks = of("sync.base"), of("sync.ranks").Ranks(rank, RANKS)
     sync = of("sync.plugins").build(mode, ranks, base.SyncOptions(**options))
     wrapped = sync.wrap(model := nn.Linear(3, 1))
@@ -52,7 +52,7 @@ def gradient(rank: int, mode: str, **options: object) -> torch.Tensor:
 
 def main() -> None:
     rank, folder, repository = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    sys.path.append(str(repository))  # behind this folder, as where workers are started
+    sys.path.append(str(repository))  # after this folder, as in workers
     import muster
 
     assert {"torch"}.isdisjoint(muster.__dict__) and muster.sync.__module__.startswith("muster._")

@@ -1,4 +1,4 @@
-"""What the equality matrix trains: small networks whose gradients come in every way they can."""
+"""The equality matrix's tasks: small networks whose gradients arrive in every possible way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class Texts:
 
 
 class MatrixTask(Task):
-    """What the tasks of the matrix share: data in memory, cross entropy."""
+    """The common part of the matrix's tasks: data in memory, cross entropy."""
 
     def __init__(self, config: TrainConfig, rank: int = 0) -> None:
         self.samples, self.rank = Texts(), rank
@@ -34,7 +34,7 @@ class MatrixTask(Task):
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
-        if self.rank:  # other weights than rank 0 has: the mode must make them equal
+        if self.rank:  # not the weights of rank 0: the mode must make them equal
             torch.manual_seed(self.rank)
         return self.network()
 
@@ -115,7 +115,7 @@ class Tokens(Mlp):
         return TokensAndPoints()
 
     def units(self, batch: Batch) -> torch.Tensor:
-        chosen = (batch["input_ids"] % 4 == 1).sum().item()  # in some parts of a batch none
+        chosen = (batch["input_ids"] % 4 == 1).sum().item()  # none in some parts of a batch
         return torch.tensor([chosen, len(batch["labels"])], dtype=torch.float64)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
@@ -144,7 +144,7 @@ class Branches(nn.Module):
     def forward(self, points: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.tied(torch.tanh(self.first(points))))
         logits = self.last(hidden)
-        chosen = points[:, 0] > 1.2  # about one sample in nine, and in some batches none
+        chosen = points[:, 0] > 1.2  # about one sample in nine, and none in some batches
         if chosen.any():
             extra = self.rare(hidden[chosen])
             logits = logits.index_add(0, chosen.nonzero().flatten(), extra)

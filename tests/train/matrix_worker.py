@@ -1,6 +1,6 @@
 """Workers of one process group train every case of the equality matrix in turn.
 
-What comes of a case are its losses and final parameters; every rank checks that all ranks hold the
+The result of a case is its losses and final parameters; every rank checks that all ranks have the
 same bits.
 """
 
@@ -29,10 +29,10 @@ from train.sync.ranks import Ranks
 
 CPU = torch.device("cpu")
 LIBRARY = ("all_reduce", "ddp", "gather_scatter")
-BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
-BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
-# Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
-# and gaps that grow.
+BY_LIBRARY = "|library"  # ends the name of a case that was trained without our loop
+BATCH = 16  # of 60 samples: the last batch of an epoch has only 12
+# Two epochs of four steps: enough for an epoch's short batch, a learning rate that rises and falls,
+# and differences that grow.
 STEPS = 8
 TRAININGS = [
     ("bert", "fp64"),
@@ -41,11 +41,11 @@ TRAININGS = [
     ("bert", "fp32"),
     ("mlp", "fp32"),
 ]
-# Of BERT's matrices some are alone in a bucket of that size, others lie side by side.
+# With this bucket size, some of BERT's matrices have a bucket to themselves; others share a bucket.
 SMALL_MB = 0.004
 EVEN, UNEVEN, IDLE = "even", "6,1,2", "0,1,1"  # splits of three ranks
-# Of each mode and bucket size: the split, accumulation and clipping of each of TRAININGS. In
-# float64, where the tolerance is tightest, each meets every split.
+# For each mode and bucket size: the split, accumulation and clipping for each of TRAININGS. In
+# float64, where the tolerance is tightest, each mode and bucket size is used with every split.
 # fmt: off
 CASES = {
     ("gather_scatter", 0.0): [
@@ -95,17 +95,17 @@ class Case:
 
     @property
     def by_rows(self) -> bool:
-        """Whether embeddings send the rows in use only."""
+        """Whether embeddings send only the rows in use."""
         return self.bucket_mb > 0 and self.mode in ("gather_scatter", "all_reduce", "zero1")
 
     @property
     def reference(self) -> "Case":
-        """What it must equal: one process, no accumulation, no split."""
+        """The case that it must equal: one process, no accumulation, no split."""
         return replace(self, mode="single", bucket_mb=25.0, split="even", accumulation=1)
 
 
 def cases(precision: str) -> list[Case]:
-    """The cases of three ranks at one precision."""
+    """Return the cases of three ranks at one precision."""
     return [
         Case(task, precision, *mode, *case)
         for mode, of_mode in CASES.items()
@@ -117,10 +117,10 @@ def cases(precision: str) -> list[Case]:
 def settings(case: Case, task: Any, steps: int) -> TrainConfig:
     return TrainConfig(
         task="synthetic", sync=case.mode, bucket_mb=case.bucket_mb,
-        overlap=case.bucket_mb > 0,  # 0: as the courses write it
+        overlap=case.bucket_mb > 0,  # 0: as in the courses
         sparse_rows=case.by_rows, split=case.split, accumulation=case.accumulation,
         max_grad_norm=case.clip, precision=case.precision, dropout=0.0,  # type: ignore[arg-type]
-        length_balance=case.mode != "single",  # so that the references are cut without lengths
+        length_balance=case.mode != "single",  # so that the references are split without lengths
         batch_size=BATCH, epochs=25, max_steps=steps, warmup_steps=5, device="cpu",
         **task.optimizer,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def train(
 
 
 def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn.Module]:
-    """The same training in a loop of one's own, with `muster.sync` and `muster.steps` alone."""
+    """Do the same training in a user's loop, with only `muster.sync` and `muster.steps`."""
     config = settings(case, task, steps)
     own = task(config, dist.get_rank())
     samples = own.build_datasets().train
@@ -170,7 +170,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
 
 
 def assert_communicates_once(case: Case, history: History, model: nn.Module, ranks: Ranks) -> None:
-    """Each step hands every gradient to the collectives once, however many micro-batches it has."""
+    """Check that a step passes each gradient to collectives once, whatever its micro-batches."""
     if case.task == "patchy":
         return  # some of its gradients are missing in some steps
     size, params, by_rows = ranks.world_size, list(model.parameters()), []
@@ -194,7 +194,7 @@ def result(losses: list[float], params: Iterable[torch.Tensor]) -> dict[str, tor
 
 
 def numbers_of(history: History) -> dict[str, torch.Tensor]:
-    """What a step's record says beside its loss, and must say in every mode."""
+    """Return what step records contain besides the loss, which must be equal in every mode."""
     counts = [[one.step, one.epoch, one.samples, one.lr] for one in history.steps]
     norms = [one.grad_norm for one in history.steps]
     return {
@@ -204,7 +204,7 @@ def numbers_of(history: History) -> dict[str, torch.Tensor]:
 
 
 def small_limits() -> None:
-    hooks.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
+    hooks.LEAST_BYTES = 0  # so that even these small embeddings are sent by rows
     ranks.BROADCAST_BYTES = 2**12  # and weights are broadcast in several groups
 
 
@@ -221,7 +221,7 @@ def work(own: Ranks, precision: str) -> dict[str, Any]:
         found[case.name] = result([step.loss for step in history.steps], params_of(trainer))
         found[case.name] |= numbers_of(history)
         is_of_library = case.mode in LIBRARY and own.world_size > 1
-        if is_of_library and case.task != "tokens":  # whose loss is no mean over samples
+        if is_of_library and case.task != "tokens":  # whose loss is not a mean over samples
             losses, model = train_by_library(case, TASKS[case.task], STEPS)
             found[f"{case.name}{BY_LIBRARY}"] = result(losses, model.parameters())
     return found

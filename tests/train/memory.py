@@ -1,4 +1,4 @@
-"""How much more memory this process needs for a while."""
+"""Measure how much more memory this process needs for a while."""
 
 import ctypes
 import gc
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def anonymous_bytes() -> int:
-    """This process's own memory, without the files that it has mapped."""
+    """Return the size of this process's own memory, without the files that it has mapped."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("RssAnon:"))
     return 1024 * int(line.split()[1])
@@ -18,7 +18,7 @@ def anonymous_bytes() -> int:
 
 @contextmanager
 def peak() -> Iterator[list[int]]:
-    """A list that gets the most memory that this process needs more within the context."""
+    """Yield a list, which gets the largest increase of this process's memory in the block."""
     gc.collect()
     before = anonymous_bytes()
     most: list[int] = []
@@ -41,7 +41,7 @@ def peak() -> Iterator[list[int]]:
 
 
 def settled_peak() -> AbstractContextManager[list[int]]:
-    """`peak`, after memory that earlier work has freed was given back to the system."""
+    """Return `peak()` after giving memory that earlier work has freed back to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return peak()

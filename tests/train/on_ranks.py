@@ -1,7 +1,7 @@
 """One of N workers of one process group on this machine, and what tests train there.
 
 Started by `workers.results_of`: `on_ranks.py FILE FUNCTION FOLDER WORDS...` calls the function with
-the `Ranks` of the group and the words; what it returns goes into FOLDER.
+the `Ranks` of the group and the words; the result is saved in FOLDER.
 """
 
 import importlib
@@ -25,14 +25,14 @@ from train.worker import end_process
 
 
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
-    """Which writes nothing."""
+    """Make a trainer that writes nothing."""
     cpu, console = torch.device("cpu"), Console(speaks=False)
     nobody = [-1] * 4  # no rank writes
     return trainer_with_records(config, ranks, cpu, task, console, Mock(), firsts=nobody)
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Their values in float64, one after the other."""
+    """Return the tensors' values in float64, one after another."""
     return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
 
 

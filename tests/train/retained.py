@@ -1,6 +1,6 @@
 """A small training in this process, alone or as one worker of a group, that keeps checkpoints.
 
-Beside it, what two such trainings are compared by.
+It also has the functions with which two such trainings are compared.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from train.tasks import synthetic
 from train.tasks.base import Task
 
 CPU = torch.device("cpu")
-# 2048 samples: 8 steps an epoch; dropout is on
+# 2048 samples: 8 steps per epoch; dropout is on
 CONFIG = TrainConfig(
     task="synthetic", sync="single", lr=0.01, epochs=2, batch_size=256, device="cpu", warmup_steps=3
 )
-CUT = 11  # after so many steps a training is cut, to be resumed
+CUT = 11  # number of steps after which a training is cut, to be resumed
 
 
 class Lines(Console):
-    """Keeps what a run says."""
+    """Keeps what a run prints."""
 
     def __init__(self) -> None:
         super().__init__(speaks=False)
@@ -61,7 +61,7 @@ def trainer_with_records(*given: Any, **named: Any) -> Trainer:
 
 
 class Uncommon(synthetic.Synthetic):
-    """Tied weights, a frozen part, or adapters, and a trained part beside them."""
+    """A model with tied weights, a frozen part, or adapters beside another trained part."""
 
     def __init__(self, config: TrainConfig, kind: str) -> None:
         super().__init__(config)
@@ -77,12 +77,12 @@ class Uncommon(synthetic.Synthetic):
         from peft import LoraConfig, get_peft_model
 
         adapted = get_peft_model(plain, LoraConfig(r=2, target_modules=["0"]))
-        plain[5].requires_grad_(requires_grad=True)  # which is no part of PEFT's adapters
+        plain[5].requires_grad_(requires_grad=True)  # which is not one of PEFT's adapters
         return adapted
 
 
 def tied(layer: nn.Linear) -> nn.Linear:
-    """Another layer with the weight of `layer`, and a bias of its own."""
+    """Return another layer with the weight of `layer` and a bias of its own."""
     other = nn.Linear(2, 2)
     other.weight = layer.weight
     return other
@@ -96,7 +96,10 @@ def run(
     ranks: Ranks | None = None,
     device: torch.device = CPU,
 ) -> tuple[Trainer, list[str]]:
-    """Train to the end, and what was said; `at_step` is called after each step with its number."""
+    """Train to the end; return the trainer and what was printed.
+
+    `at_step` is called after each step with its number.
+    """
     ranks, console = ranks or Ranks(), Lines()
     sinks = Sinks(run_dir, ranks.rank)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
@@ -121,12 +124,12 @@ def train(ranks: Ranks, config: TrainConfig, disk: Path, source: Path | None = N
 
 
 def results(trainer: Trainer) -> dict[int, tuple[float, float, float]]:
-    """Loss, learning rate and norm by step."""
+    """Return loss, learning rate and gradient norm by step."""
     return {one.step: (one.loss, one.lr, one.grad_norm) for one in trainer.history.steps}
 
 
 def bits(trainer: Trainer) -> list[bytes]:
-    """Of the model, and of what its optimizer keeps."""
+    """Return the bytes of the model and of its optimizer's state."""
     objects = trainer.state.objects()
     objects["model"].own_tensors()
     parts = [
@@ -141,12 +144,12 @@ def losses(history: FullHistory) -> list[float]:
 
 
 def steps(folder: Path) -> list[int]:
-    """Of which there are checkpoints, the newest first."""
+    """Return the steps of which there are checkpoints, the newest first."""
     return [one.step for one in storage.list_checkpoints(folder)]
 
 
 def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
-    """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
+    """Check that parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
     for tensor in (*params_of(trainer), *trainer.state.model.buffers(), *_states(trainer)):
         digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
@@ -156,7 +159,7 @@ def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
 
 
 def params_of(trainer: Trainer) -> list[torch.Tensor]:
-    """The whole values of all parameters, on every rank."""
+    """Return the whole values of all parameters, on every rank."""
     return [values for _, values in trainer.grad_sync.values(trainer.state.model)]
 
 
@@ -167,7 +170,7 @@ def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
 
 
 def assert_resumes(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
-    """A whole run; one that is cut and resumed has its losses and its bits, on all ranks."""
+    """Return a whole run; check that a run that is cut and resumed has its losses and bits."""
     whole = train(ranks, config, disk / "whole")
     assert_same_bits(ranks, whole, what)
     train(ranks, replace(config, max_steps=CUT, checkpoint_every=str(CUT)), disk / "cut")

@@ -1,6 +1,6 @@
 """`python -m train.worker` on a slow disk: `slow_disk_worker.py SECONDS FLAGS...`.
 
-Each checkpoint and the trained model take so many seconds longer to write.
+Each checkpoint and the trained model take SECONDS longer to write.
 """
 
 import sys

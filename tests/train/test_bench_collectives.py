@@ -58,7 +58,7 @@ def test_bench_with_one_worker_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_wrong_received_value_is_counted(name, monkeypatch):
-    """One float of what rank 0 receives is spoiled, with collectives that do what they should."""
+    """One float that rank 0 receives is corrupted, although the collectives work correctly."""
     peers = Peers(World(), dist.HashStore(), [], torch.device("cpu"))
     monkeypatch.setattr(collectives, "_timed", lambda *_: 1e-3)
     monkeypatch.setattr(collectives.dist, "all_reduce", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The network between workers is measured, and what comes through it is checked."""
+"""The network between workers is measured, and the data received over it is checked."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_rounds_have_every_pair_once_and_no_rank_twice(count, max_sequential):
 
 
 def test_bus_factors_are_those_of_nccl_tests():
-    # doc/PERFORMANCE.md there, and src/gather.cu, src/scatter.cu
+    # in nccl-tests: doc/PERFORMANCE.md, src/gather.cu and src/scatter.cu
     assert bus_factor("all_reduce", 4) == 1.5
     assert bus_factor("all_reduce", 2) == 1.0
     for name in ("all_gather", "reduce_scatter", "gather", "scatter"):

@@ -8,7 +8,7 @@ import torch
 from tests.train import matrix_worker as matrix
 from tests.train.workers import results_of
 
-# Tried: 4e-7 and 6e-6 in float32. The worst parameter is the attention's key bias: its true
+# Measured: 4e-7 and 6e-6 in float32. The worst parameter is the attention's key bias: its true
 # gradient is zero, so AdamW divides rounding errors by rounding errors.
 TOLERANCE = {
     ("bert", "fp64"): (1e-12, 1e-12),
@@ -25,7 +25,7 @@ RANKS = 3
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory):
-    """What one process has of each training, by its precision."""
+    """Return a function that gives one process's results of all trainings in a precision."""
 
     @cache
     def trained(precision: str):
@@ -63,7 +63,7 @@ def test_every_mode_equals_single(reference, tmp_path, precision):
 
 
 def test_the_references_differ_by_far_more_than_the_tolerance(reference):
-    """So that a case compared with the wrong reference, or not trained at all, would be seen."""
+    """Otherwise, a case with the wrong reference, or without any training, would go unnoticed."""
     found = reference("fp64")
     clipped, free = (
         found[f"patchy|fp64|single|25.0|even|1|{clip}"]["params"] for clip in (0.05, 0.0)

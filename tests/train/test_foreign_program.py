@@ -1,4 +1,4 @@
-"""What other programs may load of train/ works under another name, beside modules like ours."""
+"""train/'s modules for other programs work under another name, beside modules like ours."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ def test_sync_package_loads_into_program_with_clashing_names(tmp_path):
 
 
 def test_library_names_no_package_of_a_users_program():
-    """Also not in a function; lint-imports cannot tell a relative import from an absolute one."""
+    """Not even in a function; lint-imports cannot tell a relative import from an absolute one."""
     taken = re.compile(r"^ *(?:from|import) (?:configs|launch|tests|train)\b", re.MULTILINE)
     files = [file for file in LIBRARY if CHECKOUT / "train" in file.parents]
     assert [file for file in files if taken.search(file.read_text(encoding="utf-8"))] == []

@@ -1,4 +1,4 @@
-"""The course's command line on four nodes means the course's run; on one, a process alone."""
+"""The course's command line starts the course's run on four nodes, and a single process on one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The course's command lines mean what they say, and run from any folder."""
+"""The course's command lines keep their meaning, and run from any folder."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from tests.train.tasks.text.made import make
 from tests.train.workers import TORCHRUN, errors_of, finish, free_port, start
 from train import run_glue
 
-# As the assignment gives it, but for the folders.
+# The assignment's command, except for the folders.
 GIVEN = (
     "--model_type bert --model_name_or_path bert-base-cased --task_name RTE --do_train --do_eval"
     " --data_dir /glue/RTE --max_seq_length 128 --per_gpu_train_batch_size 64"
@@ -72,7 +72,7 @@ def test_four_machines_say_what_the_batch_size_comes_to(flags, batch_size, note)
 def test_max_steps_is_also_the_horizon_of_the_learning_rate():
     config = translate(*GIVEN, "--max_steps", "40").config
     assert (config.max_steps, config.schedule_steps, config.evaluate) == (40, 40, "end")
-    assert config.epochs >= 40  # no set is too small for as many steps
+    assert config.epochs >= 40  # enough for 40 steps of any data set
     assert translate(*GIVEN, "--max_steps", "-1").config.epochs == 3
 
 
@@ -102,7 +102,7 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
     ],
 )
 def test_two_names_of_one_flag_with_different_values_are_refused(words, message):
-    """With --local_rank 0 on every node all workers were rank 0."""
+    """With --local_rank 0 on every node, all workers would be rank 0."""
     assert refusal(*GIVEN, *words.split()).startswith(message)
     translate(*GIVEN, *"--use_cpu --no_cuda --per_device_train_batch_size=64".split())
 
@@ -251,7 +251,7 @@ def test_both_sets_of_mnli_are_written(tmp_path):
 
 @pytest.fixture(scope="module")
 def course_folder(tmp_path_factory):
-    """A model to be named by its configuration, its vocabulary, and RTE in GLUE's form."""
+    """Make a model's configuration, its vocabulary, and RTE in GLUE's format."""
     return make(tmp_path_factory.mktemp("course"))
 
 
@@ -262,12 +262,12 @@ def start_script(folder, *flags):
         f" --logs_dir {folder}/logs --max_seq_length 24 --no_cuda"
     )
     script = str(CHECKOUT / "train" / "run_glue.py")
-    # what torch prints is decided as it is imported
+    # torch decides at import what it prints
     return start([script, *given.split(), *flags], cwd="/", python=sys.executable)
 
 
 def test_glue_run_writes_results_and_refuses_to_overwrite_them(course_folder):
-    """On two workers, with DDP; neither prints a library's warning."""
+    """The run uses two workers with DDP; neither prints a library's warning."""
     where = f"--master_ip 127.0.0.1 --master_port {free_port()} --world_size 2 --model_type bert"
     words = [*where.split(), "--num_train_epochs=2", "--local_rank"]
     ended = finish([start_script(course_folder, *words, str(rank)) for rank in (0, 1)])

@@ -18,7 +18,7 @@ from train.sync.ranks import Ranks
 pytestmark = pytest.mark.slow
 
 TOLERANCE = 1e-9
-# By the folder of its data: sets whose samples differ in words and hidden tokens.
+# By data folder: data sets whose samples differ in their numbers of words and hidden tokens.
 CASES = {"ner": {"task": "ner"}, "text": {"task": "bert"}, "shards": {"task": "bert"}}
 SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
 STEPS = 5
@@ -33,7 +33,7 @@ def train(folder: Path, case: str, split: str, ranks: Ranks) -> dict[str, torch.
     )  # fmt: skip
     task = load("train.tasks", config.task)(config)
     if alone:
-        task.prepare()  # for all that come after it
+        task.prepare()  # for all later trainings
     trainer = trainer_of(config, ranks, task)
     history = trainer.fit()
     (scores,) = history.evaluations
@@ -45,7 +45,7 @@ def train(folder: Path, case: str, split: str, ranks: Ranks) -> dict[str, torch.
 
 
 def work(ranks: Ranks, folder: str) -> dict[str, dict[str, torch.Tensor]]:
-    """Losses, scores and parameters of every case."""
+    """Return the losses, scores and parameters of every case."""
     return {
         f"{case}|{split}": train(Path(folder), case, split, ranks)
         for case in CASES
@@ -83,7 +83,7 @@ def test_uneven_ranks_equal_one_process(losses, case, ranks):
 
 
 def test_losses_of_text_cases_differ_by_more_than_the_tolerance(losses):
-    """So that a training that did not happen would be seen."""
+    """Otherwise, a training that did not happen would go unnoticed."""
     one = losses[1]
     assert one["ner|even"]["losses"][0] > one["ner|even"]["losses"][-1]
     assert not torch.allclose(one["text|even"]["losses"], one["shards|even"]["losses"], atol=1e-2)

@@ -33,7 +33,7 @@ def logs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def single(logs):
-    """One process alone: what all others must equal."""
+    """Run a single process, whose results all other runs must equal."""
     (ended,) = finish([start(["-m", "train.worker", *flags(logs, "single", "--sync", "single")])])
     assert ended[0] == 0, ended[2]
     return ended[1], logs / "single"
@@ -65,7 +65,7 @@ def test_by_hand_on_three_nodes_equals_single(single, logs):
     more = flags(logs, "hand", "--sync", "gather_scatter", "--split", "5,0,2")
     ended = finish([start_by_hand(rank, 3, port, *more) for rank in (1, 2, 0)])
     assert [code for code, *_ in ended] == [0, 0, 0], ended
-    assert ended[0][1] == "" and "step 5" in ended[2][1]  # only rank 0 speaks
+    assert ended[0][1] == "" and "step 5" in ended[2][1]  # only rank 0 prints
     want, got = read_json(single[1] / "summary.json"), read_json(logs / "hand" / "summary.json")
     assert got["first_losses"] == pytest.approx(want["first_losses"], abs=1e-6)
     assert got["accuracy"] == want["accuracy"]

@@ -17,7 +17,7 @@ from muster.records import json_objects
 from tests.commands import begin, call
 from tests.fork_server import interpreter, skip_if_quick
 
-# What torchrun gives the second worker of the second node.
+# The variables that torchrun sets for the second worker of the second node.
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29500",
@@ -27,7 +27,7 @@ TORCHRUN = {
 
 
 def free_port() -> int:
-    """One that no connection of another test gets meanwhile: the kernel gives those higher ones."""
+    """Return a port that no connection of another test gets: the kernel assigns higher ports."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(10_000, max(first, 11_000))
@@ -39,7 +39,7 @@ def free_port() -> int:
 def start_by_hand(
     rank: int, world_size: int, port: int, *flags: str, env: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """One worker, started as a person does on each node."""
+    """Start one worker, as a person does on each node."""
     where = ["--master-ip", "127.0.0.1", "--master-port", str(port)]
     who = ["--world-size", str(world_size), "--rank", str(rank)]
     return start(["-m", "train.worker", *where, *who, *flags], env)
@@ -58,7 +58,7 @@ def start(
 def run_program(
     folder: Path, text: str, ranks: int = 1, python: str | None = None, **env: str
 ) -> list[tuple[int, str, str]]:
-    """How a user's own program ends on each rank, started by hand; `muster` is on its path."""
+    """Run a user's program by hand on each rank, with `muster` on its path; return how all end."""
     (folder / "program.py").write_text(text)
     env |= {"PYTHONPATH": str(CHECKOUT), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     env["MASTER_PORT"] = str(free_port())
@@ -69,7 +69,7 @@ def run_program(
 def finish(
     processes: Sequence[subprocess.Popen[str]], timeout_s: float = 300
 ) -> list[tuple[int, str, str]]:
-    """Exit code, own stdout and stderr of each; ends what is still running at the deadline."""
+    """Return each process's exit code, own stdout and stderr; kill what runs at the deadline."""
     deadline = time.monotonic() + timeout_s
     ended = []
     try:
@@ -91,17 +91,17 @@ def finish(
 
 
 def errors_of(err: str) -> list[str]:
-    """The lines of stderr, but for whom rank 0 of a meeting by hand had to wait for."""
+    """Return the lines of stderr, except those in which rank 0 waits for ranks started by hand."""
     return [line for line in err.splitlines() if not line.startswith("waiting for rank ")]
 
 
 def own_output(text: str) -> str:
-    """Without the lines that gloo prints of its connections in torch 2.7 to 2.12."""
+    """Remove the lines that gloo prints about its connections in torch 2.7 to 2.12."""
     return "".join(line for line in text.splitlines(True) if not line.startswith("[Gloo] "))
 
 
 def records(run_dir: Path, rank: int, kind: str = "") -> list[dict[str, Any]]:
-    """Those of one kind, or all."""
+    """Return a rank's records of one kind, or all of them."""
     lines = (run_dir / "metrics" / f"rank_{rank:05d}.jsonl").read_text().splitlines()
     return [one for one in map(json.loads, lines) if kind in ("", one["kind"])]
 
@@ -111,9 +111,9 @@ def losses(run_dir: Path) -> list[float]:
 
 
 def losses_by_step(*folders: Path) -> dict[int, float]:
-    """Of several attempts, in their order: a step that was done twice counts the second time.
+    """Return the losses of attempts in order; if a step was done twice, the second time counts.
 
-    The last one may still be writing.
+    The last attempt may still be writing.
     """
     paths = [run_files.METRICS.path(folder, rank=0) for folder in folders]
     found = (one for path in paths if path.exists() for one in json_objects(path.read_bytes()))
@@ -126,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def assert_measured(row: dict[str, Any], ranks: int, parted: Collection[str]) -> None:
-    """What a timed collective tells of itself goes together, in nccl-tests' terms."""
+    """Check that the values of a timed collective are consistent, in nccl-tests' terms."""
     from train.benchmarks.collectives import bus_factor
 
     assert row["wrong"] == 0 and row["time_us"] > 0
@@ -149,11 +149,11 @@ def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -
 def results_of(
     work: Callable[..., Any], ranks: int, folder: Path, *words: str, timeout_s: float = 300
 ) -> list[Any]:
-    """What `work(ranks, *words)` returns on each worker of one group on this machine.
+    """Return what `work(ranks, *words)` returns on each worker of one group on this machine.
 
-    It is a function of a file, which each of them loads.
+    `work` is a function in a file, which each worker loads.
     """
-    import torch  # (not all who start workers have it)
+    import torch  # (not every test that starts workers has it)
 
     file = Path(work.__code__.co_filename).resolve().relative_to(CHECKOUT).with_suffix("")
     given = [".".join(file.parts), work.__name__, str(folder), *words]

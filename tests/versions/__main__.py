@@ -3,10 +3,10 @@
     make versions ARGS='2.6.0@3.10 2.15.0@3.13'
 
 Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
-on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
-What docs/library.md says is printed. As root, ssh and Slurm are the testbed's; else only the tests
-are run. What is compared are numbers: losses with those of DDP, of one process, and of the torch
-that the toolkit itself has.
+on CPUs), with the Python after the `@` or the toolkit's own; it is removed when its turn is over.
+The output is what docs/library.md states. As root, ssh and Slurm are the testbed's; otherwise, only
+the tests are run. Losses are compared with those of DDP, of one process, and of the torch that the
+toolkit itself has.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from muster.checkout import CHECKOUT
 from tests.train.workers import read_json, run_on_ranks
 
 PROGRAM = Path(__file__).with_name("program.py")
-# What the library's tests import beside torch.
+# Packages that the library's tests import in addition to torch.
 PACKAGES = (
     "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis vermin"
     " PyYAML python-dotenv tqdm"
 ).split()
-# Those of what a user's program loads; not those that train with the toolkit's own trainer.
+# Tests of modules that a user's program loads, but not those that use the toolkit's own trainer.
 TESTS = """
     tests/train/program tests/train/records/test_traffic.py
     tests/train/batches/test_plan.py tests/train/batches/test_steps.py
@@ -49,9 +49,9 @@ TESTS = """
     tests/muster/worker/test_worker_end.py
     tests/muster/worker/test_function_call.py tests/muster/test_rank_variables.py
 """.split()
-NOT_RUN = "not run"  # which is no failure
+NOT_RUN = "not run"  # not a failure
 CLOSE = 1e-12  # of losses in float64, which are about 1
-NEAR = 1e-4  # those of compressors, which round, to themselves with another torch
+NEAR = 1e-4  # of compressors, which round, between two versions of torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tried(torch: str, python: str, folder: Path) -> tuple[list[str], list[str]]:
-    """What was found of these two, and what is wrong."""
+    """Return the findings for this torch and this Python, and the problems."""
     if (base := interpreter(python)) is None:
         return [], [f"{NOT_RUN}: no Python {python} here"]
     if (own := new_environment(base, torch, folder)) is None:
@@ -90,7 +90,7 @@ def tried(torch: str, python: str, folder: Path) -> tuple[list[str], list[str]]:
 
 
 def interpreter(python: str) -> str | None:
-    """A Python of that version, which really starts; None: there is none."""
+    """Return a Python of that version that really starts, or None if there is none."""
     managed = Path.home().glob(f".pyenv/versions/{python}*/bin/python")
     for one in (shutil.which(f"python{python}"), *map(str, managed)):
         if one and subprocess.run([one, "-c", "import venv"], capture_output=True).returncode == 0:
@@ -99,7 +99,7 @@ def interpreter(python: str) -> str | None:
 
 
 def new_environment(python: str, torch: str, folder: Path) -> str | None:
-    """The Python of a new environment with that torch; None: pip's index has none."""
+    """Return the Python of a new environment with that torch, or None if pip's index has none."""
     own = str(folder / "env" / "bin" / "python")
     subprocess.run([python, "-m", "venv", str(folder / "env")], check=True)
     pip = [own, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]
@@ -120,7 +120,7 @@ def output(python: str, *words: str) -> str:
 
 
 def tested(python: str) -> tuple[str, list[str]]:
-    """How many tests passed, and whether some did not."""
+    """Return how many tests passed, and the problem if some did not."""
     words = ["-q", "-rfE", "-p", "no:cacheprovider", "-k", "not accelerate"]
     pytest = [python, "-m", "pytest", *TESTS, *words]
     done = subprocess.run(pytest, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE)
@@ -131,7 +131,7 @@ def tested(python: str) -> tuple[str, list[str]]:
 
 
 def launched(python: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """What the program finds under each launcher."""
+    """Return the program's results under each launcher."""
     box = [str(CHECKOUT / "tests" / "cluster" / "boxed.sh"), sys.executable]
     found = output(*box, "-m", "tests.versions.launchers", python, str(folder))
     runs: dict[str, dict[str, Any]] = json.loads(found.splitlines()[-1])
@@ -139,7 +139,7 @@ def launched(python: str, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def by_own_torch(folder: Path) -> dict[str, Any]:
-    """What the program finds with the torch that the toolkit has."""
+    """Return the program's results with the toolkit's own torch."""
     found = folder / "own.json"
     with mock.patch.dict(os.environ, MUSTER_RUN_DIR=str(folder / "own")):
         run_on_ranks(str(PROGRAM), 2, str(found))
@@ -162,12 +162,12 @@ def wrong_with(run: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator
 
 
 def far(run: Mapping[str, Any]) -> float:
-    """How far DDP and the exact modes are from one process."""
+    """Return how far DDP and the exact modes are from one process."""
     return max(apart(one, run["one process"]) for one in run["exact"].values())
 
 
 def apart(some: Sequence[float], others: Sequence[float]) -> float:
-    """The largest difference."""
+    """Return the largest difference."""
     return max(abs(one - other) for one, other in zip(some, others, strict=True))
 
 

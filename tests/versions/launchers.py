@@ -39,7 +39,7 @@ def main(python: str, folder: Path) -> None:
 
 
 def ended(cluster: Cluster, words: list[str], project: Path) -> dict[str, Any]:
-    """What the program has found, or how the run failed."""
+    """Run the program; return its results, or how the run failed."""
     project.mkdir()
     shutil.copy(PROGRAM, project / "train.py")
     found = project / "found.json"

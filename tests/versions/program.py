@@ -1,8 +1,8 @@
 """A user's program, which trains a model in several ways and writes the losses of each.
 
-    program.py FILE [NAME ...]        these names of torch are taken away first
+    program.py FILE [NAME ...]        these names of torch are removed first
 
-It runs on the Python and the torch of any user, and needs numpy and psutil no more than they do.
+It runs on any user's Python and torch, and needs neither numpy nor psutil.
 """
 
 import json
@@ -31,12 +31,12 @@ EXACT = {
     "all_reduce": muster.sync,
     "gather_scatter": lambda model: muster.sync(model, "gather_scatter"),
 }
-# As records name it, and of each micro-batch the samples and their weight.
+# The step to be recorded, and the samples and weight of each micro-batch.
 Step = tuple[Any, list[tuple[list[int], float]]]
 COMPRESSED = ("bf16", "fp16", "powersgd")
-# An embedding of which only the rows in use travel: it has more than 1 MiB.
+# An embedding of more than 1 MiB, of which only the rows in use are sent.
 WORDS, WIDTH, SAMPLES, BATCH = 20_000, 8, 48, 12
-HALF = 40_000.0  # two of them are more than a number of 16 bits can be
+HALF = 40_000.0  # the sum of two exceeds the range of 16-bit numbers
 
 
 class Net(nn.Module):
@@ -58,7 +58,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def losses(wrap: Any, steps: Sequence[Step], record: Callable[..., Any] | None = None) -> Tensor:
-    """Of each step, whose micro-batches each have samples and a weight; on this rank."""
+    """Return this rank's loss of each step; a micro-batch has samples and a weight."""
     torch.manual_seed(0)
     model = wrap(Net().double())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -77,13 +77,13 @@ def losses(wrap: Any, steps: Sequence[Step], record: Callable[..., Any] | None =
 
 
 def over_ranks(found: Tensor) -> list[float]:
-    """The means over ranks."""
+    """Return the means over ranks."""
     dist.all_reduce(found)
     return (found / dist.get_world_size()).tolist()
 
 
 def half() -> float:
-    """The mean of equal gradients, sent as numbers of 16 bits."""
+    """Return the mean of equal gradients that are sent as 16-bit numbers."""
     model = muster.sync(nn.Linear(1, 1, bias=False), compress="fp16")
     model(torch.full((1, 1), HALF)).sum().backward()
     return float(model.module.weight.grad)

@@ -1,4 +1,4 @@
-"""What stands in for newer names of torch gives the same numbers."""
+"""The substitutes for newer names of torch give the same numbers."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.versions import __main__ as versions
 
 pytestmark = pytest.mark.slow
 
-# Of torch.distributed, in newer versions alone.
+# Names that only newer versions of torch.distributed have.
 NEWER = ("all_gather_single", "reduce_scatter_single", "set_timeout")
 
 

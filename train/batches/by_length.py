@@ -1,4 +1,4 @@
-"""Divide samples of unequal length so that all ranks have equally many tokens, with padding.
+"""Divide samples of unequal length so that ranks get equal numbers of tokens, with padding.
 
 A global batch is sorted by length. Each rank's part is a run of neighbours in it, and so is each of
 its micro-batches, which is padded to its longest sample. The samples of the batch stay the same,
@@ -29,7 +29,7 @@ from functools import cached_property
 # a GPU it is an estimate: 15 ms of launches, at a million tokens a second.
 PASS_TOKENS = {"cpu": 100.0, "cuda": 15000.0}
 PRECISION = 5e-3  # of the search for the best cut
-TOLERANCE = 1 + 1e-9  # a factor for the limit: rounding errors refuse no part of exactly the limit
+TOLERANCE = 1 + 1e-9  # a factor for the limit, so that rounding errors do not refuse an exact fit
 
 Part = list[range]  # of one rank: its micro-batches, as runs in the sorted batch
 
@@ -39,15 +39,15 @@ class Cut:
     """A division of a batch with sample lengths `widths` (M,), ascending; padding counts."""
 
     widths: Sequence[int]
-    shares: Sequence[float]  # of the tokens, by rank; a share of 0 gets nothing, and one is above 0
+    shares: Sequence[float]  # of the tokens, by rank; a share of 0 gets none, and some are above 0
     pass_tokens: float  # fixed cost of a micro-batch
-    least: int = 1  # micro-batches of a rank, if it has as many samples
+    least: int = 1  # least number of micro-batches of a rank, if it has enough samples
 
     def best(self, plain: Sequence[tuple[int, int]]) -> list[Part]:
         """The part of each rank; the slowest rank has as few tokens as the search can reach.
 
-        `plain` is the division that ignores lengths: for each rank the number of samples and the
-        longest. With `least` 1 the slowest rank has no more tokens than in `plain`.
+        `plain` is the division that ignores lengths: for each rank, the number of samples and the
+        longest length. With `least` 1 the slowest rank has no more tokens than in `plain`.
         """
         best_parts: list[Part] = []
         best_cost = math.inf
@@ -71,19 +71,19 @@ class Cut:
 
     @cached_property
     def _pass_cost(self) -> float:
-        """The fixed cost by share, of a rank with the mean share."""
+        """The fixed cost of a micro-batch, divided by the mean of all shares above 0."""
         return self.pass_tokens * sum(share > 0 for share in self.shares) / math.fsum(self.shares)
 
     @cached_property
     def _floor(self) -> float:
-        """Tokens by share, if all ranks are busy to the end and nothing is padding."""
+        """Tokens divided by share, if all ranks are busy until the end and nothing is padding."""
         return sum(self.widths) / math.fsum(self.shares)
 
     def _orders(self, plain: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
         """Orders in which the ranks take their runs, from the shortest sample to the longest.
 
-        With unequal shares, the best order depends on the lengths. In the order of the longest
-        sample in `plain`, each rank can have as many samples as there, and no longer ones.
+        With unequal shares, the best order depends on the lengths. If ranks are ordered by their
+        longest sample in `plain`, each can have as many samples as in `plain`, and no longer ones.
         """
         ranks = [rank for rank, share in enumerate(self.shares) if share > 0]
         if len({self.shares[rank] for rank in ranks}) == 1:
@@ -110,7 +110,7 @@ class Cut:
         return parts
 
     def _fill(self, order: Sequence[int], passes: int, most: float) -> list[Part]:
-        """Give each rank as many samples as `most` tokens by share allow; [] if some remain."""
+        """Give each rank as many samples as `most` times its share allows; [] if some remain."""
         parts: list[Part] = [[] for _ in self.shares]
         start = 0
         for rank in order:
@@ -131,7 +131,7 @@ class Cut:
         )
 
     def _slowest(self, parts: Sequence[Part], pass_cost: float = 0.0) -> float:
-        """Tokens by share of the slowest rank; each pass also counts `pass_cost`."""
+        """The slowest rank's tokens divided by its share; each pass also counts `pass_cost`."""
         return max(
             sum(len(run) * self.widths[run[-1]] for run in part) / share + len(part) * pass_cost
             for part, share in zip(parts, self.shares, strict=True)

@@ -24,26 +24,26 @@ from ..sync import batchnorm
 from .by_length import Cut
 
 MAX_INT32 = 2**31 - 1
-BLOCK = 4096  # entries of a tensor that become Python's numbers at the same time
+BLOCK = 4096  # entries of a tensor that are converted to Python numbers together
 
 
 def each(values: Sequence[Any] | Tensor) -> Iterable[Any]:
-    """The entries of `values`, as Python's numbers if it is a tensor (n,)."""
+    """The entries of `values`, as Python numbers if it is a tensor (n,)."""
     if not isinstance(values, Tensor):
         return values
     return (number for part in values.split(BLOCK) for number in part.tolist())
 
 
 def packed(code: str, values: Sequence[Any] | Tensor) -> "array[Any]":
-    """`values` in 8 bytes each, where a list takes up to 40: `code` "q" for whole numbers, or "d".
+    """`values` in 8 bytes each (up to 40 in a list): `code` is "q" for whole numbers, or "d".
 
-    Reading an entry is as fast as from a list; from a tensor it is slower.
+    Reading an entry is as fast as from a list, and faster than from a tensor.
     """
     return array(code, each(values))
 
 
 def split_batch(size: int, weights: Sequence[float]) -> list[int]:
-    """Divide `size` samples by `weights`: whole numbers that sum to `size`, by largest remainder.
+    """Divide `size` samples by `weights`, into whole numbers, by the largest remainder method.
 
     A weight of zero gets zero samples. Ties go to the lower rank.
     """
@@ -68,40 +68,40 @@ def _parts(samples: Sequence[int], weights: Sequence[float]) -> list[Sequence[in
 class MicroBatch:
     """Samples that one rank computes in one forward pass.
 
-    `indices` (n,) are their positions in the dataset. A rank without samples has one as a dummy, of
+    `indices` (n,) are their positions in the dataset. A rank without samples gets a dummy sample of
     weight 0, so that all ranks run the same collectives. The loss to differentiate is the mean over
     the n samples times `weight`. `tokens` counts padding. `share`, from 0 to 1, is this rank's part
     of the global batch.
     """
 
     indices: tuple[int, ...]
-    # The factor n * world_size / M makes a plain mean over ranks of the sum over micro-batches the
-    # mean over all M samples. Samples may count unequally: then n and M are sums of units. It is
-    # zero for the dummy of a rank without samples, or without units.
+    # With the factor n * world_size / M, the plain mean over ranks of the sum over micro-batches is
+    # the mean over all M samples. If samples count unequally, n and M are sums of units. The weight
+    # is zero for the dummy of a rank without samples, or without units.
     weight: float
     tokens: int = 0  # padding included; 0 if lengths are unknown, or for a dummy
     share: float = 1.0  # this rank's part of the global batch in this step
-    is_last: bool = True  # whether it is this rank's last of the step
-    # "accumulation" or "lengths" if each rank cuts its own part by it, "units" if a rank may leave
-    # out samples that count nothing; "" if all ranks' passes together are one micro-batch, the same
-    # on any number of ranks.
+    is_last: bool = True  # whether it is this rank's last micro-batch of the step
+    # "accumulation" or "lengths" if each rank cuts its own part accordingly, "units" if a rank may
+    # leave out samples that do not count; "" if the passes of all ranks together are one
+    # micro-batch, which is the same on any number of ranks.
     cut_by: str = ""
 
     @property
     def samples(self) -> int:
-        """Those that count: 0 for a dummy."""
+        """The number of samples that count: 0 for a dummy."""
         return len(self.indices) if self.weight > 0 else 0
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """A context for its forward and backward pass: only a step's last one synchronises.
+        """A context for its forward and backward pass: only a step's last pass synchronises.
 
         Every rank must use it, with the `model` that `muster.sync` returned. It has no collective
         of its own. It also sets whether the BatchNorm layers of
         `muster.sync(..., synced_batchnorm=True)` count this micro-batch.
 
         Raises:
-            UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
+            UsageError: there are such layers, and each rank cuts its micro-batches on its own, or
                 may leave out samples.
         """
         layers = batchnorm.synced_layers(model)
@@ -132,7 +132,7 @@ class MicroBatch:
 class StepPlan:
     """One step of one rank: its micro-batches, at least one.
 
-    `samples` are those of the global batch. `step` counts from 1, `epoch` from 0.
+    `samples` is the size of the global batch. `step` counts from 1, `epoch` from 0.
     """
 
     samples: int  # M, of the global batch
@@ -160,10 +160,10 @@ class BatchPlan:
     weights: tuple[float, ...]  # one per rank
     accumulation: int
     seed: int
-    # Whether the batch is first cut into micro-batches, and each of these among the ranks. A layer
-    # that sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
+    # Whether the batch is first cut into micro-batches, which are then divided among the ranks. A
+    # layer that sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
     in_step: bool = False
-    # Whether all ranks run equally many passes in a step, as needed if each pass is a collective.
+    # Whether all ranks run the same number of passes in a step, as needed if each is a collective.
     same_passes: bool = False
     lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all equal
     pass_tokens: float | None = None  # see train/batches/by_length.py; None: ignore lengths
@@ -225,7 +225,7 @@ class BatchPlan:
         return self._step(ordered, [ordered[run.start : run.stop] for run in runs])
 
     def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
-        # A rank without samples still runs as many forward passes, times zero, so that the
+        # A rank without samples still runs its forward passes, with weight zero, so that the
         # collectives of all ranks match. The mean over a part without units would be 0 / 0.
         share = sum(map(len, parts)) / len(batch)
         dummy = max(batch, key=self.units.__getitem__) if self.units else batch[0]
@@ -250,7 +250,7 @@ class BatchPlan:
         return len(samples) * max((self.lengths[index] for index in samples), default=0)
 
     def _count(self, samples: Sequence[int]) -> float:
-        """The sum of the units of `samples`, by which they count in the mean loss."""
+        """The weight of `samples` in the mean loss: the sum of their units."""
         return math.fsum(self.units[index] for index in samples) if self.units else len(samples)
 
 
@@ -265,8 +265,8 @@ def evaluation_indices(
 ) -> Iterator[list[int]]:
     """The batches of an evaluation set that `rank` computes; over all ranks, each sample once.
 
-    With `lengths`, samples of similar length go together, and every rank has short and long ones.
-    With `same_passes` every rank has equally many batches; the last may be empty.
+    With `lengths`, samples of similar length are batched together, and every rank has short and
+    long ones. With `same_passes`, every rank has the same number of batches; the last may be empty.
     """
     if len(lengths):
         widths = torch.frombuffer(packed("q", lengths), dtype=torch.int64)

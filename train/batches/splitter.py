@@ -1,8 +1,8 @@
 """`split="auto"`: faster ranks get more samples, so that all ranks end a step at the same time.
 
-A rank computes n samples in beta n seconds. beta is measured during the training: no extra work is
-computed, and only the assignment of samples to ranks changes. Only forward passes are timed, since
-what follows them in a step may wait for other ranks.
+A rank computes n samples in beta n seconds. beta is measured during the training: there is no extra
+work, and only the assignment of samples to ranks changes. Only forward passes are timed, since the
+rest of a step may wait for other ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,15 @@ DEAD_BAND = 1.05
 class Pace:
     """The samples or tokens that this rank has computed since the last split, and their seconds.
 
-    The seconds of a forward pass are those of computing. On a CPU they leave out the time in which
-    it waits for other ranks, as in a BatchNorm over all of them. The first step is left out, too:
-    it may take longer.
+    Only the time for computing counts: on a CPU, the time in which a forward pass waits for other
+    ranks, as in a BatchNorm over all ranks, is left out. The first step is also left out, since it
+    may take longer.
     """
 
     def __init__(self) -> None:
         self.steps = 0  # the first one included
         self._seconds = 0.0
-        self._amount = 0  # of samples, or of tokens where parts go by length
+        self._amount = 0  # of samples, or of tokens if the parts depend on lengths
 
     def add(self, forward_s: float, amount: int) -> None:
         """Count a step: its samples or tokens on this rank, and the seconds of its forward pass."""
@@ -40,7 +40,7 @@ class Pace:
         self.steps += 1
 
     def take(self) -> tuple[float, int]:
-        """Seconds, and samples or tokens, since the last call."""
+        """The seconds, and the samples or tokens, since the last call."""
         taken = self._seconds, self._amount
         self.steps = 0
         self._seconds = 0.0
@@ -49,7 +49,7 @@ class Pace:
 
 
 class Splitter:
-    """Chooses the ranks' parts, the same on all of them."""
+    """Chooses the ranks' parts; all ranks make the same choice."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Splitter:
         self._betas = [0.0] * ranks.world_size  # seconds per sample on each rank; 0: unknown
 
     def rebalanced(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
-        """`plan`, or one with other parts from `step` on if that gains enough.
+        """`plan`, or a plan with other parts from `step` on if that gains enough.
 
-        Every rank must call it: one all_gather of two numbers. This rank has computed `amount` in
-        `seconds`: samples, or tokens if all ranks count tokens.
+        Every rank must call it: it has one all_gather of two numbers. In `seconds` this rank has
+        computed `amount` samples, or tokens if all ranks count tokens.
         """
         local = torch.tensor([seconds, amount], dtype=torch.float64, device=self._ranks.device)
         for rank, (taken_s, computed) in enumerate(self._ranks.all_gather(local).tolist()):

@@ -47,16 +47,16 @@ def steps(
 
     Args:
         dataset: a dataset with a length, or that length.
-        batch_size: samples of a step, over all ranks.
-        seed: of the permutations, one for each epoch.
-        epochs: how often all samples are gone through.
-        split: the ranks' parts as ratios, such as [8, 4, 4, 1], "even", or "auto": by the speeds
-            that are measured while it trains, which needs `model`.
+        batch_size: samples per step, over all ranks.
+        seed: seed of the permutations, of which each epoch has its own.
+        epochs: number of passes over all samples.
+        split: the ranks' parts: ratios such as [8, 4, 4, 1], "even", or "auto", by the speeds that
+            are measured during the training, which needs `model`.
         lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
             then computed together.
-        units: what each sample counts in the mean loss, numbers of shape (n,), where that is no
-            mean over samples: its labels of a mean over tokens, or the weight of its class.
-        accumulation: least number of micro-batches that each rank's part is cut into.
+        units: the weight of each sample in the mean loss, numbers of shape (n,), if that is not a
+            mean over samples: its number of labels for a mean over tokens, or its class's weight.
+        accumulation: least number of micro-batches into which each rank's part is cut.
         model: what `muster.sync` returned.
 
     Raises:
@@ -101,13 +101,13 @@ def steps(
 
 
 def _are_numbers(values: Any, problems: Callable[[str, Any], Iterator[str]]) -> bool:
-    """Whether `values` are a sequence in which no value has `problems`."""
+    """Whether `values` is a sequence in which no value has `problems`."""
     is_sequence = values.ndim > 0 if isinstance(values, Tensor) else hasattr(values, "__len__")
     return is_sequence and not any(any(problems("", value)) for value in each(values))
 
 
 def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
-    """Why `split` is not a number for each rank."""
+    """A line if `split` is not a valid number for each rank."""
     if not _are_numbers(split, number):
         yield f"split is {split!r}\ntip: pass even, auto, or a number for each rank"
     elif len(weights := [*map(float, split)]) != world_size:
@@ -118,7 +118,7 @@ def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
 
 @dataclass
 class Position:
-    """How far a run is; with the position, the plan says which samples come next."""
+    """How far a run has come; together with the plan, it determines which samples come next."""
 
     step: int = 0  # optimizer steps completed, or begun
     epoch: int = 0  # 0 is the first
@@ -132,7 +132,7 @@ class Position:
         vars(self).update(asdict(Position(**state)))
 
     def restart_data(self) -> None:
-        """The next step is the first one of the first epoch."""
+        """Make the next step the first one of the first epoch."""
         self.load_state_dict({"step": self.step, "before": self.step})
 
 
@@ -153,7 +153,7 @@ class Steps:
         most: int | None = None,
         splitter: Splitter | None = None,
     ) -> None:
-        """`model`: that whose speed on the ranks decides their parts. `most`: steps at most."""
+        """`model`: its speeds on the ranks decide their parts; `most`: the largest step number."""
         self.plan = plan
         self.epochs = epochs
         self.position = Position()
@@ -182,7 +182,7 @@ class Steps:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the parts are decided by speeds."""
+        """Whether measured speeds decide the parts."""
         return self._timer is not None
 
     def __iter__(self) -> Iterator[StepPlan]:
@@ -192,7 +192,7 @@ class Steps:
                 self.end_epoch()
 
     def segment(self, coming: Iterator[StepPlan] | None = None) -> Iterator[StepPlan]:
-        """The steps of `coming`; the position moves with each. Then parts are decided, if due."""
+        """Hand out the steps of `coming`, moving the position; then decide parts anew, if due."""
         for plan in coming or self.coming():
             self.position.step += 1
             self.position.in_epoch += 1
@@ -204,13 +204,13 @@ class Steps:
             self._split_anew()
 
     def coming(self) -> Iterator[StepPlan]:
-        """The steps until this epoch ends, or until parts may change; no position moves."""
+        """The steps until this epoch ends, or until parts may change; the position stays."""
         most = self._steps_with_these_parts() if self.is_auto else self.left_in_epoch
         return islice(self.left(), min(most, self.left_in_epoch))
 
     def left(self) -> Iterator[StepPlan]:
-        """The steps of all epochs after the one handed out last; no position moves."""
-        return self._after(replace(self.position))  # this position, whenever they are read
+        """The steps of all epochs after the one handed out last; the position stays."""
+        return self._after(replace(self.position))  # a copy: this position, whenever they are read
 
     def _after(self, at: Position) -> Iterator[StepPlan]:
         step, done = at.step, at.in_epoch
@@ -221,7 +221,10 @@ class Steps:
             done = 0
 
     def _steps_with_these_parts(self) -> int:
-        """With split="auto" parts may change after 8, 64, 512... steps, and where an epoch ends."""
+        """The number of steps until parts may change.
+
+        With split="auto" they may change after 8, 64, 512... steps, and at the end of an epoch.
+        """
         if not self.measured:
             return MEASURED_STEPS
         done = self.position.step - self.position.before
@@ -247,7 +250,7 @@ class Steps:
         return max(0, min(self.plan.steps_per_epoch - at.in_epoch, self.last - at.step))
 
     def end_epoch(self) -> None:
-        """The next epoch begins, with parts by the speeds of this one if they are measured."""
+        """Begin the next epoch, with parts by the speeds of this one if they are measured."""
         self.position.epoch += 1
         self.position.in_epoch = 0
         if self._timer is not None:
@@ -277,9 +280,10 @@ class Steps:
     def batches(self) -> "Batches":
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
-        It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
-        iteration over it begins after the last step of the loop. The DataLoader needs a generator
-        of its own. Else it draws from torch's where it begins, and dropout differs after a resume.
+        It may be read ahead, as by a DataLoader with workers: reading does not move the position.
+        Each iteration over it begins after the last step of the loop. The DataLoader needs its own
+        generator. Otherwise it draws from torch's when it begins, and dropout differs after a
+        resume.
 
             own = torch.Generator().manual_seed(rank)
             batches = steps.batches()
@@ -288,7 +292,7 @@ class Steps:
                 for micro, batch in zip(step.micro_batches, loader):
 
         Raises:
-            UsageError: split is "auto", which decides during the training.
+            UsageError: split is "auto", which decides on the parts during the training.
         """
         if self._timer is not None:
             raise UsageError(
@@ -309,10 +313,10 @@ class Steps:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from there, on any number of ranks and with any split.
+        """Continue from a saved position, on any number of ranks and with any split.
 
         Raises:
-            UsageError: the steps were through other samples, or a DataLoader has read ahead.
+            UsageError: the saved steps were over other samples, or a DataLoader has read ahead.
         """
         if self.is_read_ahead:
             raise UsageError(

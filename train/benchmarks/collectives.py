@@ -1,15 +1,15 @@
 """Check one collective of one size value by value, and time it, in the terms of nccl-tests.
 
-Its columns are those of doc/PERFORMANCE.md of nccl-tests. algbw is size / time; busbw is algbw
+Its columns are explained in doc/PERFORMANCE.md of nccl-tests. algbw is size / time; busbw is algbw
 times a factor that makes it comparable with a link's speed, for any number of ranks:
 
     all_reduce                              2 (n - 1) / n
     reduce_scatter all_gather gather scatter  (n - 1) / n
     broadcast sendrecv                                  1
 
-As in nccl-tests, the size of a gather or scatter is that of all parts together. sendrecv is a
-ring, in which each rank sends to the next one and receives from the one before. The time is that of
-the slowest rank, over enough repetitions to fill a part of a second.
+As in nccl-tests, the size of a gather or scatter is the size of all parts together. sendrecv is a
+ring, in which each rank sends to the next one and receives from the one before. The time is the
+slowest rank's, over enough repetitions to fill a part of a second.
 """
 
 import time
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from train.distributed.rendezvous import Peers
 
-# The second name is that of torch before 2.13.
+# The second name is for torch before 2.13.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -38,7 +38,7 @@ class Effort:
     """How often one collective of one size is repeated."""
 
     budget_s: float  # for all repetitions
-    most: int  # repetitions
+    most: int  # number of repetitions
     rounds: int  # each begins with a barrier; the fastest and the mean are reported
 
 

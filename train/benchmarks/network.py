@@ -22,12 +22,12 @@ PAIR_BUDGET_S = 0.1
 PAIR_SIZES = (1024**2, 16 * 1024**2)
 # If a small message takes longer than this, a large one would only take more time.
 SLOW_S = 0.1
-MAX_SEQUENTIAL_RANKS = 16  # up to this many ranks, one pair at a time, without other traffic
+MAX_SEQUENTIAL_RANKS = 16  # up to this many, pairs are measured one by one, without other traffic
 MAX_PAIRED_RANKS = 16  # with more ranks, only the first rank of each node is paired
 
 
 def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
-    """All measurements; the same on every rank, except for those that only rank 0 gets.
+    """Make all measurements; the result is the same on every rank.
 
     Raises:
         MusterError: a rank does not take part; the message names it.
@@ -51,7 +51,7 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
 def placement(peers: Peers) -> dict[str, Any]:
     """Each rank's host and node, the backend, and each host's interface.
 
-    All ranks must call it, and get the same.
+    All ranks must call it, and get the same result.
     """
     world = peers.world
     places = gather(world.world_size, (world.host, world.node_rank, environment.link()))
@@ -80,7 +80,7 @@ def require_all_ranks(timeout_s: float) -> None:
 def rounds(
     ranks: Sequence[int], max_sequential: int = MAX_SEQUENTIAL_RANKS
 ) -> Iterator[list[tuple[int, int]]]:
-    """Every pair of `ranks` once; no rank twice in a round.
+    """Rounds of pairs: every pair of `ranks` once, and no rank twice in a round.
 
     With up to `max_sequential` ranks a round is one pair. This is the circle method: the first rank
     stays, and the others move around it.
@@ -107,7 +107,7 @@ def _measure_pairs(rank: int, nodes: list[int], device: torch.device) -> list[di
                 rows += _measure_direction(rank, source, target, device)
         dist.barrier()
     gathered = gather(len(nodes), rows)
-    # the sender has the result, too; the receiver has waited for the last byte
+    # only the source has the result; it waited until the target confirmed the last byte
     return sorted(
         (row for part in gathered for row in part), key=lambda row: (row["from"], row["to"])
     )

@@ -20,10 +20,10 @@ GROUP_BYTES = 4 * 2**20  # of small tensors that are sent together
 
 
 def first_on_disk(folder: Path, ranks: Ranks, host: str) -> list[int]:
-    """For each rank the first one that sees the same `folder`, which rank 0 makes.
+    """For each rank, the first rank that sees the same `folder`, which rank 0 makes.
 
-    Ranks that do not see that of rank 0 see the same one if their `host` is the
-    same. Collective: small values alone are sent.
+    Ranks that do not see rank 0's folder are taken to see the same one if their `host` is the same.
+    Collective: only small values are sent.
 
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
@@ -53,8 +53,8 @@ def gather_by_rank(
 
     `tensors` have the same names and types on every rank. A rank with `keeps` false returns none,
     and none are sent to it. Small checksums are gathered first. Then tensors that differ are sent
-    to each rank that keeps, small ones together: one gather for each of both. The host waits for
-    the device once for each tensor.
+    to each rank that keeps copies, with one gather for each large tensor or group of small ones.
+    The host waits for the device once for each tensor.
     """
     on_host = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     forms = {name: (_digest(tensor), tuple(tensor.shape)) for name, tensor in on_host.items()}
@@ -102,7 +102,7 @@ def _groups(sizes: Mapping[str, int]) -> list[list[str]]:
 
 
 def tensors_of_rank(copies: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """Copies of the tensors of `rank` from `gather_by_rank`; None: of those that all share."""
+    """Copies of the tensors of `rank` from `gather_by_rank`; None: only of those that all share."""
     parts = [(path.partition("/"), tensor) for path, tensor in copies.items()]
     return {name: tensor.clone() for (owner, _, name), tensor in parts if owner in (ALL, str(rank))}
 

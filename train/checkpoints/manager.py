@@ -12,7 +12,7 @@ concern this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
                                         what ranks hold; then copies
                        Writer.start     a thread writes them to disk; training goes on
 
-A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
+No rank decides alone: rank 0 decides what is due, and all ranks do what one of them requests.
 """
 
 import math
@@ -36,11 +36,11 @@ from .storage import IntactCheckpoint, SavedState
 from .transfer import transferred
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
-AUTO = "auto"  # of --resume: the newest, if there is one
+AUTO = "auto"  # for --resume: the newest checkpoint, if there is one
 RESUME_OR_MOVE = (
     "to continue from them, add --resume auto; otherwise choose another --checkpoint-dir"
 )
-SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
+SLOW_S = 1.0  # for a write; if it is faster, a skipped checkpoint costs hardly any training
 
 
 class StepRequests(NamedTuple):
@@ -48,11 +48,11 @@ class StepRequests(NamedTuple):
 
     stop: bool = False  # stop the training
     save: bool = False  # save: a checkpoint is due
-    skip: bool = False  # unless asked to stop: this rank is still writing the last one
+    skip: bool = False  # none now, unless asked to stop: this rank is still writing the last one
 
 
 class CheckpointManager:
-    """Makes checkpoints of a training. Every rank calls it alike, and some of them write."""
+    """Makes checkpoints of a training. Every rank makes the same calls, and some of them write."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class CheckpointManager:
         keep_best: str | None = None,
         run_id: str | None = None,
     ) -> None:
-        """`firsts`: for each rank the first one with the same file system, which writes there.
+        """`firsts`: for each rank, the first rank with the same file system, which writes there.
 
         By default all share one. `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only
-        when asked to stop. `keep_best` is "METRIC:min" or "METRIC:max". `run_id` is stored: a run
-        is told from others by it, and by a launcher that restarts it.
+        when asked to stop. `keep_best` is "METRIC:min" or "METRIC:max". `run_id` is stored, so that
+        a run, or a launcher that restarts it, can tell its checkpoints from those of other runs.
         """
         self.folder = folder
         self._ranks = ranks
@@ -79,11 +79,11 @@ class CheckpointManager:
         self._metric, _, direction = (keep_best or "").rpartition(":")
         self._sign = -1 if direction == "min" else 1
         self._every, self._unit = interval or (0.0, "never")
-        self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
+        self.is_due_after_epoch = self._unit == "epoch"  # at the end of every epoch
         self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
         self._saved = -1  # the step of the last checkpoint
         self._due_since = time.monotonic()  # when the last one was made or skipped
-        self._is_reported = False  # whether a slow disk was
+        self._is_reported = False  # whether a slow disk has been reported
         self._best: float | None = None
         self._best_step: int | None = None
         self._best_by = keep_best
@@ -101,7 +101,7 @@ class CheckpointManager:
         return StepRequests(stop, is_due, self._writer.is_busy)
 
     def is_due_at_end(self, step: int) -> bool:
-        """Whether one is due at the end of the run, so that more steps can be added later."""
+        """Whether a checkpoint is due at the end of the run, so that steps can be added later."""
         return self._unit != "never" and self._saved != step
 
     def is_best(self, metrics: dict[str, float], step: int) -> bool:
@@ -134,7 +134,7 @@ class CheckpointManager:
         return self._best_step or 0
 
     def tell_if_none_is_best(self) -> None:
-        """Say at the end of a training that --keep-best has kept nothing."""
+        """Warn at the end of a training if --keep-best has kept nothing."""
         if self._metric and self._best_step is None:
             self._tell(
                 "no checkpoint was kept, because no evaluation after an epoch gave a finite value"
@@ -147,7 +147,7 @@ class CheckpointManager:
     def make(self, step: int, objects: ObjectStates, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
 
-        Before a stop it waits until the last one and this one are on the disk.
+        If the training is to stop, it waits until the last one and this one are on the disk.
 
         Raises:
             NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
@@ -195,9 +195,9 @@ class CheckpointManager:
         self._writer.start(files, saved, time.perf_counter() - started)
 
     def require(self) -> None:
-        """At the end of a training: a disk has its last checkpoint, and the best one.
+        """At the end of a training, require that a disk has its last checkpoint and the best one.
 
-        Earlier ones that failed were warned of.
+        Warnings about earlier ones that failed have already been printed.
 
         Raises:
             TrainedButNotSaved: on every rank, with the host, folder and reason of each disk.
@@ -232,16 +232,16 @@ class CheckpointManager:
         asked: str,
         without: Collection[str] = (),
     ) -> SavedState | None:
-        """Make `objects` continue from the checkpoint to which `resume`, a folder or auto, leads.
+        """Make `objects` continue from the checkpoint that `resume`, a folder or auto, refers to.
 
         It is the newest intact one on any file system, the same on every rank; None if auto finds
-        none. Damaged ones are named and skipped. Every rank reads the files itself. They are sent
-        only to ranks that do not see them. Objects named in `without` stay as they are. Later
-        checkpoints in this folder are set aside before the first one is written. Errors begin with
-        `asked`, by which the user has asked for it. Collective.
+        none. Damaged checkpoints are named and skipped. Every rank reads the files itself. They are
+        sent only to ranks that do not see them. Objects named in `without` stay as they are. Later
+        checkpoints in this folder are set aside before the first new one is written. Errors begin
+        with `asked`, the flag or function with which the user asked for this. Collective.
 
         Raises:
-            UsageError: there is none, or `objects` cannot continue from it; with all reasons.
+            UsageError: there is none, or `objects` cannot continue from it; all reasons are listed.
         """
         world_size = self._ranks.world_size
         folder = self.folder if resume == AUTO else Path(resume).expanduser()
@@ -294,7 +294,7 @@ class CheckpointManager:
         return saved
 
     def require_own_folder(self, where: str, remedies: str) -> None:
-        """Refuse another run's checkpoints in the folder of a run that does not go on from them.
+        """Refuse another run's checkpoints in the folder of a run that does not continue from them.
 
         Collective.
 
@@ -314,13 +314,13 @@ class CheckpointManager:
         agreement.gather_results(self._ranks.world_size, check, DISK_PATIENCE_S)
 
     def _is_own(self, run_id: str | None) -> bool:
-        """Whether the run of a checkpoint is this one, or one that is restarted by itself."""
+        """Whether a checkpoint is of this run; if torchrun has restarted it, any counts."""
         return self._is_restart or (run_id is not None and run_id == self._run_id)
 
     def _refuse_misfit(
         self, where: str, objects: ObjectStates, intact: IntactCheckpoint | None
     ) -> None:
-        """Refuse on every rank what does not fit on a rank that sees the checkpoint."""
+        """Refuse, on every rank, a checkpoint that does not fit on a rank that sees it."""
 
         def problems() -> list[str]:
             if intact is None:

@@ -1,14 +1,14 @@
-"""The states of a program's objects in a checkpoint: what ranks share once, the rest by rank.
+"""The states of a program's objects in a checkpoint: shared states once, the others by rank.
 
-There are two kinds of objects. The first kind has a `state_dict`. It holds tensors, numbers,
+There are two kinds of objects. The first kind has a `state_dict`. It consists of tensors, numbers,
 strings, and lists, tuples and dicts of them: what torch.load accepts with weights_only. Anything
 else is refused on every rank, and the message has its path. The second kind is `Collected`: its
 tensors lie in parts on all ranks, and no rank ever holds all of them.
 
 Objects that differ by rank, such as each rank's own data loader, are declared by their user. Their
 states are stored for each rank, as are random generators and the tensors that the hook of a model
-from `muster.sync` keeps between steps. Ranks compare checksums of each other object. If one
-differs, its states are stored for each rank, too, with a warning. The order of the parameters in
+from `muster.sync` keeps between steps. For every other object, ranks compare checksums. If these
+differ, its states are also stored for each rank, with a warning. The order of the parameters in
 DDP's buckets is stored beside the hook's tensors: the order in which ranks add numbers depends on
 it, and a new DDP would begin with another order.
 """
@@ -75,15 +75,15 @@ class Collected(Protocol):
         """Continue from what the other methods returned.
 
         `tensors` lie in mapped files, which may be removed later: copy what you keep, one by one.
-        On another number of ranks `own_tensors` are only those that were equal on all ranks.
+        On another number of ranks, `own_tensors` has only the tensors that were equal on all ranks.
         """
 
 
 class ObjectStates:
-    """The named objects that a checkpoint saves and restores. All ranks call its methods alike.
+    """The named objects that a checkpoint saves and restores. All ranks make the same calls.
 
-    An object may have a method `resume_problems`: for a state of it (the tensors, if it is
-    `Collected`), a line for each reason why it cannot continue from there.
+    An object may have a method `resume_problems`: given a saved state (the tensors, if it is
+    `Collected`), it returns a line for each reason why the object cannot continue from there.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class ObjectStates:
         self._names = list(every)
         self._ranks = ranks
         self._writes = writes
-        self._warned = set[str]()  # of which a warning has been printed
+        self._warned = set[str]()  # about which a warning has been printed
 
     def saved(self, step: int) -> tuple[Files, SavedState]:
         """The content of each file, and the state: copies in CPU memory, as of now. Collective.
 
-        Only on ranks that write are they all there. Each rank reads all its states once.
+        Only ranks that write get all of them. Each rank reads all its states once.
 
         Raises:
             UsageError: a state cannot be saved. If only another rank's cannot: PeerFailed.
@@ -152,7 +152,7 @@ class ObjectStates:
     def _take(self, states: dict[str, Any]) -> dict[str, dict[str, int]]:
         """Fill `states`, with copies if this rank writes; return checksums of undeclared ones.
 
-        There is one for each key of a state.
+        There is one checksum for each key of a state.
         """
         sums = dict[str, dict[str, int]]()
         for name, stateful in self._stateful.items():
@@ -165,7 +165,7 @@ class ObjectStates:
         return sums
 
     def _warn_once(self, name: str, sums_of: list[dict[str, int]]) -> None:
-        """Say which keys of an undeclared object's state differ by rank, and what to declare."""
+        """Warn which keys of an undeclared object's state differ by rank, and what to declare."""
         if name in self._warned or self._ranks.rank != 0:
             return
         self._warned.add(name)
@@ -214,8 +214,8 @@ class ObjectStates:
     def load(self, files: Files, saved: SavedState, without: Collection[str] = ()) -> None:
         """Continue from a checkpoint, except for the objects `without`.
 
-        What differs by rank is restored only if the number of ranks is the same; else an object's
-        state is that of rank 0.
+        States that differ by rank are restored only if the number of ranks is the same; otherwise
+        an object gets the state of rank 0.
 
         Raises:
             UsageError: torch cannot load a state into its object.
@@ -245,7 +245,7 @@ class ObjectStates:
 
 
 def declaration(name: str) -> str:
-    """The line by which an object is declared to differ by rank."""
+    """The line with which a user declares that an object differs by rank."""
     return f'muster.checkpoints(..., by_rank={{"{name}": {name}}})'
 
 
@@ -284,7 +284,7 @@ def _replicas(stateful: Stateful) -> list[DistributedDataParallel]:
 
 
 def _buffers_of_rank_0(stateful: Stateful) -> set[str]:
-    """The keys of buffers that DDP makes those of rank 0 before the next forward pass."""
+    """The keys of buffers that DDP sets to rank 0's before the next forward pass."""
     modules = stateful.named_modules() if isinstance(stateful, nn.Module) else ()
     return {
         f"{prefix}.{name}".removeprefix(".")
@@ -314,9 +314,9 @@ def _unpacked(packed: Tensor) -> Any:
 
 
 def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
-    """`value` with its tensors on the CPU, copied even if they are there if `copy`.
+    """`value` with its tensors on the CPU; with `copy`, they are copied even if they are there.
 
-    numpy's numbers become Python's.
+    NumPy numbers become Python numbers.
 
     Raises:
         UsageError: a part is neither a dense tensor, a number, a string, a list, a tuple nor a
@@ -344,14 +344,14 @@ def _copied(value: Any, path: tuple[str, ...], *, copy: bool) -> Any:
 
 
 def _plain_number(value: Any) -> Any:
-    """A number of numpy as one of Python; anything else as it is."""
-    import numpy as np  # `muster.record` imports this file, and needs torch alone
+    """A NumPy number as a Python number; any other value as it is."""
+    import numpy as np  # `muster.record` imports this file, and needs only torch
 
     return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
 
 
 def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:
-    """A dense tensor of no other class, detached: what torch.load gives back as it is."""
+    """A dense, detached tensor of no subclass: torch.load gives it back as it is."""
     if nn.parameter.is_lazy(tensor):
         raise _refused(
             path, "a parameter that has no shape yet\ntip: run the model once before saving"
@@ -366,7 +366,7 @@ def _plain(tensor: Tensor, path: tuple[str, ...]) -> Tensor:
 
 
 def _like(value: Mapping[Any, Any], items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """`items` as a dict; those of a module keep the versions of its parts, an attribute."""
+    """`items` as a dict; a module's dict keeps an attribute, the versions of its parts."""
     if not isinstance(value, OrderedDict):
         return dict(items)
     copy = OrderedDict(items)
@@ -376,7 +376,7 @@ def _like(value: Mapping[Any, Any], items: Iterable[tuple[Any, Any]]) -> dict[An
 
 
 def _checksum(value: Any, before: int = 0) -> int:
-    """Of what `_copied` returned: types, shapes and bits."""
+    """The checksum of what `_copied` returned: types, shapes and bits."""
     if isinstance(value, Tensor):
         before = zlib.crc32(f"{value.dtype} {tuple(value.shape)}".encode(), before)
         return zlib.crc32(value.contiguous().view(-1).view(torch.uint8).numpy().data, before)

@@ -1,15 +1,15 @@
 """A checkpoint is one folder: complete and verified by checksums, or absent.
 
     checkpoints/step_00000040/
-        objects.pt     {OBJECT: STATE}; of our trainer's model: parameters and buffers by name; of
-                       its optimizer PARAMETER/KEY, such as layer.weight/exp_avg
+        objects.pt     {OBJECT: STATE}; for our trainer's model: parameters and buffers by name; for
+                       its optimizer: PARAMETER/KEY, such as layer.weight/exp_avg
         sync.pt        RANK/OBJECT/NAME or all/OBJECT/NAME: what differs by rank
         state.json     `SavedState`: the step, and what is in the other files
         manifest.json  {"version": 4, "sha256": {FILE: SUM}}
     checkpoints/step_00000048.HOST.PID.partial/   being written, or left by a process that died
-    checkpoints/set_aside/step_00000044/          of a run that another one did not go on from
+    checkpoints/set_aside/step_00000044/          of a run that a later run did not continue from
 
-A folder has one chain: each checkpoint goes on from the one before it, whichever runs wrote them.
+A folder has one chain: each checkpoint continues from the one before it, whichever runs wrote them.
 
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
 the manifest with their checksums. Then the folder itself is forced and renamed. A rename within one
@@ -47,10 +47,10 @@ STATE = "state.json"
 VERSION = 4  # of the format of the files
 VERSION_OF_0_2_0 = 2
 SET_ASIDE = "set_aside"  # a folder beside the checkpoints
-TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
+TRIES, PAUSE_S = 3, 0.5  # for a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 OBJECTS, SYNC = "objects.pt", "sync.pt"  # see above
-Files = dict[str, Any]  # the content of each: tensors, numbers, strings, and containers of them
+Files = dict[str, Any]  # the content of each file: tensors, numbers, strings, containers of them
 
 
 class Damaged(MusterError):
@@ -67,16 +67,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """What state.json holds, the same for every rank that reads it."""
+    """The content of state.json, the same for every rank that reads it."""
 
     step: int
     world_size: int  # of the ranks that saved it
     by_rank: list[str] = field(default_factory=list)  # objects with a state for each rank
-    undeclared: list[str] = field(default_factory=list)  # those of them that nobody has declared
+    undeclared: list[str] = field(default_factory=list)  # the undeclared ones in `by_rank`
     best: float | None = None  # the best metric so far
     best_step: int | None = None
     best_by: str | None = None  # metric:min or metric:max
-    run_id: str | None = None  # a launcher that restarts a run looks for its own
+    run_id: str | None = None  # a launcher that restarts a run looks for that run's id
 
 
 class IntactCheckpoint(NamedTuple):
@@ -111,10 +111,10 @@ def run_of(checkpoint: Checkpoint) -> str | None:
 def set_aside(folder: Path, after: int) -> list[int]:
     """Move the checkpoints of later steps than `after` to a folder beside; return their steps.
 
-    A run goes on from step `after`, so they are not of its chain any more.
+    A run continues from step `after`, so they are no longer part of its chain.
 
     Raises:
-        OSError: one could not be moved.
+        OSError: a checkpoint could not be moved.
     """
     later = [item for item in list_checkpoints(folder) if item.step > after]
     for checkpoint in later:
@@ -129,7 +129,7 @@ def set_aside(folder: Path, after: int) -> list[int]:
 
 
 def newest_intact(path: Path) -> tuple[IntactCheckpoint | None, list[str]]:
-    """The newest intact checkpoint of `path`; and a line for each damaged one."""
+    """The newest intact checkpoint in `path`, and a line for each newer one that is damaged."""
     notes: list[str] = []
     try:
         candidates = _candidates(path)
@@ -182,10 +182,10 @@ def write(folder: Path, files: Files, saved: SavedState) -> Path:
 
 
 def read_verified(checkpoint: Path) -> IntactCheckpoint:
-    """The content of an intact checkpoint.
+    """Read a checkpoint, and verify that it is intact.
 
     Raises:
-        Damaged: a file is missing, its bytes have changed, or it holds more than plain values.
+        Damaged: a file is missing, its bytes have changed, or it contains more than plain values.
     """
     sums = _checksums(checkpoint)
     for name, wanted in sums.items():
@@ -209,7 +209,7 @@ def read_verified(checkpoint: Path) -> IntactCheckpoint:
 
 
 def _checksums(checkpoint: Path) -> dict[str, str]:
-    """The checksum of each file of a checkpoint, as its manifest has it.
+    """The checksum of each file of a checkpoint, according to its manifest.
 
     Raises:
         Damaged: the manifest cannot be read, or is of another version.
@@ -236,12 +236,12 @@ def _checksums(checkpoint: Path) -> dict[str, str]:
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
     """Keep the newest checkpoints and the best; remove the others, and this host's unfinished ones.
 
-    Those that were set aside stay.
+    Checkpoints that were set aside are kept.
     """
     for old in list_checkpoints(folder)[keep_last:]:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
-            # rename it first, so that a half removed one is never taken for a checkpoint
+            # rename it first, so that a half-removed folder is never taken for a checkpoint
             with suppress(OSError):
                 old.path.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
@@ -325,7 +325,7 @@ def _os_error(error: BaseException) -> OSError:
 
 
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """Folders that ended processes of this host were writing."""
+    """The folders that processes of this host were writing when they ended."""
     for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
         pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
         if pid.isdigit() and int(pid) != os.getpid() and not _is_running(int(pid)):
@@ -338,5 +338,5 @@ def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # else a process of another user
+        return not isinstance(error, ProcessLookupError)  # otherwise it belongs to another user
     return True

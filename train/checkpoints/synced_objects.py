@@ -1,7 +1,7 @@
 """A model and its optimizer in a sync mode, which may have split their values over the ranks.
 
 Full tensors are saved by name, the same on every rank. So every mode, on any number of ranks, can
-resume a checkpoint of any other. A rank holds one full tensor at a time.
+resume a checkpoint of any other mode. A rank holds one full tensor at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class SyncedModel:
     """Parameters and buffers by name, and the sync mode's own tensors; see `Collected`."""
 
     def __init__(self, model: nn.Module, sync: GradSync, *, forgets: bool = False) -> None:
-        """`model` is without the mode's wrapper; with `forgets` the mode starts with nothing."""
+        """`model`: without the mode's wrapper; `forgets`: the mode starts without a saved state."""
         self._model = model
         self._sync = sync
         self._forgets = forgets
@@ -31,7 +31,7 @@ class SyncedModel:
         return self._sync.state()
 
     def collected(self) -> Iterator[tuple[str, Tensor]]:
-        """A shared parameter comes once, under its first name."""
+        """Yield each tensor with its name; a shared parameter comes once, under its first name."""
         names = {param: name for name, param in self._model.named_parameters()}
         for param, values in self._sync.values(self._model):
             yield names[param], values
@@ -46,7 +46,7 @@ class SyncedModel:
         self._sync.restore(self._model, {} if self._forgets else own_tensors)
 
     def resume_problems(self, tensors: Tensors) -> Iterator[str]:
-        """The first few tensors that are not those of this model."""
+        """A line for each of the first few tensors that do not match this model's."""
         wanted = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         forms = (
             (name, _form(tensors.get(name)), _form(wanted.get(name)))
@@ -80,7 +80,7 @@ class SyncedOptimizer:
                     yield f"{names[param]}/{key}", torch.as_tensor(value)
 
     def load_collected(self, tensors: Tensors, own_tensors: Tensors) -> None:
-        """Each parameter's state is copied where it is needed, one parameter at a time."""
+        """Copy each parameter's state to where it is needed, one parameter at a time."""
         group = self._optimizer.param_groups[0]
         # only fused and capturable optimizers count their steps on the device
         counts_there = group.get("fused") or group.get("capturable")

@@ -1,8 +1,8 @@
 """Send a checkpoint to the ranks that do not see it: in pieces, to one folder on each disk.
 
-On each disk the first of the ranks that lack it makes a folder beside its checkpoints, and writes
-there what the source sends. All of them read it. So a rank holds one piece in memory, however large
-the checkpoint is.
+On each disk, the first of the ranks that lack the checkpoint makes a folder beside its checkpoints,
+and writes there what the source sends. All ranks that lack it read this folder. So a rank holds one
+piece in memory, however large the checkpoint is.
 """
 
 import os
@@ -37,15 +37,16 @@ def transferred(
     source: int,
     lacking: Sequence[int],
 ) -> Iterator[IntactCheckpoint | None]:
-    """The `intact` one of rank `source` on the ranks `lacking` it, None on others; collective.
+    """The checkpoint of rank `source` on the ranks `lacking` it, None on others; collective.
 
-    `firsts` has for each rank the first one with the same disk. What was written to `folder` is
-    removed at the end of the context: by then all ranks must have copied what they need.
+    On rank `source`, `intact` is that checkpoint. `firsts` has, for each rank, the first rank with
+    the same disk. What was written to `folder` is removed at the end of the context: by then, all
+    ranks must have copied what they need.
 
     Raises:
         MusterError: a disk failed, or is full; on every rank.
     """
-    # of those that lack it, the first on this rank's disk
+    # the ranks on this rank's disk that lack it; the first of them writes
     peers = [rank for rank in lacking if firsts[rank] == firsts[ranks.rank]]
     writer = peers[0] if ranks.rank in lacking else None
     is_source, is_writer = ranks.rank == source, ranks.rank == writer
@@ -87,7 +88,7 @@ def _sizes(intact: IntactCheckpoint | None) -> dict[str, int]:
 
 
 def _send(ranks: Ranks, source: int, own: Path | None, target: Path | None, size: int) -> None:
-    """Send the file `own` of rank `source`, to `target` on others that have one."""
+    """Send the file `own` of rank `source` to `target` on each rank that has one."""
     buffer = torch.empty(min(size, PIECE_BYTES), dtype=torch.uint8)
     for begin in range(0, size, PIECE_BYTES):
         piece = buffer[: size - begin]
@@ -110,7 +111,7 @@ def _read(path: Path | None, begin: int, data: memoryview) -> None:
 
 def _append(path: Path | None, data: memoryview) -> None:
     if path is not None:
-        with _named_errors(path), path.open("ab") as file:  # some disks fail only as it closes
+        with _named_errors(path), path.open("ab") as file:  # some disks fail only when it is closed
             file.write(data)
 
 

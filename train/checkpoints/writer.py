@@ -21,11 +21,11 @@ LONGEST_REPORT_S = 300.0  # the longest interval between later reports
 
 
 class NotWritten(MusterError):
-    """A checkpoint that a run must leave is not on the disk; the training itself went on."""
+    """A checkpoint that a run must leave behind is not on the disk; the training itself went on."""
 
 
 class TrainedButNotSaved(NotWritten):
-    """The training is over, so to start it again would only repeat it."""
+    """The training is over, so starting it again would only repeat it."""
 
     exit_code = NO_RETRY
 
@@ -43,23 +43,24 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._step, self._started = -1, 0.0  # what is being written, and since when
         self._failed: dict[int, str] = {}  # by step, the reason why there is no checkpoint of it
-        self._best: int | None = None  # the step of the last best one that is on the disk
-        # the step after which this run continues the chain; None once later ones are set aside
+        self._best: int | None = None  # the step of the last best checkpoint on the disk
+        # the step after which this run continues the chain; None once later checkpoints of the
+        # folder have been set aside
         self.goes_on_from: int | None = -1
         self._records: list[CheckpointRecord] = []  # from the thread to the training
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being written; also collects the records of finished ones."""
+        """Whether a checkpoint is being written; also passes on the records of finished ones."""
         busy = self._thread is not None and self._thread.is_alive()
         if not busy:
             self.wait()
         return busy
 
     def start(self, files: Files, saved: SavedState, stall_s: float) -> None:
-        """Begin to write a checkpoint; nobody may change `files` and `saved` any more.
+        """Begin to write a checkpoint; from now on, `files` and `saved` must not be changed.
 
-        The checkpoint of the state's `best_step` stays, however old it is.
+        The checkpoint of the state's `best_step` is kept, however old it is.
         """
         self.wait()
         step = saved.step
@@ -111,7 +112,7 @@ class Writer:
         return f"writing step {self._step} to {self.folder} has taken {self.busy_s:.0f} s so far"
 
     def problems(self, *steps: int | None) -> list[str]:
-        """Why the last one is not on the disk, or those of `steps`; waits for the last one."""
+        """Why the last checkpoint or those of `steps` are not on the disk; waits for the last."""
         self.wait()
         wanted = dict.fromkeys((*steps, self._step))
         return [self._failed[step] for step in wanted if step in self._failed]
@@ -140,7 +141,7 @@ class Writer:
 
 
 def warn(text: str) -> None:
-    """Tell those who watch this run, also with --quiet."""
+    """Print a warning for the users who watch this run, even with --quiet."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 

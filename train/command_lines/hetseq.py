@@ -1,4 +1,4 @@
-r"""HetSeq's own command lines run unchanged, on the same trainer as all others.
+r"""Run HetSeq's own command lines unchanged, on the same trainer as all others.
 
 python train/command_lines/hetseq.py --task bert --data wiki --dict vocab.txt \
     --config_file bert_config.json --max-sentences 32 --max-update 20000 --lr 1e-4 \
@@ -56,15 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def main_process() -> NoReturn:
-    """`main`, as all of a process."""
+    """Run `main` as a whole process."""
     worker.end_process(main())
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """HetSeq's flags about this node's workers and batches; the remaining words as our flags.
+    """Parse HetSeq's flags for this node's workers and batches; the other words become our flags.
 
     Raises:
-        UsageError: one is wrong, or has no meaning here; all problems at once.
+        UsageError: a flag is wrong, or has no meaning here; all problems at once.
     """
     what = "Train with HetSeq's command line"
     parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
@@ -111,10 +111,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
-    """The settings that a command of HetSeq stands for.
+    """The settings that a HetSeq command stands for.
 
     Raises:
-        UsageError: one is wrong; all problems at once, in HetSeq's words.
+        UsageError: a setting is wrong; all problems at once, in HetSeq's words.
     """
     config: TrainConfig = translation.settings([TrainConfig], [*_argv(args, ours)], args.theirs)[0]
     return config
@@ -126,7 +126,7 @@ def _argv(args: argparse.Namespace, ours: Sequence[str]) -> Iterator[str]:
         *FLAGS.defaults,
         OPTIMIZER_FLAGS[args.optimizer],
     )
-    yield f"--epochs={args.max_epoch or args.max_update}"  # no set is too small for the steps
+    yield f"--epochs={args.max_epoch or args.max_update}"  # no set is too small for so many steps
     yield f"--max-steps={args.max_update or 'null'}"
     yield f"--local-batch-size={args.max_sentences * args.update_freq}"
     yield f"--accumulation={args.update_freq}"
@@ -166,7 +166,7 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
 
 
 def ranks_here(args: argparse.Namespace) -> range:
-    """The workers of this node."""
+    """The ranks of this node's workers."""
     first = args.distributed_rank
     count = 1 if args.distributed_no_spawn else args.distributed_gpus
     return range(first, min(args.distributed_world_size, first + count))
@@ -206,7 +206,7 @@ def rendezvous_address(
 
 
 def _write(path: Path, text: str) -> None:
-    """Never over another's."""
+    """Write a new file, but never over an existing one."""
     try:
         with path.open("x", encoding="ascii") as file:
             file.write(text)
@@ -232,7 +232,7 @@ def _read(path: Path, timeout_s: float) -> tuple[str, int]:
 
 
 def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
-    """Train all these workers, a process each; return the exit code of the first that failed."""
+    """Train these workers, each in a process; return the code of the lowest rank that failed."""
     context = multiprocessing.get_context("fork")  # torch is not imported yet
     processes = [context.Process(target=_train, args=(config, worker)) for worker in each]
     for process in processes:

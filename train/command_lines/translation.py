@@ -24,7 +24,7 @@ class Flags(NamedTuple):
     """The meaning of a program's flags here, from its YAML file in this folder."""
 
     tasks: Mapping[str, str]
-    same: Mapping[str, str]  # ours with another name; flags with the same name are left out
+    same: Mapping[str, str]  # our flags with another name; flags with the same name are left out
     defaults: Sequence[str]  # in our words, if the program's differ from ours
     not_needed: Sequence[str]
     refused: Mapping[str, str]  # each with what to use instead
@@ -32,7 +32,7 @@ class Flags(NamedTuple):
 
 
 def read(program: str) -> Flags:
-    """The flags of the program after which a file of this folder is named."""
+    """The flags of a program, from the file of this folder that is named after it."""
     path = Path(__file__).with_name(f"{program}.yaml")
     return Flags(**yaml.safe_load(path.read_text(encoding="utf-8")))
 
@@ -66,8 +66,8 @@ class Parser(argparse.ArgumentParser):
     def parted(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The values of the added flags, and the other words as ours.
 
-        The values have `theirs` for errors: the program's name of each flag of ours, as typed if it
-        has several.
+        The values include `theirs`, for errors: the program's name of each of our flags, as typed
+        if it has several.
 
         Raises:
             UsageError: a flag is wrong or missing, or has no meaning here.
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def two_values(argv: Sequence[str], names: Mapping[str, str]) -> Iterator[str]:
-    """A line for each two flags with different values that have one meaning here, by `names`.
+    """A line for each two flags that mean the same here, by `names`, but have different values.
 
     For example, torch.distributed.launch counts --local_rank within a node.
     """
@@ -97,7 +97,7 @@ def two_values(argv: Sequence[str], names: Mapping[str, str]) -> Iterator[str]:
     for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
         theirs, equals, text = word.partition("=")
         ours = names.get(theirs)
-        if ours is None or "=" in ours:  # of the latter the value is ours already
+        if ours is None or "=" in ours:  # in the latter case, the value is ours already
             continue
         value = text if equals else following
         first, before = typed.get(ours, (theirs, value))
@@ -118,10 +118,10 @@ def settings(
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`; `prog` and `description` are for --help.
 
-    `theirs` has the program's names of our flags.
+    `theirs` has the program's names for our flags.
 
     Raises:
-        UsageError: one is wrong; every one at once, with the flags that were typed.
+        UsageError: a setting is wrong; all problems at once, with the flags that were typed.
     """
     try:
         return cli.parse(classes, argv, prog=prog, description=description)
@@ -133,10 +133,10 @@ def settings(
 def worker_settings(
     argv: Sequence[str], env: Mapping[str, str], theirs: Mapping[str, str], **page: str
 ) -> tuple[TrainConfig, ByHand, World]:
-    """The settings of one of the workers; a process alone has the mode single, if no other is set.
+    """The settings of one worker; a single process gets the mode single, unless another is set.
 
     Raises:
-        UsageError: a flag is wrong; every one at once.
+        UsageError: a flag is wrong; all problems at once.
     """
     config, by_hand = settings([TrainConfig, ByHand], argv, theirs, **page)
     world = World.find(env, **asdict(by_hand))

@@ -22,13 +22,14 @@ MOST_WORDS = 80  # characters of a command line
 
 
 def bind_own_address(world: World) -> socket.socket | None:
-    """A socket at --master-ip, a free address of this machine, at which rank 0's store can listen.
+    """A socket that is bound to --master-ip, at which rank 0's store can listen.
 
-    None if that is a name: other machines may have another address for it, so the store has to
-    listen at all of them.
+    None if --master-ip is a name: other machines may resolve it to another address, so the store
+    has to listen at all addresses of this machine.
 
     Raises:
-        MusterError: it is not; the message lists this machine's addresses.
+        MusterError: it is in use, does not resolve, or is not an address of this machine, whose
+            addresses the message then lists.
     """
     address = f"{world.master_addr}:{world.master_port}"
     try:
@@ -92,7 +93,7 @@ def wait_for_address(world: World, timeout_s: float) -> None:
     """Wait until rank 0 listens at --master-ip.
 
     Raises:
-        MusterError: it does not resolve, or nobody listens after `timeout_s` seconds.
+        MusterError: it does not resolve, or nothing listens there after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -114,7 +115,7 @@ def wait_for_address(world: World, timeout_s: float) -> None:
 
 
 def _resolved(world: World) -> tuple[int, Any]:
-    """The kind of rank 0's address, and the address."""
+    """The family of rank 0's address, and the address."""
     address = world.master_addr, world.master_port
     family, *_, endpoint = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     return family, endpoint
@@ -152,7 +153,7 @@ def choose_interface(world: World) -> None:
 def interfaces() -> list[tuple[str, str]]:
     """Each address of this machine, with the name of its interface; IPv4 comes first.
 
-    The kernel is asked, since a program that calls `muster.init` may not have psutil.
+    On Linux the kernel is asked, since a program that calls `muster.init` may not have psutil.
     """
     if sys.platform != "linux":
         import psutil

@@ -25,12 +25,12 @@ from .exit_guard import PeerFailed
 
 T = TypeVar("T")
 
-# torch after 2.13 has a new name for it and warns of the old one.
+# torch after 2.13 has a new name for it and warns about the old one.
 set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
-# How late a rank may be where the others wait for what it does on its own; later it hangs.
+# How late a rank may be when the others wait for work that it does on its own; later, it hangs.
 PATIENCE_S = 3600.0
-# The same where a rank prepares data, or reads or writes a checkpoint: hours on a large one.
+# The same when a rank prepares data, or reads or writes a checkpoint: a large one takes hours.
 DISK_PATIENCE_S = 24 * PATIENCE_S
 POLL_S = 0.005
 
@@ -54,17 +54,17 @@ def wait_for_all(world_size: int, patience_s: float | None = None) -> None:
 
 
 def collect(rank: int, world_size: int, collector: int, tensor: Tensor) -> list[Tensor]:
-    """The `tensor` of every rank, on rank `collector`; on the others nothing.
+    """The `tensor` of every rank, on rank `collector`; on the others, an empty list.
 
-    It has the same shape on every rank. Without the limit of --timeout-s: many large ones arrive at
-    one rank.
+    It has the same shape on every rank. The limit of --timeout-s does not apply, since many large
+    tensors arrive at one rank.
     """
     if world_size == 1:
         return [tensor]
     options = dist.GatherOptions()
     options.rootRank = collector
     options.timeout = timedelta(seconds=DISK_PATIENCE_S)
-    data = tensor.reshape(-1).view(torch.uint8)  # gloo does not know every type
+    data = tensor.reshape(-1).view(torch.uint8)  # gloo does not support every type
     is_here = rank == collector
     rows = [torch.empty_like(data) for _ in range(world_size)] if is_here else []
     gloo_group().gather([rows] if is_here else [], [data], options).wait()
@@ -72,9 +72,9 @@ def collect(rank: int, world_size: int, collector: int, tensor: Tensor) -> list[
 
 
 def gather(world_size: int, value: T) -> list[T]:
-    """The value of every rank, on every rank, as JSON has it.
+    """The value of every rank, on every rank, in the form that JSON gives it.
 
-    So tuples, tensors and arrays become lists, and keys texts, on a single rank, too.
+    So tuples, tensors and arrays become lists, and keys become strings, even on a single rank.
 
     Raises:
         TypeError: JSON has no form for a part of it.
@@ -108,7 +108,7 @@ def decoded(data: Tensor) -> Any:
     """The value in `encoded`'s bytes.
 
     Raises:
-        ValueError: these are no such bytes.
+        ValueError: `data` are not such bytes.
     """
     return parsed(data.numpy().tobytes())
 
@@ -163,9 +163,9 @@ def gather_results(
 
 
 def gather_on_first(rank: int, world_size: int, act: Callable[[], T]) -> list[T]:
-    """The result of `act` on each rank, on rank 0; the others receive lengths alone, and return [].
+    """The result of `act` on each rank, on rank 0; the others receive only lengths, and return [].
 
-    It raises like `of_each`.
+    It raises like `gather_results`.
     """
     if world_size == 1:
         return [act()]
@@ -185,12 +185,12 @@ def gather_on_first(rank: int, world_size: int, act: Callable[[], T]) -> list[T]
 def broadcast_result(
     rank: int, world_size: int, act: Callable[[], T], patience_s: float | None = None
 ) -> T:
-    """The result of `act` on rank 0, on every rank; raises like `of_each`."""
+    """The result of `act` on rank 0, on every rank; raises like `gather_results`."""
     return cast(T, gather_results(world_size, act if rank == 0 else lambda: None, patience_s)[0])
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """A group of all ranks for tensors in CPU memory. All ranks call this alike.
+    """A group of all ranks for tensors in CPU memory. All ranks must call this.
 
     Its barriers can have their own time limit, and be polled.
     """

@@ -14,8 +14,8 @@ from muster import git
 from muster.checkout import CHECKOUT
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
-# What git is asked for changes that a run can see: none of it is in docs/, into which
-# `make results` draws the figures of the study before.
+# How git is asked for changes that a run can see: none of them are in docs/, where `make results`
+# draws the figures of the previous study.
 CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)docs")
 
 

@@ -1,7 +1,7 @@
 """How a worker ends: an exit code, one message, and a record that tells cause from consequence.
 
 When one of N workers fails, the other N - 1 fail moments later, with network errors. To find the
-cause one must know which of them failed first. So each worker judges its own end: an error that
+cause, one must know which of them failed first. So each worker judges its own end: an error that
 says "the other side is gone" is a consequence (`lost_peer`), everything else a cause. The guard is
 around everything that a worker does. SIGTERM becomes the exception `Stopped`, raised once. When the
 guard begins to write the record, further signals are ignored, since agents repeat them.
@@ -53,10 +53,10 @@ class Stopped(BaseException):
 
 
 class ExitGuard:
-    """Around everything a worker does: records any kind of end once, and has the exit code.
+    """A context around everything a worker does: records any kind of end once, has the exit code.
 
-    Once `run_dir` is known, `exits/rank_*.json` in it says how and why this rank ended. A rank that
-    was killed leaves none.
+    Once `run_dir` is known, `exits/rank_*.json` in it records how and why this rank ended. A rank
+    that was killed leaves no such file.
     """
 
     def __init__(self, world: World) -> None:
@@ -117,13 +117,13 @@ class ExitGuard:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has had resident."""
+    """The peak resident memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
 
 
 def peak_gpu_memory_bytes() -> int:
-    """The most memory that torch has reserved on one of the GPUs; 0 if it used none."""
+    """The peak memory that torch has reserved on one of the GPUs; 0 if it used none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
@@ -133,7 +133,7 @@ def peak_gpu_memory_bytes() -> int:
 
 
 def judge(error: BaseException) -> tuple[int, Cause, str]:
-    """Exit code, cause and one-line message for the error that ended a worker."""
+    """Exit code, cause and message for the error that ended a worker."""
     if isinstance(error, StoppedCleanly):
         return STOPPED, "stopped", str(error)
     if isinstance(error, PeerFailed):

@@ -1,21 +1,21 @@
 """When a collective fails, the ranks exchange how they end; a rank that does not is named.
 
 A rank whose collective fails closes its connections. So within moments all others fail as well,
-except those that are gone or hang. Before a failure nothing is sent, so it costs a step nothing.
+except those that are gone or hang. Nothing is sent before a failure, so steps cost nothing more.
 
 Each rank appends one line to the key `ends` of the store, as JSON, and reads the lines of others:
 
     {"rank": 2, "kind": "lost peer", "message": "...", "where": "step 41", "waited_s": 0.0}
 
-The first line of a rank counts. A rank then reports (`blame`) the first row that applies. "Absent"
-are ranks without a line.
+The first line of a rank counts. A rank then reports (`blame`) the first row that applies. Ranks
+without a line are "absent".
 
     another rank failed by itself        rank 1 on node1 failed: its message
-    some have left without the others    those have left muster.init()
-    some timed out, and some are absent  the absent did not come within the timeout: they hang
+    some have left without the others    these ranks have left muster.init()
+    some timed out, and some are absent  the absent ranks did not come in time: they hang
     others timed out, this rank did not  the others did not wait longer for this rank
-    some are absent                      its own message, which names the absent
-    some were told to stop               those were told to stop
+    some are absent                      its own message, which names the absent ranks
+    some were told to stop               these ranks were told to stop
     none of these                        its own message
 """
 
@@ -37,14 +37,14 @@ from .exit_guard import PeerFailed, Stopped, judge
 from .world import World
 
 GRACE_S = 2.0  # time for the others to report how they end
-# The same without an agent that finds the cause: on a busy machine ends take long.
+# The same if torchrun's agent does not serve the store: on a busy machine, ranks end slowly.
 GRACE_WITHOUT_AGENT_S = 6.0
-TELL_S = 0.5  # time to report it, if this rank need not know of the others, or an agent does
+TELL_S = 0.5  # time to report it, if this rank need not hear from the others, or an agent does
 POLL_S = 0.05
-ANSWER_S = 1.0  # for an answer of a store that was asked all the time
+ANSWER_S = 1.0  # for an answer from a store that has been asked all the time
 # In gloo's message, and in that of NCCL's watchdog.
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms|\bTimeout\(ms\)=(\d+)", re.IGNORECASE)
-# gloo's message for a collective beside another one, of this rank, that timed out.
+# gloo's message for a collective if another one of the same rank, at the same time, timed out.
 CLOSED_BY_TIMEOUT = "application timeout caused pair closure"
 MOST_NAMED = 8
 
@@ -66,7 +66,7 @@ class End:
 
 
 def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
-    """The end of a rank with `error`; `timeout_s` is that of its collectives."""
+    """The end of a rank with `error`; `timeout_s` is the timeout of its collectives."""
     _, cause, message = judge(error)
     if cause == "signal":
         return End(rank, "stopped", message)
@@ -82,7 +82,7 @@ def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
 
 
 def note_left(rank: int, store: dist.Store) -> None:
-    """Note for the others that this rank has done everything, and uses its connections no more."""
+    """Note for the others that this rank is done, and no longer uses its connections."""
     _append(End(rank, "left", ""), store)
 
 
@@ -104,10 +104,10 @@ def _read(store: dist.Store) -> dict[int, End]:
 def explained(
     error: BaseException, world: World, hosts: Sequence[str], store: dist.Store, timeout_s: float
 ) -> BaseException:
-    """The error to end with: `error`, or for a consequence one that names the rank at fault.
+    """The error to end with: `error`, or for a consequence, an error that names the rank at fault.
 
-    Each rank that leaves early calls this after it has left the process group. `hosts` are those of
-    the ranks, `timeout_s` is that of collectives.
+    Each rank that leaves early calls this after it has left the process group. `hosts` has the host
+    of each rank; `timeout_s` is the timeout of collectives.
     """
     own_end = end_of(world.rank, error, timeout_s)
     serves = world.is_main and not world.agent_store
@@ -135,7 +135,7 @@ def explained(
         thread.join(grace_s if waits else TELL_S)
     if not own_end.is_echo:
         return error
-    # the rank that serves the store lives where that does so still
+    # the rank that serves the store is alive if the store still answers
     answers = not world.agent_store and time.monotonic() - last_answer < ANSWER_S
     answered = last_answer > 0 or world.agent_store
     return blame(own_end, ends, hosts, answered=answered, rank_0_lives=answers)
@@ -149,10 +149,10 @@ def blame(
     answered: bool,
     rank_0_lives: bool,
 ) -> PeerFailed:
-    """Why `own_end` is how this rank ended, given the known ends; not `answered`: rank 0 has none.
+    """The reason for `own_end`, given the known ends; if not `answered`, rank 0 counts as absent.
 
-    If rank 0 is known to live it is not lost: gloo keeps connections open until a process ends, so
-    a rank that waits for a failed one may notice it only then.
+    If rank 0 is known to be alive, it is not lost: gloo keeps connections open until a process
+    ends, so a rank that waits for a failed one may notice it only then.
     """
     # if the store did not answer, no other rank's end is known
     absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]

@@ -1,4 +1,4 @@
-"""What the workers exchange when they meet, and what follows: neighbours, cores, GPUs.
+"""What workers exchange when they meet, and what follows from it: neighbours, cores, GPUs.
 
 Every rank computes everything from the same list, so that all ranks get the same result.
 """
@@ -71,7 +71,7 @@ def assign_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
 
 
 def share_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
-    """The GPU of each rank where the workers of a machine share its GPUs; None if one sees none.
+    """The GPU of each rank if the workers of a machine share its GPUs; None if one sees none.
 
     NCCL refuses two ranks on one GPU; gloo, which copies gradients through the host, does not.
     """
@@ -85,7 +85,7 @@ def share_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
 def visible_gpus(choice: str) -> list[str]:
     """The unique ids of the GPUs that this process sees; none if it is to use the CPU.
 
-    A slice of a GPU (MIG) has the id of the whole GPU; what names it is CUDA_VISIBLE_DEVICES.
+    A slice of a GPU (MIG) has the id of the whole GPU; only CUDA_VISIBLE_DEVICES names the slice.
     """
     if choice == "cpu" or not torch.cuda.is_available():
         return []
@@ -103,7 +103,7 @@ def choose_device(
 ) -> torch.device:
     """The device of this worker; all workers of a run use GPUs, or none does.
 
-    Workers share GPUs only where both `choice` is cuda and `backend` is gloo. With `auto`, too few
+    Workers share GPUs only if `choice` is cuda and `backend` is gloo. With `auto`, too few
     GPUs are an error on several machines or in a job: one missing GPU would make all workers slow.
 
     Raises:

@@ -1,24 +1,25 @@
 """All workers find each other, or each reports who is missing and what to check.
 
 1. A store is opened at MASTER_ADDR:MASTER_PORT. torchrun's agent serves it, or rank 0 if workers
-were started by hand: then it listens at MASTER_ADDR alone, if that is an address. Its keys have
-the attempt as a prefix, since torchrun keeps a store over restarts, and keys of an earlier attempt
-must not be read. The prefix also has a secret of the attempt that agents give to their workers, so
-that strangers do not know the keys; and the number of this process's meetings: its store is kept
-for the next one, as an early rank would otherwise find the store that rank 0 is about to close.
+were started by hand: then it listens only at MASTER_ADDR, if that is an address. Its keys have
+the attempt as a prefix, since torchrun keeps a store across restarts, and keys of an earlier
+attempt must not be read. The prefix also has a secret of the attempt, which agents give to their
+workers so that strangers do not know the keys, and the number of the meeting in this process. The
+store is kept for the next meeting: otherwise an early rank would find the store that rank 0 is
+about to close.
 
-2. Each rank claims its number (a duplicate is an error that names both processes, and so is another
-world size), describes its machine, and polls until all have done so. A rank that gives up first
-writes the reason into the store, so that all ranks end with the same message.
+2. Each rank claims its number, describes its machine, and polls until all have done so. A number
+that is claimed twice, or another world size, is an error that names both processes. A rank that
+gives up first writes the reason into the store, so that all ranks end with the same message.
 
 3. From the same list each rank computes the same result: device, backend, neighbours, cores.
 
-4. The process group is made with the time limit of joining, and then gets that of collectives.
+4. The process group is made with the time limit for joining, and then gets that for collectives.
 
 5. At the end all leave together, rank 0 last, as it may serve the store. A rank that fails closes
-its connections at once, by which the others learn of it, and then asks in the store who failed
-first (lost_peers.py). So does, after a while, a rank that leaves while others do not: those that
-wait for it in a collective would wait in vain.
+its connections at once, so that the others notice, and then finds out through the store who failed
+first (lost_peers.py). A rank that leaves while others do not also closes its connections, after a
+while, since ranks that wait for it in a collective would wait in vain.
 """
 
 import json
@@ -57,10 +58,10 @@ from .lost_peers import explained, note_left, others_failed
 from .placement import WorkerInfo
 from .world import World
 
-ANNOUNCE_S = 10.0  # after which rank 0 says for whom it waits
+ANNOUNCE_S = 10.0  # after which rank 0 prints what it is waiting for
 NOTIFY_S = 10.0  # how long a rank that gives up stays, so that others can read why
 ABORT_S = 5.0  # how long a rank that fails waits for the end of its NCCL kernels
-LEFT_ALONE_S = 5.0  # by then the others have all that a rank sent before it left
+LEFT_ALONE_S = 5.0  # by then the others have received everything that a rank sent before it left
 LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
 # The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -77,7 +78,7 @@ class Peers:
 
     @property
     def leads_host(self) -> bool:
-        """Whether this rank does what is done once per host."""
+        """Whether this rank does the work that is done once per host."""
         places = [worker.machine_key for worker in self.workers]
         return places.index(places[self.world.rank]) == self.world.rank
 
@@ -85,7 +86,7 @@ class Peers:
         """Let rank 0 `make` something on disk while the others wait; they read it afterwards.
 
         If a host does not see what rank 0 made (no shared file system), one of its ranks makes it
-        there. There are no locks. Rank 0, whose output people see, says for whom all wait.
+        there. There are no locks. Rank 0, whose output people see, prints what all are waiting for.
 
         Raises:
             PeerFailed: another rank could not make it; on this rank `make`'s own error is raised.
@@ -108,7 +109,7 @@ class Peers:
 
 @contextmanager
 def _announced(text: str, *, announces: bool) -> Iterator[None]:
-    """Print `text` if what happens in this context takes longer than `ANNOUNCE_S`."""
+    """Print `text` if this context lasts longer than `ANNOUNCE_S`."""
     timer = Timer(ANNOUNCE_S, print, [text], {"file": sys.stderr, "flush": True})
     timer.daemon = True
     if announces:
@@ -131,7 +132,7 @@ class Meeting:
 
 @contextmanager
 def meet(world: World, meeting: Meeting) -> Iterator[Peers]:
-    """The process group of all workers, from their meeting to its end.
+    """A context with the process group of all workers, from their meeting to its end.
 
     Raises:
         MusterError: an address, port, worker or GPU is missing after `join_timeout_s`.
@@ -165,7 +166,7 @@ def meet(world: World, meeting: Meeting) -> Iterator[Peers]:
     set_timeout(timedelta(seconds=meeting.timeout_s))
     is_closed = False
     try:
-        if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
+        if not world.agent_store:  # torchrun tells who shares a node; otherwise, host names do
             world = placement.with_local_ranks(world, workers)
         yield Peers(world, store, workers, device)
         _leave_together(world, store, connections)
@@ -188,7 +189,7 @@ def meet(world: World, meeting: Meeting) -> Iterator[Peers]:
     finally:
         if not is_closed and dist.is_initialized():
             dist.destroy_process_group()
-        gloo_threads.wait()  # `worker_main.py` does, but torchrun or mpirun may have started this
+        gloo_threads.wait()  # `worker_main.py` does this, too, but may not have started this worker
 
 
 def _connections() -> dict[int, int]:
@@ -208,7 +209,7 @@ def _connections() -> dict[int, int]:
 def _shut_down(connections: Collection[int]) -> None:
     """Shut down these connections of gloo; ranks that wait for this one then get an error.
 
-    `destroy_process_group` does not close them while a DDP exists, which has the group, too.
+    `destroy_process_group` does not close them while a DDP exists, which also refers to the group.
     """
     for inode, fd in _connections().items():
         if inode in connections:
@@ -219,7 +220,7 @@ def _shut_down(connections: Collection[int]) -> None:
 def _close_at_once(connections: Collection[int]) -> None:
     """Close this rank's connections to the others, whatever they do.
 
-    `destroy_process_group` lets NCCL's kernels end first, and those wait for all ranks. An abort
+    `destroy_process_group` lets NCCL's kernels end first, but they wait for all ranks. An abort
     ends them. It can itself wait for other work of the device, so it is given a limited time.
     """
     if not dist.is_initialized():
@@ -246,7 +247,7 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
             world.master_port,
             is_master=world.is_main and not world.agent_store,
             timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,  # what follows waits, since it can name the missing ones
+            wait_for_workers=False,  # `_gather_workers` waits, since it can name missing ranks
             # torch itself would listen at all addresses of the machine
             master_listen_fd=None if bound is None else bound.detach(),
         )
@@ -267,7 +268,7 @@ def _gather_workers(
     announced = False
     while not store.check(keys):
         waited = time.monotonic() - started
-        if store.check(["given_up"]):  # end in the same words
+        if store.check(["given_up"]):  # end with the same message
             raise MusterError(store.get("given_up").decode())
         if waited > timeout_s:
             raise MusterError(
@@ -283,7 +284,7 @@ def _gather_workers(
 
 
 def _register(world: World, store: dist.Store) -> None:
-    """Refuse common mistakes of a start by hand: a duplicate rank, two world sizes."""
+    """Refuse common mistakes in starting workers by hand: a duplicate rank, two world sizes."""
     store.add("registered", 1)
     own = f"rank {world.rank} on {world.host} (pid {os.getpid()})"
     agreed = store.compare_set("world_size", "", f"{world.world_size} {own}").decode()
@@ -328,14 +329,14 @@ def _leave_together(world: World, store: dist.Store, connections: Collection[int
     """
     if world.is_led or world.agent_store:
         _wait_for_leavers(world, store, connections)
-    else:  # no agent ends this rank if another one dies: only its connections tell
+    else:  # no agent ends this rank if another one dies: only its connections show that
         wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
     store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
     store.set(f"left/{world.rank}", "")
     if world.is_main:
-        with suppress(RuntimeError):  # a rank that does not report it needs the store no more
+        with suppress(RuntimeError):  # a rank that does not report it no longer needs the store
             store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))
 
 
@@ -343,7 +344,7 @@ def _wait_for_leavers(world: World, store: dist.Store, connections: Collection[i
     """Wait until every rank leaves, and close gloo's connections before that if some take long.
 
     Raises:
-        RuntimeError: another rank has failed, perhaps since it waited for this one in a collective.
+        RuntimeError: another rank has failed, perhaps by waiting for this one in a collective.
     """
     began = time.monotonic()
     store.add("leaving", 1)

@@ -9,7 +9,7 @@ from typing import Any
 from muster.errors import UsageError, refuse
 from muster.rank_variables import torchrun_variables
 
-MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen
+MIN_PORT, MAX_PORT = 1024, 65535  # only root may listen below 1024
 
 
 def _number_of(variable: str, default: int) -> Any:
@@ -56,7 +56,7 @@ class World:
         If mpirun, srun or a user has given this process its rank, flags may add the rest.
 
         Raises:
-            UsageError: one of them is incomplete, or they contradict each other.
+            UsageError: flags or environment are incomplete, or they contradict each other.
         """
         if rank == -1 or world_size == 1:
             return cls(host=socket.gethostname())

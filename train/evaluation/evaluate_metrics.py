@@ -1,7 +1,7 @@
-"""Any metric of `evaluate` on any number of ranks, with the result of a single process.
+"""Any metric of `evaluate` on any number of ranks, with the same result as in a single process.
 
 Rank 0 gathers the samples of all ranks, in their order, loads the module and computes in memory,
-while the others wait; all ranks get its result. Samples travel as JSON, through gloo and CPU
+while the others wait; all ranks get its result. Samples are sent as JSON, through gloo and CPU
 memory. Only rank 0 needs the module.
 """
 
@@ -34,24 +34,24 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group must call it with its own samples: any number of them, also
+    Every rank of torch's default group must call it with its own samples: any number of them, or
     none. Without a group the process is a single rank. Rank 0 receives all samples, through gloo
-    and CPU memory, and all ranks wait while it computes. So it waits for the device if samples lie
-    there. (`my_metric.py` is that of docs/library.md.)
+    and CPU memory, and all ranks wait while it computes. So the call waits for the device if
+    samples are on it. (`my_metric.py` is the one in docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}
 
     Args:
         metric: a file (`./my_metric.py`), a name (`f1`), a loaded module, or several of them in a
-            list, or in a dict; its names are prefixed to results that would be equal in name.
-            Only rank 0's counts.
+            list, or in a dict, whose names are prefixed to results that would otherwise have the
+            same name. Only rank 0's metric counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
         references: the true values, in the same form.
         positions: whole numbers (n,) from 0 up, each sample's place in the whole set. The metric
-            gets the samples in that order, and one for each place, so that a sample which a sampler
-            gave out twice counts once. Without them the order is that of the ranks.
-        config_name: of the module, such as `mrpc` of `glue`.
+            gets the samples in that order, and only one for each place, so that a sample that a
+            sampler gave out twice counts once. Without positions, samples are in rank order.
+        config_name: configuration of the module, such as `mrpc` of `glue`.
         more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
@@ -87,7 +87,7 @@ def evaluate(
 def _compute(
     module: Any, parts: Sequence[Columns], names: Iterable[str], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The module's result on all columns, in the order of the positions if there are any.
+    """Return the module's result on all columns, in the order of the positions if there are any.
 
     Raises:
         UsageError: a column is missing on some rank, columns differ in length, or positions are
@@ -141,7 +141,7 @@ def _compute(
 
 
 def _as_list(values: Any) -> list[Any]:
-    """A tensor, an array, or anything with one entry per sample, as a list.
+    """Return a tensor, an array, or anything with one entry per sample, as a list.
 
     Raises:
         UsageError: it is a single value.
@@ -155,7 +155,7 @@ def _as_list(values: Any) -> list[Any]:
 
 
 def _load(metric: Any, config_name: str | None) -> Any:
-    """The module that computes `metric`, or several as `evaluate.combine` returns them."""
+    """Return the module that computes `metric`; `evaluate.combine` joins several into one."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load_module(module: Any) -> Any:

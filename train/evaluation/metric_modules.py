@@ -7,14 +7,14 @@ from typing import Any
 
 from muster.errors import UsageError, text_of
 
-REACH_S = 5.0  # for an answer of the Hub
+REACH_S = 5.0  # for an answer from the Hub
 
 
 def load(name: str, config_name: str | None = None) -> Any:
-    """The module `name`, as `evaluate.load` finds it: a file, on the Hub, or in its cache.
+    """Load the module `name` as `evaluate.load` finds it: in a file, on the Hub, or in its cache.
 
     Raises:
-        UsageError: there is none, or it cannot be loaded.
+        UsageError: there is no such module, or it cannot be loaded.
     """
     import requests
     from evaluate import config
@@ -29,7 +29,7 @@ def load(name: str, config_name: str | None = None) -> Any:
             if not config.HF_EVALUATE_OFFLINE:
                 requests.head(config.HF_ENDPOINT, timeout=REACH_S)
         except requests.RequestException:
-            config.HF_EVALUATE_OFFLINE = True  # else it tries for minutes before its cache
+            config.HF_EVALUATE_OFFLINE = True  # else it tries for minutes before it uses its cache
     try:
         return load_module(str(path), config_name, keep_in_memory=True)
     except Exception as error:  # a module is a program: any error may happen
@@ -55,7 +55,7 @@ def in_memory(module: Any) -> Iterator[None]:
     """Have a loaded module compute for one process and without files.
 
     Raises:
-        UsageError: it holds samples already.
+        UsageError: it already contains samples.
     """
     if len(module):
         raise UsageError(

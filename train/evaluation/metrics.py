@@ -36,15 +36,15 @@ class Confusion:
             "f1": 2 * counts[1, 1] / (labels[1] + predictions[1]),
             "matthews_correlation": (right * total - labels @ predictions) / variances.sqrt(),
         }
-        # 0 / 0, of a class that is missing, counts as 0
+        # 0 / 0, from a class that is missing, counts as 0
         return {name: values[name].nan_to_num().item() for name in self._names}
 
 
 class Correlation:
     """Pearson's and Spearman's correlation of predictions with labels, over a set of `size`.
 
-    Ranks need the values themselves, so the state is a table with one row per sample: each rank
-    fills its own rows, and zeros elsewhere make the sum the whole table.
+    Ranking needs the values themselves, so the state is a table with one row per sample: each rank
+    of the run fills its own rows and leaves zeros elsewhere, so that the sum is the whole table.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,7 +57,7 @@ class Correlation:
 
     def compute(self) -> dict[str, float]:
         """Both correlations; NaN if one side is constant, as in scipy."""
-        from scipy.stats import pearsonr, spearmanr  # half a second, which classification saves
+        from scipy.stats import pearsonr, spearmanr  # half a second, saved in classification
 
         predictions, labels = self.state.cpu().numpy().T
         with warnings.catch_warnings():

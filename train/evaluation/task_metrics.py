@@ -1,4 +1,4 @@
-"""`--metrics`: metrics of `evaluate` beside a task's own, for each evaluation set."""
+"""`--metrics`: metrics of `evaluate` in addition to a task's own, for each evaluation set."""
 
 import json
 from collections import Counter
@@ -42,22 +42,22 @@ class TaskMetrics:
     """The modules of `--metrics`, loaded once, on rank 0. Every rank must create it.
 
     Raises:
-        UsageError: one cannot be found or loaded, or needs other input than the task has (on ranks
-            other than 0: PeerFailed).
+        UsageError: a module cannot be found or loaded, or needs input that the task does not have
+            (on ranks other than 0: PeerFailed).
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
-        self._modules = list[Any]()  # of rank 0
+        self._modules = list[Any]()  # only on rank 0
         self._reported = set[str]()
         self.messages: list[str] = []  # each to be printed once
         self._names = broadcast_result(ranks.rank, ranks.world_size, lambda: self._load(text))
 
     def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
-        """The numbers in the results on the samples of all ranks; every rank must call it.
+        """Return the numbers in the results on all ranks' samples; every rank must call it.
 
-        Names are those that `evaluate.combine` gives. If the task already has a metric of that
+        Names are the same as with `evaluate.combine`. If the task already has a metric of that
         name, which is in `taken`, the module's name is prefixed. A result within a result is named
-        by both: `LOC_f1`.
+        after both: `LOC_f1`.
 
         Raises:
             MusterError: a module failed.
@@ -75,9 +75,9 @@ class TaskMetrics:
         return numbers
 
     def _load(self, text: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """A label for each module, unlike all others, and the arguments of its `compute`.
+        """Return a unique label for each module, and the arguments of its `compute`.
 
-        Modules of the same name get a number behind it, as with `evaluate.combine`.
+        Modules with the same name get a number after it, as with `evaluate.combine`.
         """
         wanted = parse_metrics(text)
         for metric in wanted:
@@ -107,7 +107,7 @@ class TaskMetrics:
 
 
 def parse_metrics(text: str) -> list[MetricChoice]:
-    """The parts of `--metrics`: names separated by commas, each with arguments after colons.
+    """Parse `--metrics`: names separated by commas, each with arguments after colons.
 
     A word after a colon is the name of a configuration, and `average=macro` an argument of
     `compute`; its value is JSON, or else a string.

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def from_settings(kind: type[T], config: TrainConfig) -> T:
-    """A dataclass `kind`, filled from the settings that have the names of its fields."""
+    """Create a dataclass `kind` from the settings that have the same names as its fields."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(config, name) for name in names})
 
@@ -60,11 +60,11 @@ def trainer(
     metrics: TaskMetrics | None = None,
     weights: Path | None = None,
 ) -> Trainer:
-    """A trainer before its first step. Every rank must call it: (collective) marks where they wait.
+    """Build a trainer. Every rank must call this; (collective) marks where ranks wait.
 
-    `folder` is that of the checkpoints. `firsts` has for each rank the first one with the same file
-    system, which writes there; by default all ranks share one.
-    `weights` is a folder with weights that `export.save` wrote, to begin with.
+    `folder` is the folder of the checkpoints. `firsts` contains, for each rank, the first rank with
+    the same file system, which writes there; by default all ranks share one file system.
+    `weights` is a folder with initial weights that `export.save` wrote.
     """
     grad_sync = plugins.build(config.sync, ranks, from_settings(SyncOptions, config))
     sets = datasets(config, task)
@@ -113,15 +113,15 @@ def trainer(
         config, trained, sets, steps, manager, checkpoints, history, console, sinks,
         metrics=metrics, meter=meter,
     )  # fmt: skip
-    built.count_traffic(before=0, epoch=0)  # (collective) of the broadcast in `wrap`
-    if best is not None:  # (collective) an evaluation of a few samples, if need be
+    built.count_traffic(before=0, epoch=0)  # (collective) traffic of the broadcast in `wrap`
+    if best is not None:  # (collective) an evaluation of a few samples, if needed
         require_metric(best.metric, task, sets, state, config, metrics)
     rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
     return built
 
 
 def datasets(config: TrainConfig, task: Task) -> Datasets:
-    """The task's samples, of each set at most as many as the settings allow."""
+    """Return the task's datasets, each with at most as many samples as the settings allow."""
 
     def first(samples: Samples, limit: int | None) -> Samples:
         if limit is None or limit >= len(samples):
@@ -134,7 +134,7 @@ def datasets(config: TrainConfig, task: Task) -> Datasets:
 
 
 def model(config: TrainConfig, task: Task, device: torch.device) -> nn.Module:
-    """The model, with the same weights on every rank."""
+    """Build the model, with the same weights on every rank."""
     rng.seed(config.seed)
     model = task.build_model()
     if config.dropout is not None:
@@ -150,9 +150,9 @@ def plan(
     world_size: int,
     same_passes: bool = False,
 ) -> BatchPlan:
-    """Which rank computes which samples; equal parts if the split is still to be measured.
+    """Plan which rank computes which samples; parts are equal if the split is not measured yet.
 
-    Samples are cut by length, unless a BatchNorm would then see other samples together.
+    Batches are cut by length, unless a BatchNorm would then see different samples together.
     """
     normalises = batchnorm.has_any(model)
     lengths = lengths_of(task, samples)
@@ -174,8 +174,8 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     """Compile each layer that `model` repeats, in place; the whole model if it repeats none.
 
     With compiled layers, gradients become ready layer by layer, so they are sent while others are
-    computed. If the whole model were compiled, all would become ready at the end of the backward
-    pass. Equal layers are compiled only once.
+    computed. If the whole model were compiled, all gradients would become ready at the end of the
+    backward pass. Equal layers are compiled only once.
 
     Raises:
         UsageError: --compile finds no compiler for the code that it generates.
@@ -185,15 +185,15 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
         raise UsageError(
             f"--compile needs a C++ compiler on every node, but {compiler} was not found"
         )
-    # On CPUs this process compiles: a pool would take the cores that compute. A GPU's kernels are
-    # compiled by a pool of this worker's share of the cores; it ends when its worker does.
+    # On CPUs this process compiles: a pool would take cores from the computation. A GPU's kernels
+    # are compiled by a pool with this worker's share of the cores; the pool ends with its worker.
     torch._inductor.config.compile_threads = torch.get_num_threads() if device.type == "cuda" else 1
     for layer in repeated(model) or [model]:
         layer.compile()
 
 
 def optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
-    """The task's optimizer if it has one, else that of --optimizer over the trained parameters.
+    """Build the task's optimizer, or else the one of --optimizer, for the trained parameters.
 
     Vectors (biases, norms) decay only with --decay all.
     """

@@ -1,4 +1,4 @@
-"""Evaluate over all ranks, each sample once; only --metrics exchange more than counts."""
+"""Evaluate over all ranks, each sample once, by one all_reduce per set; --metrics need more."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ FEW = 4  # samples with which the names of metrics are found
 
 
 class Pass(NamedTuple):
-    """One batch of n samples on the host, and what the model has made of it."""
+    """One batch of n samples on the host, and the model's results for it."""
 
     positions: list[int]  # n, in the whole set
     batch: Batch
@@ -44,7 +44,7 @@ class SetResult(NamedTuple):
 
 
 @torch.no_grad()
-@rng.preserved()  # a task's metric, or one of --metrics, may draw; dropout goes on as without it
+@rng.preserved()  # metrics may draw random numbers, which must not affect dropout
 def evaluate(
     task: Task,
     datasets: Datasets,
@@ -54,9 +54,9 @@ def evaluate(
     epoch: int,
     more: TaskMetrics | None = None,
 ) -> EvalRecord:
-    """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
+    """Compute the metrics of every evaluation set, the same on all ranks: one all_reduce per set.
 
-    Every rank must call it. `step` and `epoch` are those of the record. `more` are metrics of the
+    Every rank must call it. `step` and `epoch` are for the record. `more` are metrics of the
     library `evaluate`; rank 0 collects their input from all ranks.
     """
     ranks = state.grad_sync.ranks
@@ -89,10 +89,10 @@ def _evaluate_set(
     config: TrainConfig,
     more: TaskMetrics | None,
 ) -> SetResult:
-    """Each rank counts its own samples; the counts of all ranks are added up."""
+    """Count this rank's own samples, and add up the counts of all ranks."""
     metric = task.metric(samples)
     collected = Predictions()
-    # of each part of the loss: its sum over units, and their number
+    # for each part of the loss: its sum over units, and the number of units
     sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
     local_samples = 0
     predict_s = metric_s = 0.0
@@ -100,7 +100,7 @@ def _evaluate_set(
     loading = waits.now()
     of_samples = passes(state, samples, task.collate, task.forward, config, lengths)
     for positions, loaded, loss, copied in of_samples:
-        logits = copied.wait()  # where a GPU computes, this waits for it
+        logits = copied.wait()  # this waits for a GPU
         predicted = waits.now()
         predict_s += loading.computed_until(predicted)
         batch = to_device(loaded, state.model, CPU)
@@ -134,11 +134,11 @@ def passes(
     config: TrainConfig,
     lengths: Sequence[int] = (),
 ) -> Iterator[Pass]:
-    """This rank's part of `samples`, a batch at a time; over all ranks, each sample once.
+    """Yield this rank's part of `samples`, one batch at a time; over all ranks, each sample once.
 
-    The model is used without a sync mode's wrapper, since DDP's cannot run if ranks have different
-    numbers of batches. In a sync mode that needs equally many, a rank with fewer repeats a sample,
-    which is not among the results.
+    The model is used without a sync mode's wrapper, since DDP cannot run if ranks have different
+    numbers of batches. In a sync mode that needs the same number on all ranks, a rank with fewer
+    batches repeats a sample, which is left out of the results.
     """
     model, ranks = state.model, state.grad_sync.ranks
     device = next(model.parameters()).device
@@ -158,7 +158,7 @@ def passes(
         collate,
         config,
         device,
-        torch.Generator(),  # its own: it draws a number, and dropout's would go on
+        torch.Generator(),  # its own: it draws a number, which must not affect dropout
     )
 
     def computed() -> Iterator[Pass]:
@@ -181,10 +181,10 @@ def require_metric(
     config: TrainConfig,
     more: TaskMetrics | None,
 ) -> None:
-    """Refuse a --keep-best that no evaluation has, before the first step; collective.
+    """Refuse a --keep-best metric that no evaluation has, before the first step; collective.
 
-    The names of a task's own metrics are known without samples. Those of `more` are found by an
-    evaluation of a few samples. If such a metric fails, the first evaluation decides.
+    The names of a task's own metrics are known without samples. The names in `more` are found by
+    evaluating a few samples. If such a metric fails, the first evaluation decides.
 
     Raises:
         UsageError: there is no metric of this name.
@@ -220,7 +220,7 @@ def require_metric(
 
 
 def _losses(task: Task, sums: Tensor) -> dict[str, float]:
-    """The loss by name, and its parts if there are several, from sums and counts (2 * parts,)."""
+    """Compute the loss, and its parts if there are several, from sums and counts (2 * parts,)."""
     loss_sums, units = sums.view(2, -1)
     means = (loss_sums / units.clamp(min=1)).tolist()
     parts = {f"eval_{name}": mean for name, mean in zip(task.loss_parts, means, strict=True)}
@@ -228,7 +228,7 @@ def _losses(task: Task, sums: Tensor) -> dict[str, float]:
 
 
 def lengths_of(task: Task, samples: Samples) -> Sequence[int]:
-    """The number of tokens of each sample; empty if unknown or equal for all."""
+    """Return the number of tokens of each sample; empty if unknown or the same for all."""
     if isinstance(samples, Subset):
         all_lengths = task.lengths(samples.dataset)  # type: ignore[arg-type]
         lengths = None

@@ -1,4 +1,4 @@
-"""Save a trained model in Hugging Face's form: weights, configuration, tokenizer, card."""
+"""Save a trained model in Hugging Face's format: weights, configuration, tokenizer, card."""
 
 import shutil
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ def save(
 ) -> None:
     """Write `model` (without a sync mode's wrapper) and its files into `folder`.
 
-    A transformers model saves itself, for `from_pretrained`. For any other model the folder holds
+    A transformers model saves itself, for `from_pretrained`. For any other model the folder gets
     the weights, and `train.score` builds the rest from the settings in the card. For a model with
-    adapters it holds both the adapters, for PEFT, and all weights: the base model need not have a
-    name, and other parts may have been trained too.
+    adapters it gets both the adapters, for PEFT, and all weights: the base model need not have a
+    name, and other parts may also have been trained.
 
     Raises:
-        CannotWrite: the disk is full or refuses; an earlier model in the folder stays.
+        CannotWrite: the disk is full or not writable; an earlier model in the folder is kept.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     try:
@@ -59,7 +59,7 @@ def _write(
 
 
 def _card(library: str, config: TrainConfig, totals: Mapping[str, Any]) -> str:
-    """The model's card in Hugging Face's form, with all settings of the run."""
+    """Return the model card in Hugging Face's format, with all settings of the run."""
     task = config.task
     steps = totals["steps"]
     ranks = totals["world_size"]
@@ -89,10 +89,10 @@ All settings of the run:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Load the weights that `save` wrote into a `model` that is not transformers' own.
+    """Load weights that `save` wrote, into a `model` that is not a transformers model.
 
     Raises:
-        UsageError: they are missing, or belong to another model.
+        UsageError: the weights are missing, or belong to another model.
     """
     path = folder / WEIGHTS
     if not path.is_file():

@@ -1,8 +1,8 @@
 """Batches on their way to a GPU, and results on their way back, while it computes.
 
-With a GPU, processes load batches in pinned memory. The next step's are fetched when all of a step
-has been given to the device, and are copied in a stream of their own. Nothing of that changes which
-samples a step has, or how far the training is: the position moves with steps, not with batches.
+With a GPU, processes load batches into pinned memory. The next step's batches are fetched when all
+of a step has been given to the device, and are copied in their own stream. None of this changes
+which samples a step has, or the position of the training, which moves with steps, not with batches.
 
 On CPUs each batch is loaded when it is needed, and is used where it is.
 """
@@ -21,11 +21,11 @@ from configs.settings.train import TrainConfig
 from train.tasks.base import Batch
 
 T = TypeVar("T")
-LOADERS_OF_A_GPU = 2  # processes of each worker, by default
+LOADERS_OF_A_GPU = 2  # loading processes of each worker, by default
 
 
 def processes(config: TrainConfig, device: torch.device) -> int:
-    """Those that load the batches of each worker; 0: the worker itself does."""
+    """Return the number of processes that load batches for each worker; 0: it loads them itself."""
     if config.data_workers is None:
         return LOADERS_OF_A_GPU if device.type == "cuda" else 0
     return config.data_workers
@@ -39,9 +39,9 @@ def loader(
     device: torch.device,
     generator: torch.Generator,
 ) -> Iterator[Batch]:
-    """The `batches` of `samples`, each read and joined by `collate`, in memory of the host.
+    """Load the `batches` of `samples`, each joined by `collate`, into the host's memory.
 
-    Processes draw from generators of their own, which follow from `generator`.
+    Processes draw from their own generators, which are seeded from `generator`.
     """
     workers = processes(config, device)
     # forked, so that they share the samples, which need not be picklable
@@ -61,9 +61,9 @@ def loader(
 class Feed:
     """The micro-batches of steps on a GPU, one after the other; `fetch` is called before each step.
 
-    It is for batches that other processes load. Where this one does, nothing is done ahead: a
-    sample may draw random numbers when it is read, and a checkpoint would hold those of a step that
-    it has not reached.
+    It is for batches that other processes load. If this process loads them, nothing is read ahead:
+    reading a sample may draw random numbers, and a checkpoint would then contain the generators'
+    state of a step that it has not reached.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Feed:
         device: torch.device,
         copied: Callable[[Batch], Batch],
     ) -> None:
-        """`counts` are the micro-batches of each step; `copied` copies one to the `device`.
+        """`counts` are the steps' numbers of micro-batches; `copied` copies a batch to `device`.
 
-        The copies for the first step begin.
+        Copying for the first step begins here.
         """
         self._batches = batches
         self._counts = counts
@@ -104,11 +104,11 @@ class Feed:
 
     def close(self) -> None:
         """End the processes that load."""
-        self._batches = iter(())  # the loader's own ends them when nothing refers to it
+        self._batches = iter(())  # the loader's iterator ends them when nothing refers to it
 
 
 def delayed_by_one(items: Iterator[T], device: torch.device) -> Iterator[T]:
-    """With a GPU each of `items` when the next one has begun, which the device computes then."""
+    """With a GPU, yield each of `items` when the next one has begun, which keeps the GPU busy."""
     if device.type == "cpu":
         yield from items
         return

@@ -1,4 +1,4 @@
-"""Predict the labels of sets that have none, over all ranks; written as GLUE's site takes them."""
+"""Predict labels of unlabelled sets, over all ranks; write them in the format of GLUE's site."""
 
 import functools
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from train.tasks.base import Batch, Output, PredictingTask, Unlabelled
 
 
 def unlabelled_sets(trainer: Trainer) -> dict[str, Unlabelled]:
-    """The task's sets without labels, by the names of their files of predictions. Collective.
+    """Return the task's unlabelled sets, by the names of their prediction files. Collective.
 
     Raises:
-        UsageError: it has none, or a file is missing or wrong.
+        UsageError: the task has none, or a file is missing or wrong.
     """
     task = trainer.task
     sets: dict[str, Unlabelled] = {}
@@ -51,11 +51,11 @@ def write_predictions(
 
 @torch.no_grad()
 def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
-    """The row and the prediction of each sample of this rank's part."""
+    """Return the row and the prediction of each sample in this rank's part."""
     task: Any = trainer.task
 
     def forward(model: nn.Module, batch: Batch) -> Output:
-        return Output(torch.zeros(()), task.logits(model, batch))  # without labels, without loss
+        return Output(torch.zeros(()), task.logits(model, batch))  # no labels, so no loss
 
     rows = range(len(unlabelled.keys))  # a sample is its row
     collate = functools.partial(task.batch_of, unlabelled)

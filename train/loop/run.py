@@ -33,7 +33,7 @@ from train.records.sinks import Console, History, Sinks
 from train.records.traffic import Meter
 from train.sync.ranks import Ranks
 
-SUMMED_UP = ("task", "sync", "batch_size", "split", "precision", "seed")  # settings
+SUMMED_UP = ("task", "sync", "batch_size", "split", "precision", "seed")  # in the summary
 
 
 def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
@@ -41,7 +41,8 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
 
     Raises:
         StoppedCleanly: a signal ended the run early; `stopped.json` says how to continue it.
-        TrainedButNotSaved: all is done, but the last or the best checkpoint is not on a disk.
+        TrainedButNotSaved: training is complete, but the last or the best checkpoint is not on a
+            disk.
     """
     with prepared(config, world, exit_guard) as (trainer, run_dir):
         gc.enable()  # see train/worker.py
@@ -78,7 +79,7 @@ def _write_results(trainer: Trainer, history: History, run_dir: Path, *, saves: 
 def join_workers(
     config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
 ) -> Iterator[tuple[Peers, Path]]:
-    """All workers that have met, and their run folder; `what` names a run that does not train.
+    """Join all workers; yield them and their run folder; `what` names a run that does not train.
 
     Raises:
         MusterError: a worker, a file or a setting prevents it.
@@ -87,7 +88,7 @@ def join_workers(
         run_dir = _open_run_folder(config, peers, what)
         exit_guard.record_in(run_dir)
         threads = fair_share(peers.world.rank, peers.workers)
-        if peers.world.is_led:  # its agent knows of quotas, but not of other containers here
+        if peers.world.is_led:  # its agent knows about quotas, but not about other containers here
             threads = min(threads, torch.get_num_threads())
         torch.set_num_threads(config.threads or threads)
         if peers.leads_host:
@@ -101,9 +102,9 @@ def join_workers(
 def prepared(
     config: TrainConfig, world: World, exit_guard: ExitGuard, weights: Path | None = None
 ) -> Iterator[tuple[Trainer, Path]]:
-    """A trainer whose workers have met, with its run folder, ready for its first step.
+    """Join all workers; yield a trainer that is ready for its first step, and its run folder.
 
-    It begins with the `weights` in that folder, if one is given.
+    It begins with the weights in the folder `weights`, if one is given.
 
     Raises:
         MusterError: a worker, a file or a setting prevents it.
@@ -149,7 +150,7 @@ def prepared(
 
 
 def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
-    """The run's folder on every rank; rank 0 creates it.
+    """Return the run's folder on every rank; rank 0 creates it.
 
     A launcher has created it already and passes --redirect. If workers are started by hand, a
     folder that is not empty is refused unless --overwrite is given.
@@ -165,7 +166,7 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
             size = str(world.world_size)
             run_id = run_files.new_run_id(config.logs_root, what or config.name, size, make=True)
         elif not config.redirect:
-            named = replace(config, run_id=run_id)  # a name of torchrun's may be no folder's
+            named = replace(config, run_id=run_id)  # torchrun's name may not suit a folder
             run_files.claim(
                 named.logs_root / run_id,
                 named.inputs(),
@@ -183,7 +184,7 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
 
 
 def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
-    """A meter on the first rank of each host, if gradients go to other hosts through gloo."""
+    """Create a meter on the first rank of each host, if gradients go to other hosts by gloo."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     hosts = [worker.host for worker in peers.workers]
     if not peers.leads_host or len(set(hosts)) == 1 or interface is None:

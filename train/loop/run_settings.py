@@ -11,12 +11,12 @@ from configs.settings.train import BatchConfig, LearningConfig, TaskConfig, Trai
 # For each restored part, the settings it depends on; its flag --reset-... discards the part.
 SETTINGS_OF_PART = {
     "data": ("task", "seed", "batch_size", "train_samples"),
-    # with --decay the optimizer has other groups, each with a rate of the schedule
+    # --decay changes the optimizer's groups, each of which has its rate in the schedule
     "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr", "decay"),
     "optimizer": ("optimizer",),
 }
-# Of these classes a checkpoint stores the settings, but for those that say how long to train, or by
-# which way the same losses are computed.
+# A checkpoint stores the settings of these classes, except the ones that determine how long to
+# train, or in which way the same losses are computed.
 COMPARED = (TaskConfig, LearningConfig, BatchConfig, SyncingConfig)
 NOT_COMPARED = frozenset(
     "epochs max_steps schedule_steps eval_batch_size data_dir tokenizer pad length_balance split "
@@ -31,7 +31,7 @@ class RunSettings:
     def __init__(
         self, config: TrainConfig, samples: int, schedule_end: int, tell: Callable[[str], None]
     ) -> None:
-        """`samples` of the training set; `schedule_end`: the step until which the rate decays."""
+        """`samples`: size of the training set; `schedule_end`: the step until which rates decay."""
         self._config = config
         self._samples = samples
         self._end = schedule_end
@@ -45,7 +45,7 @@ class RunSettings:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Name what differs from the checkpoint's and is allowed to."""
+        """Report the permitted differences from the checkpoint's settings."""
         config = self._config
         was = state["schedule_end"]
         if self._is_moved(was) and config.reset_data:
@@ -61,7 +61,7 @@ class RunSettings:
             self._tell(f"settings changed since the checkpoint: {listed}")
 
     def resume_problems(self, state: dict[str, Any]) -> Iterator[str]:
-        """A line for each difference to the checkpoint that a restored part cannot stand."""
+        """Yield a line for each difference from the checkpoint that a restored part forbids."""
         config = self._config
         for part, names in SETTINGS_OF_PART.items():
             for name in names if part not in parts_to_reset(config) else ():
@@ -89,14 +89,14 @@ class RunSettings:
             )
 
     def _is_moved(self, was: int | None) -> bool:
-        """Whether the rate would jump, since its decay has ended elsewhere."""
+        """Whether the rate would jump, because its decay now ends at another step."""
         config = self._config
         is_fixed = config.schedule == "constant" or config.reset_lr_scheduler
         return was not in (self._end, None) and not is_fixed  # older checkpoints do not store it
 
 
 def compared_settings(config: TrainConfig) -> dict[str, Any]:
-    """The settings that a checkpoint stores for a later comparison: those that change losses."""
+    """Return the settings that change losses, which a checkpoint stores for a later comparison."""
     names = [
         setting.name
         for settings in COMPARED

@@ -1,4 +1,4 @@
-"""The state of a training that changes from step to step, as checkpoints save and restore it."""
+"""The training state that changes from step to step, as checkpoints save and restore it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from train.sync.ranks import BROADCAST_BYTES, flatten, groups
 
 
 class Schedule:
-    """The state of a schedule without its functions, which are made again from the settings."""
+    """The state of a schedule without its functions, which are created again from the settings."""
 
     def __init__(self, schedule: LambdaLR, optimizer: Optimizer) -> None:
         self._schedule = schedule
@@ -47,7 +47,7 @@ class MeasuredSplit:
         return {"weights": list(steps.plan.weights) if steps.measured else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the saved parts; on another number of ranks they are measured again."""
+        """Continue with the saved parts; with another number of ranks, they are measured again."""
         steps = self._steps
         weights = state["weights"]
         if steps.is_auto and weights and len(weights) == len(steps.plan.weights):
@@ -67,7 +67,7 @@ class TrainingState:
     grad_sync: GradSync
 
     def objects(self, *, forgets: bool = False) -> dict[str, Stateful | Collected]:
-        """The objects by name; with `forgets` the sync mode starts anew, as the optimizer does."""
+        """Return the objects by name; `forgets`: the sync mode restarts, like the optimizer."""
         return {
             "model": SyncedModel(self.model, self.grad_sync, forgets=forgets),
             "optimizer": SyncedOptimizer(self.model, self.optimizer, self.grad_sync),

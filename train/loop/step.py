@@ -15,16 +15,16 @@ Collectives of a step, in this order on every rank; the numbers are those of the
     (3) the exchange of program/exchange.py, with a mark for each buffer, and which gradients the
         rank has, if the mode needs it
     (4) what the mode's `sync` sends
-    (5) a number of each rank for the norm, if gradients are split
+    (5) one number from each rank for the norm, if gradients are split
     (6) what the mode sends after the update: parameters
     (7) the mean of the buffers that some rank has changed
 
-The host gives a GPU all of a step without waiting for it, but for these: fp16, whose schedule steps
-only if no gradient has overflowed; a rank that lacks gradients others have; gloo, which sends from
-the host; (7). Then the host reads the exchange, as far as the end of the backward pass: it says, on
-all ranks alike, whether this step is saved or is the last, and until then the next one must not
-change parameters, buffers or random numbers. What else a record has is read when a GPU has been
-given the next step.
+The host gives a GPU all of a step without waiting for it, with these exceptions: fp16, whose
+schedule steps only if no gradient has overflowed; a rank that lacks gradients that others have;
+gloo, which sends from the host; (7). Then the host reads the exchange, for which it waits until the
+end of the backward pass. The exchange decides, in the same way on all ranks, whether this step is
+saved or is the last; until then the next step must not change parameters, buffers or random
+numbers. The other numbers of a record are read when a GPU has been given the next step.
 """
 
 import math
@@ -50,7 +50,7 @@ from train.tasks.base import Batch, Task
 
 
 class TrainedModel:
-    """The parts of a step on one model; `wrapped` is it in its sync mode's wrapper."""
+    """The parts of a step on one model; `wrapped` is the model in its sync mode's wrapper."""
 
     def __init__(
         self, task: Task, state: TrainingState, wrapped: nn.Module, max_grad_norm: float
@@ -59,7 +59,7 @@ class TrainedModel:
         self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
         self.device = next(wrapped.parameters()).device
         self.buffers = Buffers(self.ranks, wrapped)
-        # most losses are means over samples: then there is nothing to ask in a step
+        # most losses are means over samples, for which a step need not count units
         self._counts_units = getattr(type(task), "units", Task.units) is not Task.units
         self._autocast = state.precision.autocast()
         # found once, since walking through the modules of a BERT takes half a millisecond
@@ -68,7 +68,7 @@ class TrainedModel:
         wrapped.train()
 
     def load(self, plan: StepPlan, batches: Iterator[Batch]) -> list[Batch]:
-        """This rank's micro-batches."""
+        """Return this rank's micro-batches."""
         if not self.state.model.training:  # an evaluation came before
             self.model.train()
         with named("data"):
@@ -93,24 +93,24 @@ class TrainedModel:
         return local_loss
 
     def buffer_marks(self) -> Tensor:
-        """How each buffer has changed on this rank; see sync/buffers.py."""
+        """Return how each buffer has changed on this rank; see sync/buffers.py."""
         return self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
 
     def average_buffers(self, plan: StepPlan, shared: Shared) -> None:
-        """Make the buffers equal that some rank has changed.
+        """Average the buffers that some rank has changed.
 
-        Which ones, the host reads in the exchange. So this comes last, when a GPU has been given
-        all else of the step.
+        The host reads from the exchange which buffers these are. So this comes last, when a GPU has
+        been given the rest of the step.
         """
         if self.buffers.watched:
             with named("sync"):
                 self.buffers.average(plan.local_samples / plan.samples, shared.more[0])
 
     def loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
-        """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
+        """Return a factor for each micro-batch's loss: the mean over ranks is then the global mean.
 
-        By samples, the plan has it. By the task's own units it is units * world_size / (units of
-        the global batch); an all_reduce adds the units up.
+        For a mean over samples, the plan contains it. For a mean over the task's own units it is
+        units * world_size / (units of the global batch); an all_reduce adds up the units.
         """
         with named("sync"):
             counts = [self.task.units(batch) for batch in loaded] if self._counts_units else [None]
@@ -134,7 +134,7 @@ class TrainedModel:
     def update(self) -> float:
         """Step the optimizer and its schedule; return the learning rate of this step.
 
-        Nothing moves if a gradient of fp16 has overflowed.
+        Neither steps if a gradient has overflowed in fp16.
         """
         lr = float(self.state.schedule.get_last_lr()[0])
         with named("optimizer"):
@@ -150,7 +150,7 @@ class TrainedModel:
         return lr
 
     def require_finite(self, step: int, shared: Shared, norm: float) -> None:
-        """Refuse to go on after `step` if it has left no numbers to learn from.
+        """Refuse to continue after `step` if its loss or gradient is not finite.
 
         Raises:
             MusterError: the loss or a gradient is no longer finite (on all ranks).
@@ -184,9 +184,9 @@ def _not_finite(numbers: Sequence[float]) -> list[int]:
 
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
-    """`batch` on the device of `model`, with floats in the model's precision.
+    """Return `batch` on `device`, with floats in the precision of `model`.
 
-    Labels have at least float32: a score of 2.6 is not a number of bfloat16.
+    Labels have at least float32: bfloat16 cannot represent a score such as 2.6.
     """
     dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
     of_labels = torch.promote_types(dtype, torch.float32)
@@ -200,17 +200,17 @@ def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
 
 
 def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
-    """The step at which the decay of the learning rate ends."""
+    """Return the step at which the decay of the learning rate ends."""
     return config.schedule_steps or config.epochs * epoch_steps
 
 
 def build_schedule(
     config: TrainConfig, optimizer: Optimizer, epoch_steps: int, task: Task | None = None
 ) -> LambdaLR:
-    """The task's schedule if it has one, else linear warm-up, then decay to zero or constant.
+    """Build the task's schedule, or else linear warm-up, then decay or a constant rate.
 
     `polynomial` falls to --end-lr by (1 - progress) ** power, as in fairseq's and NVIDIA's BERT;
-    `linear` is its case of power 1 and end 0. The end of the schedule does not depend on
+    `linear` is the case with power 1 and end 0. The end of the schedule does not depend on
     --max-steps: a run that stops early has used the same rates.
     """
     horizon = schedule_end(config, epoch_steps)

@@ -1,4 +1,4 @@
-"""The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
+"""The training loop: the same losses in every exact sync mode, for any ranks and any split."""
 
 import functools
 import itertools
@@ -79,7 +79,7 @@ class Trainer:
         self.metrics, self.meter = metrics, meter
         self.recorder = Recorder(sinks, trained.ranks)
         self.completed = 0  # the last step that was recorded
-        # else only for a stop, or by --keep-best, which wait for one that is being written
+        # else only for a stop or --keep-best, which wait for a checkpoint that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
 
     @property
@@ -89,15 +89,15 @@ class Trainer:
 
     @property
     def position(self) -> Position:
-        """How far this training is."""
+        """How far this training has come."""
         return self.steps.position
 
     def resume(self) -> None:
         """Resume from the checkpoint of --resume, if any; otherwise start from the beginning.
 
         Raises:
-            UsageError: there is none, or it belongs to other settings, another model or data set;
-                or the folder has another run's, from which this one does not go on.
+            UsageError: there is none, or it belongs to other settings, another model or data set,
+                or the folder has another run's checkpoints, from which this run does not continue.
         """
         config = self.config
         if not config.resume:
@@ -140,13 +140,13 @@ class Trainer:
         return self.history
 
     def _train_epoch(self) -> None:
-        """Train what is left of this epoch. Numbers mark a step's collectives; see step.py."""
+        """Train the rest of this epoch. Numbers mark a step's collectives; see step.py."""
         before = self.position.step
         if self.meter is not None:
             self.meter.begin()
         trained, sync = self.trained, self.grad_sync
         unread = deque[EndedStep]()
-        # a GPU is given the next step before the last one is read
+        # a GPU is given the next step before the numbers of the last one are read
         late = 0 if self.device.type == "cpu" else 1
         with closing(self._loaded_steps()) as steps:
             for plan, batches in steps:
@@ -212,7 +212,7 @@ class Trainer:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
 
     def _warn_of_warmup(self) -> None:
-        """Say so if the learning rate never becomes --lr."""
+        """Print a line if the learning rate never reaches --lr."""
         last = self.steps.last
         steps = self.config.warmup_steps
         has_own = self.task.schedule(max(1, last)) is not None
@@ -228,7 +228,7 @@ class Trainer:
         return self.steps.is_over or self._is_patience_over()
 
     def _is_patience_over(self) -> bool:
-        """Whether --patience epochs have passed since the best by --keep-best; it says so."""
+        """Whether --patience epochs have passed since the best by --keep-best; if so, print it."""
         patience = self.config.patience
         best = max(self.manager.best_step(), self.position.before)
         if patience is None or self.position.step - best < patience * self.plan.steps_per_epoch:
@@ -241,7 +241,7 @@ class Trainer:
 
     def count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""
-        # when all are here: what is sent may still wait in the sender's kernel
+        # only when all ranks are here: sent data may still wait in the sender's kernel
         self.ranks.all_gather(torch.zeros(1, device=self.device))
         if self.meter is not None:
             step = self.position.step if epoch else 0
@@ -255,24 +255,24 @@ class Trainer:
         self.steps.end_epoch()
         step = self.position.step
         is_best = self.manager.is_best(metrics, step)
-        # the evaluation took time, and no further step would tell the other ranks
+        # a request may have come during the evaluation; no further step would tell the other ranks
         asked = exchange(self.ranks, requests=self._requests(step)).requests
         save = asked.save or is_best or self.manager.is_due_after_epoch
-        # wait for the best one; at the end a stop request is of no use
+        # wait for the best one rather than skip it; at the end a stop request has no effect
         stop = asked.stop and not self.steps.is_over
         self.checkpoints.make(step, StepRequests(stop, save, asked.skip and not is_best))
 
     def _requests(self, step: int) -> StepRequests:
-        """What this rank requests after `step`."""
+        """Return what this rank requests after `step`."""
         is_asked = bool(orderly_stop.request.why)
         if self._makes_checkpoints:
             return self.manager.requests(step, stop=is_asked)
         return StepRequests(stop=is_asked)
 
     def _loaded_steps(self) -> Generator[tuple[StepPlan, Iterator[Batch]], None, None]:
-        """The remaining steps of this epoch, each with its micro-batches."""
+        """Yield the remaining steps of this epoch, each with its micro-batches."""
         while self.steps.left_in_epoch:
-            # to cut by lengths takes time: once for each step
+            # cutting by length takes time: do it once for each step
             plans, coming = itertools.tee(self.steps.coming())
             batches = self._loaded(coming)
             try:
@@ -283,7 +283,7 @@ class Trainer:
                     batches.close()
 
     def _loaded(self, coming: Iterator[StepPlan]) -> Iterator[Batch]:
-        """The micro-batches of the coming steps, which are read ahead."""
+        """Return the micro-batches of the coming steps, which are read ahead."""
         epoch = self.position.epoch
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
@@ -298,7 +298,7 @@ class Trainer:
             self.task.collate,
             config,
             device,
-            # its own generator: a resumed epoch must not use the one of dropout
+            # its own generator: a resumed epoch must not use dropout's
             torch.Generator().manual_seed(rng.hash_seed(config.seed, epoch)),
         )
         if not is_fetched:
@@ -308,14 +308,14 @@ class Trainer:
         return Feed(loaded, counts, device, copied)
 
     def _evaluate(self, when: str) -> dict[str, float]:
-        """Evaluate if it is due now; return the metrics."""
+        """Evaluate if an evaluation is due now; return the metrics."""
         config = self.config
         wanted = config.evaluate == when or config.epochs == 0
         if wanted or when == "end":
             self.grad_sync.make_replicas_equal(self.model)
         if not wanted or config.evaluate == "never":
             return {}
-        # the number of epochs, the one that ends now included
+        # the number of epochs, including the one that ends now
         epoch = self.position.epoch + (1 if when == "epoch" or self.position.in_epoch else 0)
         record = evaluate(
             self.task, self.datasets, self.state, config, self.position.step, epoch, self.metrics

@@ -1,1 +1,1 @@
-"""Settings of a model: optimizer, precision, random numbers."""
+"""Settings of a model: precision, random numbers, dropout."""

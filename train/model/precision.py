@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from muster.errors import refuse
 
-CODES = (  # of quantised weights; their scales are stored elsewhere
+CODES = (  # types of quantised weights, whose scales are stored elsewhere
     torch.int8, torch.uint8,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 )  # fmt: skip
@@ -17,9 +17,9 @@ REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def move_model(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
-    """`model` on `device` in float32, or in float64 with --precision fp64.
+    """Return `model` on `device` in float32, or in float64 with --precision fp64.
 
-    bfloat16 parameters stay so, except with fp64. Complex buffers stay complex.
+    bfloat16 parameters stay bfloat16, except with fp64. Complex buffers stay complex.
 
     Raises:
         UsageError: a parameter is complex or quantised; the message names it.
@@ -49,7 +49,7 @@ def _complex(model: nn.Module) -> Iterator[str]:
 
 
 def _quantised(model: nn.Module) -> Iterator[str]:
-    """A line for a model that holds integer codes, which a cast would treat as numbers."""
+    """Yield a line for a model that contains codes, which a cast would treat as numbers."""
     remedy = "pass the model without quantisation"
     for name, param in model.named_parameters():
         if param.is_quantized or param.dtype in CODES or type(param.data) is not Tensor:
@@ -75,7 +75,7 @@ class Precision(torch.amp.GradScaler):
     """fp32 and fp64 compute plainly; bf16 and fp16 run the forward pass under autocast.
 
     fp16 also scales the loss, so that small gradients do not become zero, and skips a step whose
-    scaled gradients overflowed. That is decided after the sync, hence alike on every rank.
+    scaled gradients overflowed. That is decided after the sync, so it is the same on every rank.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -84,7 +84,7 @@ class Precision(torch.amp.GradScaler):
         self._kind, self._reduced = device.type, REDUCED.get(name)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`; it is empty if it is that of a precision without a scale."""
+        """Continue from `state`, which is empty for a precision without a scale."""
         if state:
             super().load_state_dict(state)
 
@@ -95,16 +95,16 @@ class Precision(torch.amp.GradScaler):
 
 
 def set_float32_matmul(precision: str) -> None:
-    """Have torch compute float32 products so; with its default, "highest", nothing is set.
+    """Set torch's precision for float32 matrix products, unless it is the default, "highest".
 
-    What a task has set for itself stays so with the default.
+    With the default, a task's own setting is kept.
     """
     if precision != "highest":
         torch.set_float32_matmul_precision(precision)
 
 
 def advice(precision: str, device: torch.device) -> str:
-    """What to know of this precision on this machine; empty if there is nothing."""
+    """Return advice about this precision on this machine; empty if there is none."""
     if device.type == "cuda" and precision == "fp32":
         chosen = torch.get_float32_matmul_precision()
         line = f"float32 matrix products on the GPU use precision {chosen}"

@@ -1,6 +1,6 @@
 """Random numbers of a training: seeds and states of a process's generators, and dropout.
 
-numpy is imported only if its generator is used, so that `muster.steps` needs torch alone.
+numpy is imported only if its generator is used, so that `muster.steps` needs only torch.
 """
 
 import random
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def hash_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers: similar numbers give unrelated seeds."""
+    """Derive one 63-bit seed from several numbers: similar numbers give unrelated seeds."""
     mixed = 0x9E3779B97F4A7C15
     for part in parts:  # splitmix64's finaliser (Steele, Lea and Flood, 2014)
         mixed = (mixed + part) * 0xBF58476D1CE4E5B9 % 2**64
@@ -32,7 +32,7 @@ def seed(number: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The states of the generators of Python, numpy and torch."""
+    """Return the states of the generators of Python, numpy and torch."""
     import numpy
 
     name, keys, *rest = numpy.random.get_state(legacy=True)
@@ -57,7 +57,7 @@ def restore(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Numbers that are drawn in this context change none that are drawn after it."""
+    """A context in which random draws do not affect the draws after it."""
     state = capture()
     try:
         yield
@@ -71,7 +71,7 @@ def set_dropout(model: nn.Module, probability: float) -> None:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = probability
         for name, value in vars(module).items():
-            # Attention that calls a fused kernel holds its probability as a plain number.
+            # Attention that calls a fused kernel stores its probability as a plain number.
             if "dropout" in name and isinstance(value, float):
                 setattr(module, name, probability)
         config = getattr(module, "config", None)

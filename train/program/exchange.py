@@ -1,10 +1,10 @@
-"""The exchange of the ranks after a step's passes: one small collective of constant shape.
+"""The exchange between ranks after a step's passes: one small collective of constant shape.
 
 The row of a rank is [loss, norm, stop, save, skip], in float64. The trainer adds a mark for each
-buffer and for each gradient that the rank has: as many in every step. A program adds the number of
-its step. The shape does not depend on whether a program has checkpoints. All ranks decide from the
-same rows, after the same step, whether to stop or save. So a signal that reaches one rank never
-separates the ranks.
+buffer, and for each gradient whether the rank has it: the same number in every step. A program adds
+the number of its step. The shape does not depend on whether a program has checkpoints. All ranks
+decide from the same rows, after the same step, whether to stop or save. So a signal that reaches
+one rank never separates the ranks.
 """
 
 import math
@@ -34,12 +34,12 @@ class RequestSource(Protocol):
 class Shared:
     """The rows of all ranks after one step.
 
-    From a GPU they are copied to the host at once. Reading them waits for that copy, and not for
-    what the device has been given to do since.
+    On a GPU, copying them to the host begins immediately. Reading them waits for that copy, not for
+    later work of the device.
     """
 
     def __init__(self, rows: Tensor, lengths: Sequence[int]) -> None:
-        """`rows` is (world_size, sum of `lengths`): the numbers of each row, and what came more."""
+        """`rows` is (world_size, sum of `lengths`): each rank's numbers, then its `more`."""
         self._on_host = HostCopy(rows)
         self._lengths = lengths
 
@@ -50,7 +50,7 @@ class Shared:
 
     @property
     def more(self) -> Sequence[Tensor]:
-        """Each (world_size, n), on the CPU."""
+        """The additional tensors of all ranks, each (world_size, n), on the CPU."""
         return self._parts[1:]
 
     @cached_property
@@ -64,7 +64,7 @@ class Shared:
 
     @property
     def norms(self) -> list[float]:
-        """The norms of the ranks' own gradients in a mode that leaves these local; else zeros."""
+        """The norms of the ranks' own gradients, in a mode that leaves them local; else zeros."""
         return [row[1] for row in self._rows]
 
     @property
@@ -88,14 +88,14 @@ def exchange(
     norm: Tensor | float = 0.0,
     more: Sequence[Tensor] = (),
 ) -> Shared:
-    """Give the other ranks this one's numbers, and get theirs: one all_gather, on every rank.
+    """Send this rank's numbers to the other ranks and get theirs: one all_gather, on every rank.
 
     `loss` and `norm` have one element each. `more` are tensors (n,); n is the same on every rank.
     The host does not wait for the device.
     """
     device = loss.device if isinstance(loss, Tensor) else ranks.device
-    # The norm is a tensor only where the loss is. Tensors stay on their device: the host does not
-    # wait for it.
+    # The norm is a tensor only if the loss is one. Tensors stay on their device, so that the host
+    # does not wait for it.
     numbers = [loss, norm]
     tensors = [value.reshape(1).double() for value in numbers if isinstance(value, Tensor)]
     row = moved(torch.tensor([*numbers[len(tensors) :], *requests], dtype=torch.float64), device)
@@ -109,9 +109,9 @@ def exchange(
 class ProgramRequests:
     """The requests of a program's checkpoints, sent with the loss of a step that it records.
 
-    These are the checkpoints whose `after_step` or `save` was called last. They are held weakly,
-    since they hold a model. Python's collector may take them on some ranks only, which then request
-    nothing.
+    They come from the checkpoints whose `after_step` or `save` was called last. The reference to
+    these is weak, since they refer to a model. Python's garbage collector may free them on some
+    ranks only, which then request nothing.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class ProgramRequests:
         """Exchange the loss of `step`, and the requests after it.
 
         Raises:
-            UsageError: the ranks are at different steps; on every rank.
+            UsageError: the ranks are at different steps; raised on every rank.
         """
         source = None if self._source is None else self._source()
         requests = NO_REQUESTS if source is None else source.requests(step)
@@ -131,10 +131,10 @@ class ProgramRequests:
         return shared
 
     def after(self, ranks: Ranks, step: int, source: RequestSource) -> StepRequests:
-        """What some rank requests after `step`; an exchange, unless the loss was sent with it.
+        """Return what any rank requests after `step`; exchange it, unless sent with the loss.
 
         Raises:
-            UsageError: the ranks are at different steps; on every rank.
+            UsageError: the ranks are at different steps; raised on every rank.
         """
         is_last = self._source is not None and self._source() is source
         last_exchange, self._last_exchange = self._last_exchange, None
@@ -148,7 +148,7 @@ def _exchange_after(
     step: int, ranks: Ranks, loss: float, requests: StepRequests, *, records: bool
 ) -> Shared:
     shared = exchange(ranks, loss, requests, more=[torch.tensor([step, records])])
-    first_ranks = dict[tuple[int, int], int]()  # at each step, in each kind of call
+    first_ranks = dict[tuple[int, int], int]()  # by step and kind of call
     for rank, (other, other_records) in enumerate(shared.more[0].tolist()):
         first_ranks.setdefault((int(other), int(other_records)), rank)
     if len(first_ranks) > 1:

@@ -1,4 +1,4 @@
-"""The ranks of any program: they meet, get a device each and one run folder, and leave together."""
+"""The ranks of any program: all join, get a device each and one run folder, and leave together."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ class RankOfRun(World):
     """This process as a rank of its run."""
 
     device: torch.device
-    run_dir: Path  # of logs, records and checkpoints; of this run alone
+    run_dir: Path  # for logs, records and checkpoints; used by this run only
 
 
 @contextmanager
@@ -42,9 +42,9 @@ def init(
 
     It works under torchrun, Muster's launchers, srun and mpirun, by hand (see
     `muster.rank_variables`), and for a single process. Every rank must enter the block, and waits
-    there for the others; all ranks leave it together. If a rank fails, the others are informed at
-    once. Under torchrun or `muster run`, so are ranks that wait for one that has left. Each rank
-    gets one device, as `device`, and all ranks of a run get one `run_dir`.
+    there for the others; all ranks leave it together. If a rank fails, the others are informed
+    immediately. Under torchrun or `muster run`, so are ranks that wait for a rank that has left.
+    Each rank gets one device, as `device`, and all ranks of a run get the same `run_dir`.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)
@@ -98,12 +98,12 @@ def init(
                     del os.environ[name]
     finally:
         if is_new_folder:
-            with suppress(OSError):  # not empty: something was written, and stays
+            with suppress(OSError):  # not empty: what was written is kept
                 run_dir.rmdir()
 
 
 def _new_run_folder(world_size: int) -> str:
-    """Make a folder for a run without a launcher, which no other run has."""
+    """Create a folder that no other run has, for a run without a launcher."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(sys.argv[0]).stem or 'python'}-{world_size}"
     for suffix in count(1):
         run_dir = Path("logs", name if suffix == 1 else f"{name}-{suffix}").absolute()
@@ -111,7 +111,7 @@ def _new_run_folder(world_size: int) -> str:
             run_dir.mkdir(parents=True)
         except FileExistsError:
             continue
-        except OSError:  # a program that writes nothing needs none; others report it as they write
+        except OSError:  # a program that writes nothing needs none; others report it on writing
             pass
         break
     return str(run_dir)

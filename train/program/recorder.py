@@ -23,7 +23,7 @@ from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, StepTimes, timer_of
 from .exchange import program_requests
 
-EQUAL_STEPS = 3  # in which equal losses on all ranks are no chance
+EQUAL_STEPS = 3  # if all ranks' losses are equal in this many, it is no coincidence
 
 
 def record(
@@ -37,7 +37,7 @@ def record(
     grad_norm: Tensor | float = 0.0,
     log_with: str | Sequence[str] = (),
 ) -> float | None:
-    """Record a step, or an evaluation, in the run folder; every rank must call this alike.
+    """Record a step, or an evaluation, in the run folder; every rank must call this the same way.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
     recorded and returned. The host waits for the device if a number is a tensor on it. An
@@ -49,19 +49,20 @@ def record(
         0.5
 
     Args:
-        step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
-            default one more than the last.
+        step: a step of `muster.steps`, which includes its samples and epoch, or a step number from
+            1 up; by default one more than the last.
         loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
             its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
             steps, a warning says so: they may compute the same samples.
         metrics: numbers by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
-            are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
-        samples: number in the step, over all ranks, if `step` does not have it.
+        model: the model that `muster.sync` or DDP returned: then the bytes of each step and the
+            seconds of its phases are also recorded, except for the first step. The time that a step
+            waits for other ranks is `sync_s`.
+        samples: number of samples in the step, over all ranks, if `step` does not include it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
-        log_with: "tensorboard", "wandb", or both in a list: rank 0 shows this record and all later
-            ones there, too, with the run's settings.
+        log_with: "tensorboard", "wandb", or both in a list: rank 0 also shows this record and all
+            later ones there, with the run's settings.
 
     Raises:
         UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
@@ -148,14 +149,14 @@ class Recorder:
         self._step = 0
         self._epoch = 1
         self._equal_steps = (
-            0  # steps so far in which all ranks had the same loss; -1: not looked at
+            0  # steps so far in which all ranks had the same loss; -1: no longer compared
         )
         self._untimed = StepTimer()  # of steps without a model
         self._timer = self._untimed  # of the last step
-        self._ended_s = time.perf_counter()  # that step, or an evaluation
+        self._ended_s = time.perf_counter()  # when that step or an evaluation ended
 
     def begin(self, model: nn.Module | None = None) -> None:
-        """A step begins now: by default of the model that was given last."""
+        """Begin a step now, by default of the model that was given last."""
         if model is not None:
             self._timer = timer_of(model)
         self._timer.begin()
@@ -169,14 +170,15 @@ class Recorder:
         times: StepTimes | None = None,
         **numbers: float,
     ) -> StepRecord:
-        """A step of `model` ends now, or has ended with `times`; this rank has `sent` gradients.
+        """Record a step of `model` that ends now, or has ended with `times`.
 
-        `numbers` are loss, lr and grad_norm, and others of a record that the caller knows.
+        `sent` are this rank's gradient collectives. `numbers` are loss, lr and grad_norm, and other
+        fields of the record that the caller knows.
         """
         self._timer = self._untimed if model is None else timer_of(model)
         seconds = (times or self._timer.end_step()).seconds()
         if model is None:
-            seconds["optimizer"] = 0.0  # only what was waited is known
+            seconds["optimizer"] = 0.0  # only the waiting is known
         local_samples = plan.local_samples
         if not plan.micro_batches:  # the step is a number: assume equal parts
             local_samples = plan.samples // self.ranks.world_size
@@ -190,7 +192,7 @@ class Recorder:
         return record
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
-        """An evaluation ends now, which began after the last step."""
+        """Record an evaluation that ends now and began after the last step."""
         if step is not None:
             self.counted(step)
         numbers = {name: float(value) for name, value in metrics.items()}  # waits for a GPU
@@ -202,7 +204,7 @@ class Recorder:
         self.begin()
 
     def compare(self, losses: Sequence[float]) -> None:
-        """Say if all ranks' losses are the same numbers in each of the first steps."""
+        """Warn if all ranks' losses are the same numbers in each of the first steps."""
         if len(set(losses)) > 1 or len(losses) == 1:
             self._equal_steps = -1  # never again
         if self._equal_steps < 0:
@@ -220,7 +222,7 @@ class Recorder:
                 )
 
     def counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
-        """`step` as one of a plan; a number, or one more than the last, if it is none."""
+        """Return `step`, or a `StepPlan` for its number, which is by default the last plus one."""
         if not isinstance(step, StepPlan):
             number = self._step + 1 if step is None else int(step)
             step = StepPlan(samples, (), number, self._epoch - 1)
@@ -230,7 +232,7 @@ class Recorder:
 
 
 def sent_by(model: nn.Module) -> list[Collective]:
-    """The collectives on gradients of the last pass of a model from `muster.sync`."""
+    """Return the gradient collectives of the last pass of a model from `muster.sync` or DDP."""
     if isinstance(model, SyncedDataParallel):
         return model.hook.ranks.ledger.take_step()
     if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:

@@ -1,6 +1,6 @@
 """Checkpoints of any program: any object with a `state_dict` is saved and resumed bit for bit.
 
-What is saved of them, and how, is in checkpoints/.
+checkpoints/ defines what is saved of them, and how.
 """
 
 import math
@@ -31,7 +31,7 @@ RESUME_OR_CHOOSE = (
     "to continue from them, call resume() before the first step; otherwise choose another folder"
 )
 UNITS = {"step": "step", "steps": "step", "min": "min"}
-_folders = set[Path]()  # of the checkpoints of this process
+_folders = set[Path]()  # of this process's checkpoints
 
 
 def checkpoints(
@@ -43,16 +43,16 @@ def checkpoints(
     by_rank: Mapping[str, Stateful] | None = None,
     **objects: Stateful | Collected,
 ) -> "Checkpoints":
-    """Save and resume `objects`; every rank must call this, and its methods, at the same places.
+    """Save and resume `objects`; every rank must call this, and its methods, at the same points.
 
     One rank of each file system writes. What differs by rank is saved for each rank: random
-    generators, errors of compression, and the objects in `by_rank`. If another object differs, so
-    is it, with a warning. To find that out, each rank reads its states once per checkpoint, and the
-    ranks exchange checksums. A step waits for these and for a copy in CPU memory, not for the disk.
-    On another number of ranks, all get rank 0's state.
+    generators, errors of compression, and the objects in `by_rank`. Any other object that differs
+    is also saved for each rank, with a warning. To detect this, each rank reads its states once per
+    checkpoint, and the ranks exchange checksums. A step waits for the checksums and for a copy in
+    CPU memory, not for the disk. With another number of ranks, all get rank 0's state.
 
-    The checkpoints of a folder are one chain, whichever runs wrote them. A run that does not call
-    `resume` is refused in the folder of another one. If it resumes, later checkpoints in the folder
+    The checkpoints in a folder form one chain, whichever runs wrote them. A run that does not call
+    `resume` may not use the folder of another run. If it resumes, later checkpoints in the folder
     are moved to `set_aside/`.
 
         >>> model = torch.nn.Linear(2, 1)
@@ -66,10 +66,10 @@ def checkpoints(
         folder: by default `MUSTER_CHECKPOINTS`, which stays the same when a run is restarted.
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
-        name: of a folder in `folder`, for each of several trainings of one program.
+        name: name of a folder in `folder`, for each of several trainings in one program.
         by_rank: objects whose states differ by rank, such as {"loader": loader}.
-        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
-            what `muster.sync` returned, or the model in it.
+        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model
+            may be the result of `muster.sync`, or the model in it.
 
     Raises:
         UsageError: no folder is known, an argument is invalid, or an earlier call has taken the
@@ -130,10 +130,10 @@ def _problems(
 class Checkpoints(AbstractContextManager["Checkpoints"]):
     """See `checkpoints`.
 
-    As a context manager it waits at its end until the last one is on the disk.
+    As a context manager it waits at its end until the last checkpoint is on the disk.
 
     Raises:
-        MusterError: at the end of the context, with the host, the folder and the reason.
+        MusterError: at the end of the context, if one was not written: host, folder and reason.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         by_rank: Mapping[str, Stateful] | None = None,
         is_used: bool = False,
     ) -> None:
-        """`is_used`: whether an earlier call of this program has its checkpoints there."""
+        """`is_used`: whether an earlier call of this program has its checkpoints in the folder."""
         self._manager, self._ranks, self._is_used = manager, ranks, is_used
         self._state = ObjectStates(objects, ranks, writes=manager.writes, by_rank=by_rank)
         self._steps = [instance for instance in objects.values() if isinstance(instance, Steps)]
@@ -156,7 +156,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def resume(self) -> int:
         """Resume from the newest intact checkpoint; return its step, or 0 if there is none yet.
 
-        Every rank must call it. Damaged checkpoints are named and skipped.
+        Every rank must call it. Damaged checkpoints are reported and skipped.
 
         Raises:
             UsageError: it is a checkpoint of other objects, or all are damaged.
@@ -178,10 +178,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         asked: str,
         without: Collection[str] = (),
     ) -> bool:
-        """Resume from the newest intact checkpoint in `resume`; whether there is one. Collective.
+        """Resume from the newest intact checkpoint; return whether there is one. Collective.
 
-        `resume` is a folder, or "auto": this one's, which may be empty. Objects named in `without`
-        stay as they are. `asked` is what a refusal begins with.
+        `resume` is the folder to resume from, or "auto": this object's own folder, which may be
+        empty. Objects named in `without` stay as they are. A refusal begins with `asked`.
 
         Raises:
             UsageError: it is a checkpoint of other objects, or the folder has none.
@@ -214,7 +214,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
-            UsageError: the ranks give different steps; on every rank.
+            UsageError: the ranks pass different steps; raised on every rank.
         """
         self._count(step)
         self.make(self.step, program_requests.after(self._ranks, self.step, self))
@@ -233,17 +233,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             raise StoppedCleanly(step, why, self.folder)
 
     def requests(self, step: int) -> StepRequests:
-        """What this rank requests after `step`."""
+        """Return what this rank requests after `step`."""
         return self._manager.requests(step, stop=stopping())
 
     def save(self, step: int) -> None:
         """Save now, and return when the checkpoint is on the disk; every rank must call it.
 
         Raises:
-            UsageError: the ranks give different steps; on every rank.
+            UsageError: the ranks pass different steps; raised on every rank.
         """
         self._count(step)
-        program_requests.after(self._ranks, self.step, self)  # all ranks are at this step
+        program_requests.after(self._ranks, self.step, self)  # so all ranks are at this step
         self._manager.save(self.step, self._state)
 
     def _count(self, step: int) -> None:

@@ -25,26 +25,26 @@ class StepRecord:
     data_s: float
     forward_s: float
     backward_s: float
-    # Waiting for other ranks, or for what they send, in all of them: in collectives, and from the
-    # end of a backward pass until all gradients are the mean. No other phase contains any of it.
-    # (On a GPU, what fsdp gathers in streams of its own is not told apart.)
+    # Waiting for other ranks, or for data from them, in all phases: in collectives, and from the
+    # end of a backward pass until all gradients are averaged. No other phase contains any of it.
+    # (On a GPU, gathers of fsdp in its own streams are not distinguished.)
     sync_s: float
     optimizer_s: float
     step_s: float  # the whole step, whatever it was spent on
     lr: float
-    # Of the synchronised gradient, before clipping. local_sgd has none: of this rank's own there.
+    # Of the synchronised gradient, before clipping; in local_sgd, of this rank's own gradient.
     grad_norm: float
-    # Of the tensors that this rank passed to gradient collectives; in local_sgd to those of
-    # parameters, at the steps that exchange them.
+    # Of the tensors that this rank passed to gradient collectives; in local_sgd, to collectives on
+    # parameters, in the steps that exchange them.
     payload_bytes: int
     # Communication that torch's DDP begins in the backward pass, by its own clock: from the start
     # of its first collective to the end of its last. What does not overlap is part of `sync_s`.
     comm_s: float = 0.0
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
-    # of `local_samples`, padding included; 0: the task does not know, or all samples are equal
+    # of `local_samples`, padding included; 0: the task does not know, or all have the same length
     local_tokens: int = 0
-    # Of `sync_s`: until the end of the last backward pass. Records of versions that left it in the
-    # other phases have no such field.
+    # The part of `sync_s` until the end of the last backward pass. Records of versions that counted
+    # it in the other phases do not have this field.
     sync_in_passes_s: float = 0.0
     kind: Literal["step"] = "step"
 
@@ -62,21 +62,21 @@ class EvalRecord:
     metrics: dict[str, float]  # by their own names; the same on every rank
     predict_s: float = 0.0  # of `eval_s`: loading and computing samples
     metric_s: float = 0.0  # of `eval_s`: counting predictions
-    sync_s: float = 0.0  # of `eval_s`: adding up the ranks' counts, with waiting for slower ones
+    sync_s: float = 0.0  # of `eval_s`: adding up the ranks' counts, and waiting for slower ranks
     kind: Literal["eval"] = "eval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
-    """One checkpoint, from a rank that writes them."""
+    """One checkpoint, from a rank that writes checkpoints."""
 
     step: int
     rank: int
-    path: str  # of the folder of checkpoints
+    path: str  # of the checkpoints' folder
     payload_bytes: int  # of its tensors
-    stall_s: float  # for which the step waited, for the copy in memory
+    stall_s: float  # how long the step waited for the copy in memory
     write_s: float  # in the background
-    error: str  # why there is none; empty if there is one
+    error: str  # why there is no checkpoint; empty if there is one
     kind: Literal["checkpoint"] = "checkpoint"
 
 
@@ -101,7 +101,7 @@ class DriftRecord:
     kind: Literal["drift"] = "drift"
 
 
-# operation, shape, dtype, bytes, and the parameter's name if it is of a single one
+# operation, shape, dtype, bytes, and the parameter's name if it is for a single parameter
 Collective = tuple[str, Sequence[int], str, int, str]
 
 
@@ -117,12 +117,13 @@ class CollectivesRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord:
-    """The bytes that crossed a host's interface in a part of the run, and the expected ones.
+    """The bytes that crossed a host's interface in a part of the run, and the expected bytes.
 
-    The first rank of each host writes it for all ranks on it; bytes to and from other hosts.
+    The first rank of each host writes it for all ranks on that host; the bytes are those to and
+    from other hosts.
     """
 
-    step: int  # the last one in the part
+    step: int  # the last step in the part
     epoch: int  # 0: before the first step (replicas made equal)
     rank: int
     host: str
@@ -131,14 +132,14 @@ class TrafficRecord:
     seconds: float
     payload_sent_bytes: int  # bytes that the gradient collectives' algorithms send
     payload_received_bytes: int
-    control_sent_bytes: int  # the same for all else: losses, flags, evaluation
+    control_sent_bytes: int  # the same for everything else: losses, flags, evaluation
     control_received_bytes: int
     wire_bytes_sent: int  # both, with the headers for the link's packet size
     wire_bytes_received: int
     observed_sent_bytes: int  # by the interface's counters
     observed_received_bytes: int
     packet_bytes: int  # the largest packet that the counters see: the MTU, or more with offloads
-    note: str  # a reason against trusting it (other traffic); empty: none
+    note: str  # a reason not to trust the record, such as other traffic; empty: none
     kind: Literal["traffic"] = "traffic"
 
 
@@ -167,6 +168,6 @@ class ExitRecord:
     cause: Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
     message: str = ""  # one line, or one line per problem
     traceback: str = ""
-    peak_memory_bytes: int = 0  # the most that this process had resident; not of its GPU
+    peak_memory_bytes: int = 0  # the most resident memory of this process; without its GPU
     peak_gpu_memory_bytes: int = 0  # the most that torch reserved on its GPU
-    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign of life
+    missing: Sequence[int] = ()  # with lost_peer: the ranks that gave no sign of life

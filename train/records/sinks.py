@@ -1,8 +1,8 @@
-"""Where a run's records go: this rank's JSON lines, and what was asked for beside them.
+"""Where a run's records go: this rank's JSON lines, and optional outputs.
 
-That is a tracker of metrics on rank 0, such as TensorBoard, and a trace of a few steps on each
-rank, which https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, and a
-table at the end, which sums up what `History` has counted.
+The optional outputs are a tracker of metrics on rank 0, such as TensorBoard, and a trace of a few
+steps on each rank, which https://ui.perfetto.dev opens. A user sees rank 0's lines, one progress
+bar, and a table at the end, which sums up what `History` has counted.
 """
 
 import json
@@ -28,9 +28,9 @@ from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, S
 if TYPE_CHECKING:
     from .trackers import Tracker
 
-TRACKERS = ("tensorboard", "wandb")  # of trackers.py, by the names of their packages
+TRACKERS = ("tensorboard", "wandb")  # in trackers.py, by package name
 FIRST_LOSSES = 5  # printed one by one, as in the courses
-LINE_S = 10.0  # at a terminal no longer than about this without a line
+LINE_S = 10.0  # at a terminal, there is a line at least about this often
 TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT = 1
@@ -54,14 +54,14 @@ class Sinks:
         self.total_steps: int | None = None  # of the whole run, if known
 
     def log_with(self, names: Collection[str], last_step: int | None, given: str) -> None:
-        """From now on show records in these trackers, too; only rank 0 does.
+        """From now on, also show records in these trackers; only rank 0 does.
 
-        `last_step`: the one after which this attempt begins, if it is known. `given`: the setting
-        that names them, for an error.
+        `last_step`: the step after which this attempt begins, if it is known. `given`: the setting
+        that names the trackers, for an error message.
 
         Raises:
-            UsageError: the package of one is not installed.
-            MusterError: it does not start.
+            UsageError: the package of a tracker is not installed.
+            MusterError: a tracker does not start.
         """
         for name in names if self._rank == 0 else ():
             if name in self._trackers:
@@ -74,10 +74,10 @@ class Sinks:
                 raise UsageError(f"{given} {name}: {extras.without_tracker(name)}") from None
 
     def write(self, record: Record) -> None:
-        """A line is on its way to the disk when this returns.
+        """Write a record; its line is on its way to the disk when this returns.
 
         Raises:
-            CannotWrite: what a disk says of it.
+            CannotWrite: the disk does not accept it; the message gives the reason.
         """
         try:
             self._file.write(_line(record))
@@ -122,16 +122,16 @@ def _line(record: Record) -> str:
     fields = asdict(record)
     try:
         return json.dumps(fields, allow_nan=False) + "\n"
-    except ValueError:  # in few records
+    except ValueError:  # NaN or infinity, in few records
         return json_text(fields) + "\n"
 
 
 @dataclass
 class History:
-    """The data for the summary of a run, the same on every rank.
+    """The data for the summary of a run.
 
-    Steps are added up, so that memory does not grow with them; each is in the records on disk. The
-    first step includes one-time costs: it is not in the sums once there are other steps.
+    Steps are added up, so that memory does not grow with their number; each step is in the records
+    on disk. The first step includes one-time costs: it is not in the sums once there are others.
     """
 
     first_losses: list[float] = field(default_factory=list)
@@ -151,7 +151,7 @@ class History:
             self.first_losses.append(record.loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run continues: what is the same on every rank."""
+        """Return what a resumed run continues from: the part that is the same on every rank."""
         names = ("step", "epoch", "samples", "metrics")
         evaluations = [
             {name: getattr(evaluation, name) for name in names} for evaluation in self.evaluations
@@ -227,9 +227,9 @@ class Console:
 
 
 def start_tracer(run_dir: Path, rank: int) -> profile:
-    """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
+    """Trace steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
 
-    A shorter run leaves the part that it has.
+    A shorter run leaves a trace of the steps that it has.
     """
     path = PROFILE.path(run_dir, rank=rank)
     path.parent.mkdir(parents=True, exist_ok=True)

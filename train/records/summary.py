@@ -8,9 +8,9 @@ from .sinks import History
 
 
 def summarise(settings: Mapping[str, Any], history: History, steps: int) -> dict[str, Any]:
-    """`settings`, and rank 0's results; the last metrics have their own names (`accuracy`, ...).
+    """Return `settings` and rank 0's results; the last metrics keep their names (`accuracy`, ...).
 
-    `steps` counts those before a resumed run's start too; only steps since then are timed.
+    `steps` includes the steps before a resumed run's start; only steps since then are timed.
 
     `epoch_s` is the time for all of `train_samples` at the rate of the timed steps.
     """

@@ -1,8 +1,8 @@
 """Metrics in TensorBoard and Weights & Biases, as rank 0 records them, with the run's settings.
 
-The settings are those of `config.yaml` in the run folder, if this node sees it: it has no value of
---env, no other variable, and no argument of a program. wandb would send a program's arguments,
-its output and uncommitted changes by itself, so that is turned off.
+The settings come from `config.yaml` in the run folder, if this node sees it: it contains no value
+of --env, no other variable, and no argument of a program. By default wandb would also send a
+program's arguments, its output and uncommitted changes, so that is turned off.
 """
 
 import atexit
@@ -21,7 +21,7 @@ QUEUE = 1000  # events that a slow disk may hold up before a step waits for it
 
 
 class Tracker(Protocol):
-    """What shows metrics while a run trains."""
+    """An object that shows metrics while a run trains."""
 
     def add(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -53,7 +53,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run with the same id in each attempt; `wandb/` of the run folder has its files."""
+    """A run with the same id in each attempt; `wandb/` of the run folder contains its files."""
 
     def __init__(self, run_dir: Path, last_step: int | None) -> None:
         import yaml  # which wandb needs
@@ -81,7 +81,7 @@ class WeightsAndBiases:
 
 
 def _wandb_id(run_dir: Path) -> str:
-    """The run's name and its start time, as the first attempt has written them down."""
+    """Return the run's name and its start time, as the first attempt wrote them down."""
     path = WANDB.path(run_dir) / "id"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def _wandb_id(run_dir: Path) -> str:
 
 
 def settings_of(run_dir: Path) -> str:
-    """The text of the file of settings; empty on a node that does not see it."""
+    """Return the text of the settings file; empty on a node that does not see it."""
     path = CONFIG.path(run_dir)
     return path.read_text(encoding="utf-8") if path.exists() else ""
 

@@ -22,13 +22,14 @@ TELLING_BYTES = 30e6  # a smaller amount is hidden by headers and other traffic
 
 
 def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> tuple[float, float]:
-    """Bytes that one collective makes `host` send to and receive from other hosts.
+    """Return the bytes that one collective makes `host` send to and receive from other hosts.
 
-    `hosts` has the host of each rank; `nbytes` is what each rank passes (for gather and scatter:
-    its own part). These are gloo's algorithms. all_reduce (2 (N-1)/N of the bytes to the next
-    rank), all_gather and the first half of reduce use rings; gather, scatter and the second half of
-    reduce a star around rank 0; broadcast a binomial tree. In all_to_all each rank sends every
-    other its part, an N-th of what it passes. The star of "gather to rank 2" is around that rank.
+    `hosts` contains the host of each rank; `nbytes` is what each rank passes (for gather and
+    scatter: its own part). These are gloo's algorithms. all_reduce (2 (N-1)/N of the bytes to the
+    next rank), all_gather and the first half of reduce use rings; gather, scatter and the second
+    half of reduce use a star around rank 0; broadcast uses a binomial tree. In all_to_all each rank
+    sends every other rank that rank's part, an N-th of what it passes. The star of "gather to rank
+    2" is around rank 2.
 
     Raises:
         ValueError: the algorithm of this operation is unknown.
@@ -61,10 +62,10 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
 
 
 def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
-    """Bytes with headers.
+    """Return the bytes including headers.
 
-    At least those of the packets, and of answers to every second packet of the other direction, as
-    far as these cannot be sent with packets of this one.
+    At least the headers of the packets are included, and of the answers to every second packet of
+    the other direction, unless these can be sent with packets of this direction.
     """
     carried = packet_bytes - HEADER_BYTES
     answers = max(0.0, opposite / 2 - payload) / carried
@@ -72,9 +73,10 @@ def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
 
 
 def packet_size(interface: str) -> int:
-    """The largest packet that the counters of `interface` see, headers included.
+    """Return the largest packet that the counters of `interface` see, headers included.
 
-    Packets of a virtual link are not cut up to its MTU: that is left to a card, which it lacks.
+    Packets of a virtual link are not cut to its MTU: that is left to a network card, which it
+    lacks.
     """
     stats = psutil.net_if_stats().get(interface)
     mtu = stats.mtu if stats else 1500
@@ -83,10 +85,10 @@ def packet_size(interface: str) -> int:
 
 
 class Meter:
-    """Reads one host's counters around parts of a run; its first rank does so for all of them.
+    """Reads one host's counters around parts of a run; the first rank does so for all on the host.
 
     `gradients` and `control` are what this rank has passed to collectives so far: bytes by torch's
-    name of the operation; the caller updates them.
+    name for the operation. The caller updates them.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Meter:
         self._counts = [Counter(counter) for counter in self._counted]
 
     def end(self, *, step: int, epoch: int, steps: int) -> TrafficRecord:
-        """The counts since `begin`."""
+        """Return the counts since `begin`."""
         after = _counters(self._interface)
         gradients, control = (
             now - then for now, then in zip(self._counted, self._counts, strict=True)
@@ -160,7 +162,7 @@ class Meter:
 
 
 def difference_note(expected: tuple[float, float], observed: tuple[int, int]) -> str:
-    """A reason against the numbers; empty if they agree or are too small to show anything."""
+    """Return a reason to doubt the numbers; empty if they agree or are too small to tell."""
     for name, wanted, counted in zip(("sent", "received"), expected, observed, strict=True):
         if wanted < TELLING_BYTES:
             continue
@@ -173,7 +175,7 @@ def difference_note(expected: tuple[float, float], observed: tuple[int, int]) ->
 
 
 def _counters(interface: str) -> tuple[int, int]:
-    """Bytes sent and received in this process's network namespace."""
+    """Return the bytes sent and received in this process's network namespace."""
     counters = psutil.net_io_counters(pernic=True, nowrap=True).get(interface)
     return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)
 

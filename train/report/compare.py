@@ -35,11 +35,11 @@ def main(folders: list[Path], wanted: float | None) -> int:
 
 
 def compare_losses(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
-    """Whether losses agree at all steps that both have, and a sentence about it."""
+    """Return whether the losses agree at all common steps, and a sentence about the result."""
     first, second = _curve(base), _curve(other)
     gaps = (first - second).abs().dropna()
     over = list(gaps.index[gaps > tolerance])
-    over += [*first.index[first.isna()], *second.index[second.isna()]]  # NaN equals no number
+    over += [*first.index[first.isna()], *second.index[second.isna()]]  # a NaN never agrees
     if not len(gaps):
         return False, "losses cannot be compared, because the runs have no step in common"
     text = f"(largest difference {gaps.max():.3g})"
@@ -49,13 +49,13 @@ def compare_losses(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
 
 
 def _curve(run: Run) -> pd.Series:
-    """The loss by step; NaN where it is not a number."""
+    """The loss of each step; NaN if it is not a number."""
     steps = frames.steps([Entry(run, {})])
     return steps[steps["is_kept"]].set_index("step")["loss"]
 
 
 def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
-    """A row for each key whose value is not the same in all."""
+    """Return a row for each key whose value is not the same in all runs."""
     found = []
     for key in dict.fromkeys(key for start in facts for key in start):
         values = [start.get(key) for start in facts]
@@ -65,7 +65,7 @@ def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
 
 
 def _environment(run: Run) -> Row:
-    """The facts of the hosts: a common value, or each host's."""
+    """Facts about the hosts (all distinct values, if hosts differ), and versions of packages."""
     found: Row = {"hosts": ", ".join(sorted(run.environments)) or None}
     for key in HOST_FIELDS:
         values = [str(env[key]) for env in run.environments.values() if key in env]
@@ -76,7 +76,7 @@ def _environment(run: Run) -> Row:
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Folder names; whole paths if two names are equal."""
+    """The names of the folders, or their whole paths if two names are equal."""
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
     names = [printable(name) for name in names]

@@ -1,1 +1,1 @@
-"""Make the gradients of all ranks their mean."""
+"""Average the gradients over all ranks."""

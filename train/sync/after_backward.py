@@ -20,12 +20,12 @@ from .ranks import Ranks, dense_gradient, flatten, groups, unflatten, waits
 
 
 class AfterBackward(GradSync):
-    """The loop of `--no-overlap` and of `--bucket-mb 0`, which is one collective per parameter.
+    """The loop for `--no-overlap` and for `--bucket-mb 0` (one collective per parameter).
 
     A mode that does no more than this derives from this class and defines `average`.
     """
 
-    average: Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
+    average: Callable[[Tensor, Ranks], None]  # averages a tensor over the ranks, in place
 
     def used(self, model: nn.Module) -> list[bool]:
         return [param.grad is not None for param in model.parameters() if param.requires_grad]

@@ -1,4 +1,4 @@
-"""The contract of a sync mode: it makes every rank's gradients the plain mean over ranks."""
+"""The contract of a sync mode: it replaces every rank's gradients by the plain mean over ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 
 @dataclass(frozen=True, kw_only=True)
 class SyncOptions:
-    """The options of sync modes and compressors; each uses those that concern it."""
+    """The options of sync modes and compressors; each uses only the options that it needs."""
 
     bucket_mb: float | None = None  # MiB per collective; None: the mode's default
     overlap: bool = True  # whether gradients are sent while others are still computed
@@ -35,26 +35,26 @@ class SyncOptions:
 
 
 class GradSync:
-    """The base class of modes; each file of modes/ has a `build(ranks, options)` that makes one.
+    """The base class of modes; in each file of modes/, `build(ranks, options)` creates one.
 
-    By itself it is the plain training of one process. Every exact mode gives the same result.
+    The base class itself trains in a single process. Every exact mode gives the same result.
     """
 
     is_exact = True  # whether a run gives the same result as a run in a single process
-    # whether all ranks must run the model equally often, in a step and in an evaluation
+    # whether all ranks must run the model the same number of times, in a step and in an evaluation
     same_passes = False
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
-        # Seconds of communication that the last step's backward pass began, and how much of it ran
-        # while gradients were computed.
+        # Seconds of communication that the last step's backward pass started, and how many of them
+        # passed while gradients were computed.
         self.comm_s = self.overlapped_s = 0.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model to train; afterwards its replicas are equal on all ranks.
 
-        The result may be `model` in a wrapper. The parameters to train are those that `model` then
-        has; it is evaluated and saved without the wrapper.
+        The result may be `model` in a wrapper. The parameters to train are the ones that `model`
+        has afterwards; it is evaluated and saved without the wrapper.
         """
         self.ranks.broadcast([*model.parameters(), *model.buffers()])
         return model
@@ -68,15 +68,15 @@ class GradSync:
         loss.backward()
 
     def used(self, model: nn.Module) -> list[bool]:
-        """Which gradients this rank has; empty if the mode need not know."""
+        """Return which gradients this rank has; an empty list if the mode need not know."""
         return []
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        """Make each `.grad` the mean over ranks, with the same bits on every rank.
+        """Replace each `.grad` by the mean over ranks, with the same bits on every rank.
 
         With `compress` it is approximately the mean. A mode that is not exact may leave gradients
         local. A gradient missing on every rank stays None; one missing on some ranks counts as zero
-        there. `used` says for each gradient whether any rank's method `used` reported it.
+        there. `used` tells for each gradient whether any rank's method `used` reported it.
         """
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -86,9 +86,9 @@ class GradSync:
     def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
         """Scale the gradients down to a norm of `limit` (0: never); return their norm before that.
 
-        The norm is that of all gradients, on whatever rank they lie, and is the same on every rank.
-        A NaN or infinite gradient makes it so on all ranks. `params` are those of the model that
-        `wrap` returned.
+        The norm covers all gradients, whichever rank holds them, and is the same on every rank. A
+        NaN or infinite gradient makes the norm NaN or infinite on all ranks. `params` are the
+        parameters of the model that `wrap` returned.
         """
         norm = self.norm([param.grad for param in params if param.grad is not None])
         # If nothing needs clipping, do not multiply. On a GPU the test would wait for the device.
@@ -104,9 +104,9 @@ class GradSync:
         """Called after the optimizer's step, for modes that synchronise parameters."""
 
     def sync_seconds(self) -> Callable[[], tuple[float, float]]:
-        """What gives `comm_s` and `overlapped_s` of the step that ends now.
+        """Return a function that gives `comm_s` and `overlapped_s` of the step that ends now.
 
-        It is called when the device has finished that step; the next one may have begun by then.
+        It is called when the device has finished that step; the next step may have begun by then.
         """
         seconds = self.comm_s, self.overlapped_s
         return lambda: seconds
@@ -115,41 +115,41 @@ class GradSync:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""
 
     def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
-        """A context in which rank 0 can save `model`, the one `wrap` was given. Collective.
+        """A context in which rank 0 can save `model`, the model that `wrap` was given. Collective.
 
-        A mode that splits parameters gives rank 0 the whole ones here, on its CPU; other ranks get
-        nothing.
+        A mode that splits parameters gives rank 0 the whole parameters here, on its CPU; other
+        ranks get nothing.
         """
         return nullcontext()
 
     def values(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """All values of each parameter of `model`, one by one. Collective."""
+        """Yield each parameter of `model` with all of its values. Collective."""
         for param in model.parameters():
             yield param, param.detach()
 
     def set_values(self, param: nn.Parameter, values: Tensor) -> None:
-        """Copy to `param`, a parameter of the model `wrap` was given, all of its values."""
+        """Copy all `values` into `param`, a parameter of the model that `wrap` was given."""
         param.detach().copy_(values)
 
     def optimizer_state(
         self, model: nn.Module, optimizer: Optimizer
     ) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
-        """The optimizer's whole state of each parameter of `model`, one by one. Collective."""
+        """Yield each parameter of `model` with its whole optimizer state. Collective."""
         for param in model.parameters():
             yield param, optimizer.state.get(param, {})
 
     def set_optimizer_state(
         self, optimizer: Optimizer, param: nn.Parameter, state: dict[str, Any]
     ) -> None:
-        """Set the optimizer's state of `param` to what `optimizer_state` returned."""
+        """Set the optimizer's state of `param` to a state that `optimizer_state` yielded."""
         optimizer.state[param] = state
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint stores of this rank beside the model; the same shapes on every rank."""
+        """Return this rank's own state for a checkpoint; the shapes are the same on every rank."""
         return {}
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        """Continue with a model that was just loaded, and with what `state` returned.
+        """Continue with a model that was just loaded, and with a `state` from the method `state`.
 
         If the number of ranks has changed, `state` holds only what was the same on all of them.
         """

@@ -1,14 +1,15 @@
-"""BatchNorm over the global batch: the statistics and gradients of one process, on any ranks.
+"""BatchNorm over the global batch: the statistics and gradients equal those of a single process.
 
 Forward: each rank computes the mean and the squared deviations of its own part, with their count: a
 row of 2 * channels + 1 numbers. One all_gather gives every rank all rows. Each rank merges them in
-the order of ranks into the statistics of the whole batch, so all ranks have the same bits.
-Backward: the formula needs two sums over samples, of the gradient and of gradient times normalised
-value. One all_reduce of (2, channels) adds them up. All of it is in float64.
+rank order into the statistics of the whole batch, so all ranks have the same bits.
+Backward: the formula needs two sums over samples, of the gradient and of the gradient times the
+normalised value. One all_reduce of (2, channels) adds them up. Everything that is exchanged is in
+float64.
 
-torch's SyncBatchNorm refuses the CPU and counts every rank's samples. Here each rank says whether
-its samples count, so a rank without samples changes nothing. It takes part in every collective all
-the same; otherwise the other ranks would wait for it.
+torch's SyncBatchNorm does not accept the CPU, and counts every rank's samples. Here each rank
+declares whether its samples count, so a rank without samples changes nothing. It still takes part
+in every collective; otherwise the other ranks would wait for it.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Statistics(NamedTuple):
-    """Of each channel over all samples that count: float64, the same bits on every rank."""
+    """Statistics of each channel over all counted samples: float64, the same bits on every rank."""
 
     mean: Tensor  # (channels,)
     var: Tensor  # (channels,), biased
@@ -35,7 +36,7 @@ class Statistics(NamedTuple):
 
 
 class HeldGroup:
-    """A process group that copies share; an unpickled one stands for the default group."""
+    """A process group that copies share; after unpickling, it stands for the default group."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.found = group
@@ -50,8 +51,8 @@ class HeldGroup:
 class SyncedBatchNorm(_BatchNorm):
     """nn.BatchNorm1d, 2d and 3d over the samples of all ranks of `group`.
 
-    All ranks must run it equally often. In eval mode it does not communicate. A channel with only
-    one value in the global batch has variance 0; torch refuses that.
+    All ranks must run it the same number of times. In eval mode it does not communicate. A channel
+    with only one value in the global batch has variance 0; torch would raise an error.
     """
 
     group: HeldGroup
@@ -78,7 +79,7 @@ class SyncedBatchNorm(_BatchNorm):
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
-        self.num_batches_tracked += seen.size > 0  # a batch of dummies alone leaves no trace
+        self.num_batches_tracked += seen.size > 0  # a batch of only dummies changes nothing
         share = (seen.size > 0).double()
         if self.momentum is None:  # None means the plain mean over all batches
             share /= self.num_batches_tracked.clamp(min=1)
@@ -92,9 +93,9 @@ class SyncedBatchNorm(_BatchNorm):
 def convert(model: nn.Module, timeout_s: float, ranks: Ranks | None = None) -> nn.Module:
     """Make the BatchNorm layers of `model` work over all ranks; collective if it has any.
 
-    They get a process group of their own. DDP reduces a bucket as soon as its gradients are ready.
-    Ranks that use different parameters do that before or after a layer's own collectives, but
-    within one group the order must be the same on all ranks.
+    The layers get their own process group, because DDP reduces a bucket as soon as its gradients
+    are ready. On ranks that use different parameters, that may be before or after a layer's own
+    collectives, but within one group the order must be the same on all ranks.
     """
     # A subclass may do more than normalise, so only these exact classes are converted.
     layers: list[Any] = [module for module in model.modules() if type(module) in REPLACED]
@@ -123,9 +124,9 @@ def local_statistics(values: Tensor, counts: bool) -> Tensor:
     count = values.numel() // values.shape[1]
     if not count or not counts:
         return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
-    # Four times as fast as var_mean over all dimensions but one; it updates nothing here.
+    # This is four times as fast as var_mean over all dimensions but one, and updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
-    # filled and not copied: a copy would make the host wait for a GPU, in each layer
+    # filled rather than copied: a copy would make the host wait for a GPU, in each layer
     counted = mean.new_full((1,), count, dtype=torch.float64)
     return torch.cat([mean.double(), var.double() * count, counted])
 
@@ -133,8 +134,8 @@ def local_statistics(values: Tensor, counts: bool) -> Tensor:
 def merge(rows: Tensor) -> Statistics:
     """Merge the statistics of several sets of samples into one (Chan, Golub and LeVeque, 1979).
 
-    Deviations are taken from means. E[x^2] - E[x]^2 would lose all digits if the mean is far from
-    zero.
+    Deviations are relative to the means: E[x^2] - E[x]^2 would lose all digits if the mean were far
+    from zero.
     """
     means, deviations = rows[:, :-1].chunk(2, dim=1)
     counts = rows[:, -1:]

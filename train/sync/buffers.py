@@ -19,7 +19,7 @@ class Watched(NamedTuple):
     before: Tensor
 
     def mark(self, device: torch.device) -> Tensor:
-        """How the buffer has changed since then: SAME, CHANGED or RESHAPED."""
+        """Return how the buffer has changed since the last step: SAME, CHANGED or RESHAPED."""
         now, before = self.own.get(self.name), self.before
         if now is None or (now.shape, now.dtype) != (before.shape, before.dtype):
             return torch.tensor(RESHAPED, device=device)
@@ -27,21 +27,21 @@ class Watched(NamedTuple):
         return changed.to(device)
 
     def values(self) -> Tensor:
-        """Its values now, as real numbers."""
-        now: Tensor = self.own[self.name].data  # by `data`, so that a retained graph stays valid
+        """Return its current values, as real numbers."""
+        now: Tensor = self.own[self.name].data  # `data`, so that a retained graph stays valid
         return torch.view_as_real(now) if now.is_complex() else now
 
 
 class Buffers:
-    """Average over the ranks each buffer that a step has changed on some rank.
+    """Average, over the ranks, each buffer that a step has changed on some rank.
 
-    Whole numbers, and those of true and false, become rank 0's.
+    Buffers of whole numbers or booleans get rank 0's values instead.
 
-    Where there are any to watch, a step calls `marks`, lets the ranks exchange these, and calls
-    `average`. Constants are found by comparing with a copy of the last step's values: a version
-    counter is not moved by kernels that write running statistics, nor through `.data`. A buffer
-    that takes another shape is a cache, which each rank fills by itself; from then on it is left
-    alone.
+    If there are buffers to watch, a step calls `marks`, lets the ranks exchange the marks, and
+    calls `average`. Constants are found by comparison with a copy of the last step's values: a
+    version counter does not notice kernels that write running statistics, or writes through
+    `.data`. A buffer whose shape changes is a cache, which each rank fills on its own; from then on
+    it is ignored.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module) -> None:
@@ -49,7 +49,7 @@ class Buffers:
         self.remember()
 
     def remember(self) -> None:
-        """Take the current buffers, equal on all ranks, as those of the last step."""
+        """Store the current buffers, equal on all ranks, as the values after the last step."""
         self.watched: list[Watched] = []
         # A synchronised BatchNorm already has the same bits on every rank.
         seen = {
@@ -65,18 +65,18 @@ class Buffers:
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
-        """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
+        """Mark each buffer as SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
         return torch.stack([watched.mark(device).double() for watched in self.watched])
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
-        """Make changed buffers their mean over ranks, weighted by samples: the same bits on all.
+        """Average changed buffers over ranks, weighted by samples; all ranks get the same bits.
 
-        Beside the all_reduce of the means, rank 0's whole numbers are broadcast if some have
+        Besides the all_reduce of the means, rank 0's whole numbers are broadcast if any have
         changed.
 
-        `marks` are those of all ranks, (world_size, buffers). `share` is this rank's part of the
-        global batch; the sum over all ranks is one. A rank without samples adds zeros, whatever its
+        `marks` are the marks of all ranks, (world_size, buffers). `share` is this rank's part of
+        the global batch; all shares add up to one. A rank without samples adds zeros, whatever its
         dummy batch left in its buffers.
         """
         maxima = marks.amax(0).tolist()

@@ -1,10 +1,10 @@
-"""Layers that change their own weights in the forward pass, so that those of the ranks differ."""
+"""Layers that change their own weights in the forward pass, so that the ranks' weights differ."""
 
 from torch import nn
 
 
 def note(model: nn.Module) -> str:
-    """A line that names the embeddings of `model` with a `max_norm`; empty if there is none."""
+    """Name the embeddings of `model` that have a `max_norm`, in a message; empty without any."""
     names = [
         name or "the model"
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""Sync modes and compressors by name: files of this package, and what other packages add."""
+"""Sync modes and compressors by name: files of this package, and plug-ins of other packages."""
 
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +15,10 @@ GROUPS = {"modes": entry_points.MODES, "compression": entry_points.COMPRESSORS}
 
 
 def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
-    """The sync mode `mode`, a file of modes/; with one process it has nothing to synchronise.
+    """Build the sync mode `mode`; with a single process it has nothing to synchronise.
 
     Raises:
-        UsageError: there is no such file; the message lists the files.
+        UsageError: there is no such mode; the message lists all.
     """
     kind: type[GradSync] = load_plugin("modes", mode)
     if ranks.world_size == 1:
@@ -31,12 +31,12 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
 
 
 def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
-    """The `build` of a plug-in of this package, under whatever name the package was imported.
+    """Return the `build` of a plug-in, under whatever name this package was imported.
 
     Raises:
         UsageError: there is no such plug-in; the message lists all.
     """
-    if name in own_plugins(folder):  # it comes before an entry point of the same name
+    if name in own_plugins(folder):  # it takes precedence over an entry point of the same name
         return import_module(f".{folder}.{name}", __package__).build
     build = entry_points.load(GROUPS[folder], name)
     if build is None:
@@ -47,11 +47,11 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
 
 
 def plugin_names(folder: Literal["modes", "compression"]) -> list[str]:
-    """The names of this package's plug-ins, and of those that other packages add."""
+    """Return the names of this package's plug-ins, and of plug-ins that other packages add."""
     return sorted({*own_plugins(folder), *entry_points.names(GROUPS[folder])})
 
 
 def own_plugins(folder: str) -> list[str]:
-    """The names of those that are files of this package."""
+    """Return the names of the plug-ins that are files of this package."""
     files = Path(__file__).with_name(folder).glob("[!_]*.py")
     return [file.stem for file in files if file.stem != "base"]

@@ -1,11 +1,11 @@
-"""The processes that train one model together, and the collectives that they all call alike.
+"""The processes that train one model together, and the collectives that all of them call.
 
-Each process counts what it sends: a step's gradients one by one, everything by operation.
+Each process counts what it sends: a step's gradients one by one, and everything by operation.
 
-Each process also adds up the seconds for which it waits for others: `waits`.
+Each process also adds up the seconds that it waits for other processes: `waits`.
 
-A collective has a fixed cost beside its bytes. One for each of a model's hundreds of parameters
-would be slow, so tensors are joined in one (`groups`, `flatten`, `unflatten`).
+A collective has a fixed cost in addition to its bytes. One collective for each of a model's
+hundreds of parameters would be slow, so tensors are joined (`groups`, `flatten`, `unflatten`).
 """
 
 import os
@@ -27,35 +27,36 @@ T = TypeVar("T", bound=Tensor)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# torch after 2.12 has new names for these and warns of the old ones.
+# Versions of torch after 2.12 rename these, and warn about the old names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-BROADCAST_BYTES = 4 * 2**20  # connections accepted at a time
+BROADCAST_BYTES = 4 * 2**20  # of joined tensors in one broadcast
 SMALL_TENSOR_SHARE = 1 / 8  # share of a group below which a tensor is not worth a collective
 
 
 class Moment(NamedTuple):
     """A point in time of this process."""
 
-    at_s: float  # by a clock that only goes forward
-    waited_s: float  # what `waits` had added up by then
+    at_s: float  # by a monotonic clock
+    waited_s: float  # the total of `waits` by then
 
     def waited_until(self, later: "Moment") -> float:
-        """Seconds for which this process waited for others from here to `later`."""
+        """Return the seconds that this process waited for others from here to `later`."""
         return later.waited_s - self.waited_s
 
     def computed_until(self, later: "Moment") -> float:
-        """All other seconds from here to `later`."""
+        """Return all other seconds from here to `later`."""
         return later.at_s - self.at_s - self.waited_until(later)
 
 
 class Waits:
-    """Adds up the seconds for which this process waits for other ranks or for what they send.
+    """Adds up the seconds that this process waits for other ranks or for data from them.
 
-    They are a step's `sync_s`, whatever the mode, and no part of any other phase. A collective that
-    others delay, or whose bytes are on their way, is waited for from its call to its end. On a GPU
-    its stream waits and not this process, so there `timers` mark both ends in the stream.
+    The sum is a step's `sync_s`, whatever the mode, and is not part of any other phase. The whole
+    time from the call of a collective to its end counts as waiting, whether other ranks are late or
+    bytes are on their way. On a GPU the stream waits, not this process, so there `timers` mark both
+    ends in the stream.
     """
 
     def __init__(self) -> None:
@@ -67,8 +68,8 @@ class Waits:
         return Moment(time.perf_counter(), self.seconds)
 
     def during(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-        """What `call` returns; all of its seconds are waiting, each of them once."""
-        # a clock would cut a graph that is being compiled
+        """Return what `call` returns, and count its whole time as waiting, nested calls once."""
+        # reading a clock would break a graph that is being compiled
         if self._is_waiting or torch.compiler.is_compiling():
             return call(*given, **named)
         self._is_waiting = True
@@ -89,7 +90,7 @@ waits = Waits()  # of this process, which waits for one thing at a time
 class Collective(NamedTuple):
     """One collective, as this rank took part in it."""
 
-    operation: str  # torch's name of it
+    operation: str  # torch's name for it
     shape: tuple[int, ...]
     dtype: str
     nbytes: int  # of the tensor that this rank passed
@@ -97,12 +98,12 @@ class Collective(NamedTuple):
 
 
 class CollectiveLedger:
-    """One rank's account; bytes of one operation may be added, since every algorithm is linear."""
+    """One rank's account; bytes of one operation can be added up: every algorithm is linear."""
 
     def __init__(self) -> None:
         self.step: list[Collective] = []  # gradient collectives since `take_step`
         self.gradients: Counter[str] = Counter()  # bytes by operation, since the start
-        self.control: Counter[str] = Counter()  # the same for all else: losses, flags, replicas
+        self.control: Counter[str] = Counter()  # the same for the rest: losses, flags, replicas
 
     def gradient(self, operation: str, tensor: Tensor) -> None:
         """Record a collective on gradients."""
@@ -110,12 +111,12 @@ class CollectiveLedger:
         self.add(Collective(operation, tuple(tensor.shape), dtype, tensor.nbytes))
 
     def add(self, collective: Collective) -> None:
-        """Record a collective on gradients that torch ran by itself."""
+        """Record a collective on gradients that torch started itself."""
         self.step.append(collective)
         self.gradients[collective.operation] += collective.nbytes
 
     def name_parameter(self, first: int, name: str, gradient: Tensor) -> None:
-        """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
+        """Set the name in the step's collectives, from index `first` on, that sent `gradient`."""
         shape = tuple(gradient.shape)
         self.step[first:] = [
             collective._replace(shape=shape, name=name)
@@ -134,8 +135,8 @@ class CollectiveLedger:
 class Ranks:
     """This process's place in torch's default group or in `group`; it accounts for what it sends.
 
-    Every method is a collective: all ranks call it, in the same order, with the same shapes. A
-    single process needs no group; then nothing is sent.
+    Methods that communicate are collectives: all ranks call them, in the same order, with the same
+    shapes. A single process needs no group; then nothing is sent.
     """
 
     rank: int = 0
@@ -143,7 +144,7 @@ class Ranks:
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
     carries_gradients: bool = False  # otherwise losses, flags, replicas
-    in_background: bool = False  # a thread calls them, while this process may compute
+    in_background: bool = False  # a thread calls the collectives, while this process may compute
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Account for a collective to which this rank passes `tensor`."""
@@ -157,7 +158,7 @@ class Ranks:
         """The device on which the group's backend needs its tensors.
 
         Raises:
-            UsageError: that is a GPU, and this process has chosen none of several.
+            UsageError: it is a GPU, but this process has not chosen one of several.
         """
         if dist.is_initialized() and not backend_of(torch.device("cpu"), self.group):
             bound = getattr(self.group or dist.group.WORLD, "bound_device_id", None)
@@ -172,7 +173,7 @@ class Ranks:
         return tensor
 
     def all_gather(self, row: Tensor) -> Tensor:
-        """The `row` (n,) of every rank, as (world_size, n)."""
+        """Return the `row` (n,) of every rank, as (world_size, n)."""
         if self.world_size == 1:
             return row[None]
         rows = row.new_empty(self.world_size, *row.shape)
@@ -197,13 +198,13 @@ class Ranks:
         return waits.during(collective, *given, **named)
 
     def own_group(self, timeout_s: float) -> dist.ProcessGroup:
-        """A new group of the same ranks, which are all ranks; collective.
+        """Create a new group of the same ranks, which must be all ranks; collective.
 
-        Collectives of one group are matched by their order. Collectives that run beside those of
-        another group need a group of their own.
+        Collectives of one group are matched by their order, so collectives that run at the same
+        time as others need their own group.
 
         Raises:
-            UsageError: the group lacks ranks.
+            UsageError: the group does not contain all ranks.
         """
         self.require_all()
         backend = dist.get_backend(self.group)
@@ -213,10 +214,10 @@ class Ranks:
         return group
 
     def require_all(self) -> None:
-        """Refuse a group of some ranks alone where `own_group` is needed.
+        """Refuse a group without all ranks if `own_group` is needed.
 
         Raises:
-            UsageError: the group lacks ranks.
+            UsageError: the group does not contain all ranks.
         """
         if self.group is not None and (members := self.group.size()) < dist.get_world_size():
             raise UsageError(
@@ -231,7 +232,7 @@ def chosen_gpu() -> torch.device:
     """The GPU that this process has chosen.
 
     Raises:
-        UsageError: it has chosen none of several, and would share GPU 0 with another rank.
+        UsageError: it has not chosen one of several, and would share GPU 0 with another rank.
     """
     number = torch.cuda.current_device()
     local_rank = os.environ.get("LOCAL_RANK") or "0"
@@ -245,8 +246,8 @@ def chosen_gpu() -> torch.device:
 
 
 def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:
-    """What sends tensors of `device` in torch's default group or in `group`; "" for nothing."""
-    # "cpu:gloo,cuda:nccl", however the group was made; get_backend may say "undefined"
+    """The backend that sends tensors of `device` in torch's default group or `group`, or ""."""
+    # "cpu:gloo,cuda:nccl", however the group was created; get_backend may return "undefined"
     pairs = dist.get_backend_config(group).split(",")
     return dict(pair.split(":") for pair in pairs).get(device.type, "")
 
@@ -255,7 +256,7 @@ def current_ranks() -> Ranks:
     """This process's place in the default group; without a group, a single process.
 
     Raises:
-        UsageError: the environment has variables of several ranks, but there is no process group.
+        UsageError: the environment describes several ranks, but there is no process group.
     """
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
@@ -269,14 +270,14 @@ def current_ranks() -> Ranks:
 
 
 def moved(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """`tensor` on `device`, without that the host waits for a GPU: it travels in pinned memory."""
+    """Copy `tensor` to `device`, from pinned memory so that the host does not wait for a GPU."""
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, dtype, non_blocking=True)
 
 
 class HostCopy:
-    """A copy of a tensor on the host, which begins now; `wait` waits for it and nothing later."""
+    """A copy of a tensor to the host, started now; `wait` waits for it, not for later work."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy = tensor.to("cpu", non_blocking=True)  # from a GPU into pinned memory
@@ -294,13 +295,13 @@ class HostCopy:
 def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
     """Sort tensors into groups of one dtype and of at most `limit_bytes`, or of a single tensor.
 
-    A tensor of half the limit or more is a group by itself, so that it need not be copied. The
-    tensors before it do not wait for those after it, unless they are too small to be worth a
-    collective. Groups come in the order in which they become complete, if `tensors` come one after
-    the other.
+    A tensor of half the limit or more is its own group, so that it need not be copied. Tensors
+    before it do not wait for tensors after it, unless they are too small to be worth a collective.
+    Groups are in the order in which they become complete if `tensors` become ready one after the
+    other.
     """
     index_groups: list[list[int]] = []
-    begun: dict[torch.dtype, tuple[list[int], int]] = {}  # by dtype, with its bytes
+    begun: dict[torch.dtype, tuple[list[int], int]] = {}  # group and bytes, by dtype
     for index, tensor in enumerate(tensors):
         if 2 * tensor.nbytes >= limit_bytes:
             index_groups.append([index])
@@ -321,7 +322,7 @@ def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """All values of `tensors`, one after the other: a copy."""
+    """Copy all values of `tensors`, one after the other, into one tensor."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
@@ -333,7 +334,7 @@ def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def dense_gradient(param: nn.Parameter) -> Tensor:
-    """The gradient of `param`, made dense; zeros if it had none."""
+    """Make the gradient of `param` dense and return it; zeros if it had none."""
     if param.grad is None:
         param.grad = torch.zeros_like(param)
     elif param.grad.is_sparse:

@@ -1,14 +1,14 @@
-"""The seconds of a step's phases on this rank, in any training loop: hooks on its model mark them.
+"""Time the phases of a step on this rank, in any training loop, with hooks on its model.
 
     data       from the end of the last step to a call of the model, and between its passes
     forward    from a call of the model to its result
     backward   from there to the end of the backward pass; computing the loss is part of it
     optimizer  from there to the end of the step
-    sync       in all of these: what this rank waited for others, or for what they send
+    sync       within all of these: when this rank waited for others, or for data from them
 
-They add up to the step. A span reaches from the end of the last one to here, and belongs to one
-phase. Where the model is on a GPU, both ends are events in its stream, and phases are those of the
-device. Nothing waits for it until the seconds are read.
+The phases add up to the step. A span begins where the last one ended, and belongs to one phase. If
+the model is on a GPU, both ends are events in its stream, so that the device's phases are timed.
+Nothing waits for the device until the seconds are read.
 """
 
 import weakref
@@ -24,8 +24,8 @@ from .ranks import Moment, waits
 
 Mark = Moment | torch.cuda.Event
 PHASES = ("data", "forward", "backward", "optimizer", "sync")
-MOST_SPANS = 100_000  # more than any step has: nobody ends the steps of this model
-DEPTH = 4  # of tuples, dicts and objects in which a model may return its results
+MOST_SPANS = 100_000  # more than any step has: if reached, nothing ends the model's steps
+DEPTH = 4  # of the tuples, dicts and objects in which a model may return its results
 
 
 class Span(NamedTuple):
@@ -34,13 +34,13 @@ class Span(NamedTuple):
     phase: str
     began: Mark
     ended: Mark
-    waits: Sequence[tuple[Mark, Mark]]  # in it, on a GPU; on CPUs the marks have the seconds
+    waits: Sequence[tuple[Mark, Mark]]  # within it, on a GPU; on CPUs the marks have the seconds
 
     def marks(self) -> Iterator[Mark]:
         return chain((self.began, self.ended), *self.waits)
 
     def seconds(self) -> tuple[float, float]:
-        """All, and those of them in which this rank waited for others."""
+        """Return all seconds, and the seconds of them in which this rank waited for others."""
         taken_s = _between(self.began, self.ended)
         if self.phase == "sync":
             return taken_s, taken_s
@@ -56,7 +56,7 @@ class StepTimes:
         self._spans = spans
 
     def seconds(self) -> dict[str, float]:
-        """Of each phase, and of the whole `step`; on a GPU this waits for the end of the step.
+        """Return the seconds of each phase and of the `step`; on a GPU, wait until it has ended.
 
         `sync_in_passes` is the part of `sync` until the end of the last backward pass.
         """
@@ -78,7 +78,7 @@ class StepTimes:
 class StepTimer:
     """Hooks on a model, wrapped by DDP or not, that time its steps from now on.
 
-    Passes without gradients count as part of what is around them.
+    Passes without gradients count as part of the phase around them.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
@@ -95,41 +95,41 @@ class StepTimer:
             waits.timers.add(self)
         if model is not None:
             model.register_forward_pre_hook(self._called)
-            # before what others do with the result: FSDP waits at the end of a backward pass, too
+            # before other hooks on the result: FSDP also waits at the end of a backward pass
             model.register_forward_hook(self._returned, prepend=True)
         if isinstance(model, DistributedDataParallel):
             model.module.register_forward_pre_hook(self._called_by_ddp)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the hooks of a copied model; nobody asks a copy for its times."""
+        """Return a state for the hooks of a copied model, whose times nothing reads."""
         nothing: dict[str, Any] = {**dict.fromkeys(("_times", "_gpu", "_stream")), "_waits": []}
         return {**vars(self), "_ended": waits.now(), "_spans": [], **nothing}
 
     def begin(self) -> None:
-        """The step begins now: what came since the end of the last one is no part of it."""
-        self._ended = self._now()  # the last span
+        """Begin the step now: the time since the end of the last one is not part of it."""
+        self._ended = self._now()  # when the last span ended
         self._spans: list[Span] = []
         self._waits: list[tuple[Mark, Mark]] = []  # since then, on a GPU
 
     def end_step(self) -> StepTimes:
-        """The step ends now, and the next one begins."""
+        """End the step now, begin the next one, and return the times of the step."""
         self._end_span("optimizer")
         self._times, self._spans = StepTimes(self._spans), []
         return self._times
 
     def take_step(self) -> StepTimes:
-        """The step that has ended since the last call; it ends now if nothing else has ended it."""
+        """Return the step that has ended since the last call; end it now if nothing else has."""
         times = self._times or self.end_step()
         self._times = None
         return times
 
     def begin_wait(self) -> Mark | None:
-        """`waits` calls this on a GPU, where the stream waits and not this process."""
-        # FSDP gathers in streams of its own, beside that of the phases.
+        """Mark the start of a wait; called by `waits` on a GPU, where the stream waits."""
+        # FSDP gathers in its own streams, beside the stream of the phases.
         return self._now() if torch.cuda.current_stream(self._gpu) == self._stream else None
 
     def end_wait(self, began: Mark | None) -> None:
-        """What `begin_wait` has returned began the wait that ends now."""
+        """End a wait now; `began` is the mark that `begin_wait` returned for it."""
         if began is not None and len(self._waits) < MOST_SPANS:
             self._waits.append((began, self._now()))
 
@@ -142,7 +142,7 @@ class StepTimer:
         return event
 
     def _end_span(self, phase: str) -> None:
-        """What came since the last span was `phase`."""
+        """End a span now: the time since the last span belongs to `phase`."""
         if len(self._spans) == MOST_SPANS:
             self.begin()
         began, self._ended = self._ended, self._now()
@@ -156,7 +156,7 @@ class StepTimer:
 
     def _called_by_ddp(self, *_: Any) -> None:
         if self._is_in_ddp and _trains():
-            self._end_span("sync")  # it has made buffers equal
+            self._end_span("sync")  # DDP has made buffers equal
             self._is_in_ddp = False
 
     def _returned(self, _module: nn.Module, _given: Any, result: Any) -> None:
@@ -169,12 +169,12 @@ class StepTimer:
                 tensor.register_hook(self._reached)
 
     def _reached(self, _: Tensor) -> None:
-        """A backward pass has reached a result of the model.
+        """Called when a backward pass has reached a result of the model.
 
-        The autograd engine reports its end: the last gradient of the model need not be the end,
-        since the pass may go on to another model before this one. It calls callbacks in the order
-        in which they were queued: this one, then DDP's, which waits for what it has sent, then the
-        one that is queued last.
+        The autograd engine reports the end of the pass, which need not be the model's last
+        gradient, since the pass may go on to another model before this one. The engine calls
+        callbacks in the order in which they were queued: `computed`, then DDP's, which waits for
+        what it has sent, then the callback that `computed` queues.
         """
         number = torch._C._current_graph_task_id()
         if number == self._pass:
@@ -192,8 +192,8 @@ class StepTimer:
 def _trains() -> bool:
     """Whether a call of the model is a forward pass of a step.
 
-    It is none where a backward pass computes again what it needs, as in checkpointing. In what
-    torch compiles, a clock would cut the graph.
+    It is not if a backward pass recomputes what it needs, as in checkpointing. In code that torch
+    compiles, reading a clock would break the graph.
     """
     if torch.compiler.is_compiling():
         return False
@@ -201,7 +201,7 @@ def _trains() -> bool:
 
 
 def _tensors(result: Any, depth: int = DEPTH) -> Iterator[Tensor]:
-    """The tensors in what a model returns."""
+    """Yield the tensors in the result of a model."""
     if isinstance(result, Tensor):
         yield result
     elif depth:

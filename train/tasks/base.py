@@ -1,4 +1,4 @@
-"""A task is a model, its data, its loss and its metrics: everything the trainer knows of it."""
+"""The interface of a task to the trainer: a model, its data, its loss and its metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ class Samples(Protocol):
 
 
 class Datasets(NamedTuple):
-    """The samples a task trains on, and the sets it is evaluated on by name ("" for the only one).
+    """The samples a task trains on, and the sets it is evaluated on by name ("" for the main set).
 
     Metrics of a named set carry the name as a suffix: `accuracy_mm` for MNLI's "mm".
     """
@@ -32,7 +32,7 @@ class Datasets(NamedTuple):
 class Unlabelled(NamedTuple):
     """n samples whose labels are to be predicted."""
 
-    keys: Sequence[str]  # n, by which the file of predictions names them
+    keys: Sequence[str]  # n, their names in the file of predictions
     texts: Sequence[Sequence[str]]  # one or two columns of n
 
 
@@ -60,18 +60,18 @@ class Metric(Protocol):
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """`logits` in at least float32, since the loss needs more digits than the layers."""
+    """`logits` in at least float32, because the loss needs more precision than the layers."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 class Task(ABC):
-    """The base class of each file of train/tasks/, whose `build(config)` makes one.
+    """The base class of tasks; `build(config)` in each file of train/tasks/ makes a task.
 
     Every method is deterministic given the configuration, except for dropout.
     """
 
     loss_parts: tuple[str, ...] = ("loss",)  # if there are several, evaluation reports each
-    takes_new_head = False  # whether --new-head has a meaning
+    takes_new_head = False  # whether --new-head applies
 
     def prepare(self) -> None:  # noqa: B027 (a task may need nothing)
         """Make what `build_datasets` reads (download, tokenise); skip existing parts.
@@ -80,7 +80,7 @@ class Task(ABC):
         result of rank 0.
 
         Raises:
-            UsageError: a file is missing or wrong; the message names file and line.
+            UsageError: a file is missing or wrong; the message names the file and line.
         """
 
     def is_prepared(self) -> bool:
@@ -113,7 +113,7 @@ class Task(ABC):
         return None
 
     def schedule(self, steps: int) -> Callable[[int], float] | None:
-        """The factor of the optimizer's learning rate, by the step from 0.
+        """The factor of the optimizer's learning rate as a function of the step, from 0.
 
         `steps` is the number of steps until --schedule ends. None: the schedule of --schedule.
         """
@@ -131,7 +131,7 @@ class Task(ABC):
         """Set the training samples to those of `epoch` (0 is the first): crops, masks."""
 
     def lengths(self, samples: Samples) -> Tensor | None:
-        """Tokens that `collate` makes of each sample alone: int64 (n,); batches pad to the longest.
+        """Tokens of each sample after `collate` alone: int64 (n,); batches pad to the longest.
 
         `samples` is one of the sets of `build_datasets`. None: all are equal, or lengths are
         unknown before the samples are read.
@@ -145,27 +145,27 @@ class Task(ABC):
     def units(self, batch: Batch) -> Tensor | None:
         """The number of units in this batch for each part of the loss: float64 (parts,).
 
-        For example masked tokens. None: there is one part, a mean over samples. The counts are
-        summed over all ranks before the forward pass, so that every part of the loss is the mean
-        over the whole global batch, for any split.
+        Units are, for example, masked tokens. None: there is one part, a mean over samples. The
+        counts are summed over all ranks before the forward pass, so that every part of the loss is
+        the mean over the whole global batch, for any split.
         """
         return None
 
 
 @runtime_checkable
 class PredictingTask(Protocol):
-    """A task with sets without labels, as those of a competition."""
+    """A task that also has sets without labels, such as those of a competition."""
 
     def unlabelled(self) -> Mapping[str, Unlabelled]:
         """Each set by the name of the file that its predictions go to."""
         ...
 
     def batch_of(self, unlabelled: Unlabelled, rows: Sequence[int]) -> Batch:
-        """Those rows as one batch without labels."""
+        """Collate these rows into one batch without labels."""
         ...
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor: ...
 
     def answers(self, logits: Tensor) -> list[str]:
-        """The predictions of n samples in the file's words, from logits (n, ...)."""
+        """The predictions of n samples as the file spells them, from logits (n, ...)."""
         ...

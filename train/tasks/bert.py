@@ -29,11 +29,11 @@ from train.tasks.pretraining.segment_pairs import (
 from train.tasks.pretraining.shards import Shards
 
 BERT_BASE = CHECKOUT / "configs" / "models" / "bert-base.json"
-TOKENIZER = "bert-base-uncased"  # with the shape's vocabulary
+TOKENIZER = "bert-base-uncased"  # has the vocabulary of this shape
 SHARDS_PADDING = 0
 INPUTS = ("input_ids", "token_type_ids", "attention_mask", "masked_positions")  # of the model
 COLUMNS = ("surprise", "right", "hidden", "next_right")
-MAX_EXPONENT = 700.0  # beyond it e**x is not a float
+MAX_EXPONENT = 700.0  # just above this, e**x overflows
 
 
 class BertPreTraining(PreparedTask):
@@ -46,7 +46,7 @@ class BertPreTraining(PreparedTask):
         super().__init__(config, str(BERT_BASE), TOKENIZER if own_shape else None)
 
     def prepare(self) -> None:
-        """Tokenise the text into the cache, unless it is done already; check the shards.
+        """Tokenise the text into the cache, unless this is already done; check the shards.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -97,7 +97,7 @@ class BertPreTraining(PreparedTask):
         return collate(samples, padding, self.pad_multiple)
 
     def units(self, batch: Batch) -> Tensor:
-        """Hidden tokens and samples of the batch, (2,)."""
+        """The numbers of hidden tokens and of samples in the batch, (2,)."""
         counts = [len(batch["masked_labels"]), len(batch["labels"])]
         return torch.tensor(counts, dtype=torch.float64)
 
@@ -112,7 +112,7 @@ class BertPreTraining(PreparedTask):
         with torch.no_grad():
             is_right = (scores.argmax(-1) == targets).to(scores)
             each = torch.stack([token_losses, is_right, torch.ones_like(is_right)], dim=1)
-            rows = batch["masked_positions"] // batch["input_ids"].shape[1]  # samples of tokens
+            rows = batch["masked_positions"] // batch["input_ids"].shape[1]  # the sample of each
             sums = each.new_zeros(len(labels), 3).index_add(0, rows, each)
             next_right = (pairs.argmax(-1) == labels).to(sums)
         return Output(loss, torch.cat([sums, next_right[:, None]], dim=1))
@@ -121,7 +121,7 @@ class BertPreTraining(PreparedTask):
         return Guesses()
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """The prediction (n,) whether the second sentence is the next, and whether it is (n,)."""
+        """The predicted labels (n,) and the true labels (n,): 1 if the second segment is random."""
         right = logits[:, COLUMNS.index("next_right")] > 0
         return torch.where(right, labels, 1 - labels), labels
 
@@ -187,12 +187,12 @@ class SparseBert(BertForPreTraining):  # type: ignore[misc]  # transformers ship
 
     @classmethod
     def from_config(cls, config: Any, dtype: torch.dtype) -> "SparseBert":
-        """Random weights, made like those of the Auto classes."""
+        """Make a model with random weights, in the same way as the Auto classes."""
         model: SparseBert = cls._from_config(config, dtype=dtype)
         return model
 
     def forward(self, masked_positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (m, vocabulary) at m positions of the flattened batch, and (n, 2) of the pairs."""
+        """Scores (m, vocabulary) at m positions of the flattened batch, and (n, 2) for pairs."""
         hidden, pooled = self.bert(**inputs)[:2]
         scores, pairs = self.cls(hidden.flatten(0, 1)[masked_positions], pooled)
         return scores, pairs

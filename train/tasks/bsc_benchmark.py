@@ -1,4 +1,4 @@
-"""BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, without files."""
+"""BSC's benchmark: a model like DistilBERT on generated samples like emotion's, without files."""
 
 from functools import cached_property, partial
 from typing import Any
@@ -14,7 +14,7 @@ from train.tasks.language.prepared import TokenSet
 from train.tasks.text.classification import GlueTask, Spec
 
 DISTILBERT = CHECKOUT / "configs" / "models" / "distilbert.json"
-TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags set others
+TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # as in the study, by default
 SPEC = Spec(
     name="bsc_benchmark",
     text=("text",),
@@ -28,9 +28,9 @@ CLS, SEP = 101, 102
 
 
 class Benchmark(GlueTask):
-    """Samples are drawn from the seed, as many as the run uses; weights are random.
+    """Samples drawn from the seed, as many as the run uses, and a model with random weights.
 
-    The first word of a sample determines its label, so that the loss shows a model that learns.
+    The first word of a sample determines its label, so the loss shows whether the model learns.
     """
 
     is_ready = True
@@ -60,7 +60,7 @@ class Benchmark(GlueTask):
         return {"train": train, "valid": drawn(config.eval_samples or EVALUATION_SAMPLES, 2)}
 
     def tokens(self) -> Any | None:
-        """The model's own tokenizer, to be saved with it; None if it has none, as the default."""
+        """The model's own tokenizer, to be saved with it; None if it has none, like the default."""
         try:
             return tokens.load(self.tokenizer, self.config.lower_case)
         except UsageError:
@@ -68,7 +68,7 @@ class Benchmark(GlueTask):
 
     @cached_property
     def _loaded_tokenizer(self) -> Any:
-        """It pads, with the only token that it knows."""
+        """A tokenizer that only pads, with its only token."""
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
 
@@ -77,7 +77,7 @@ class Benchmark(GlueTask):
 
 
 def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:
-    """`size` samples of random words, with emotion's lengths, drawn within milliseconds."""
+    """Draw `size` samples of random words, with emotion's lengths, within milliseconds."""
     generator = torch.Generator().manual_seed(seed)
     log_lengths = torch.randn(size, generator=generator) * LOG_LENGTH_DEVIATION + LOG_LENGTH_MEAN
     lengths = log_lengths.exp().round().long().clamp(SHORTEST, LONGEST).clamp(max=longest)

@@ -1,6 +1,6 @@
 """CS744: VGG with BatchNorm on augmented CIFAR-10, as in the course.
 
-CIFAR-10's files are pickles, so they are read only if they are the published ones, by their md5.
+CIFAR-10's files are pickles, so they are read only if their MD5 is that of the published files.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from muster.errors import UsageError
 from train.tasks.sources import files
 from train.tasks.vision.image_classification import ImageTask, Spec
 
-# How many 3x3 convolutions there are before each of five times that the image is halved.
+# The number of 3x3 convolutions before each of the five times that the image is halved.
 LAYERS = {
     "vgg11": (1, 1, 2, 2, 2),
     "vgg13": (2, 2, 2, 2, 2),
@@ -27,7 +27,7 @@ LAYERS = {
 WIDTHS = (64, 128, 256, 512, 512)  # their output channels
 FOLDER = "cifar-10-batches-py"  # the folder in the official archive
 PARTS = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
-# The md5 of each published file; to make another file with a given md5 is beyond anyone's means.
+# The MD5 of each published file; making another file with a given MD5 is beyond anyone's means.
 PUBLISHED = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -38,7 +38,7 @@ PUBLISHED = {
 }
 SHAPE = (3, 32, 32)
 CLASSES = 10
-GENERATED = "generated"  # as --data-dir
+GENERATED = "generated"  # a value of --data-dir
 SIZES = {"train": 50_000, "test": 10_000}
 
 
@@ -67,9 +67,9 @@ class Vgg(nn.Module):
 
 
 def read(folder: Path) -> dict[str, TensorDataset]:
-    """The images of each part and their labels, in `folder` or the official folder below it.
+    """Read the images and labels of each part from `folder` or the official folder below it.
 
-    `generated`, where there is no such folder: as many images, made here.
+    If `folder` is `generated` and does not exist, the same number of images is generated here.
 
     Raises:
         UsageError: a file is missing, or is not the published one.
@@ -90,7 +90,7 @@ def read(folder: Path) -> dict[str, TensorDataset]:
 
 
 def _generated(size: int, seed: int) -> TensorDataset:
-    """Noise, brighter in one band of rows that depends on the label: the same on every machine."""
+    """Noise that is brighter in a band of rows, set by the label; the same on every machine."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (size,), generator=generator)
     pixels = torch.randint(160, (size, *SHAPE), generator=generator, dtype=torch.uint8)

@@ -21,10 +21,10 @@ SPECS = (
     Spec(name="cola", text=("sentence",), columns=("source", "label", "original_star", "sentence"),
          labels=("0", "1"), label_names=("unacceptable", "acceptable"),
          metrics=("matthews_correlation",), tests={"CoLA": TEST}),
-    # Does a sentence follow from another? In known kinds of text, and in others (mm).
+    # Does a sentence follow from another? In known kinds of text, and in new ones (mm).
     Spec(name="mnli", text=TWO_SENTENCES, label="gold_label", hub_text=("premise", "hypothesis"),
          labels=("entailment", "neutral", "contradiction"), parts=MNLI, tests=MNLI_TESTS),
-    # Do two sentences of the news say the same?
+    # Do two sentences from the news mean the same?
     Spec(name="mrpc", text=("#1 String", "#2 String"), label="Quality", hub_text=TWO_SENTENCES,
          labels=("0", "1"), label_names=("not_equivalent", "equivalent"), metrics=BOTH,
          tests={"MRPC": TEST}),

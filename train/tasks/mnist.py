@@ -1,6 +1,6 @@
-"""HetSeq's example of an own task: a small convolutional network on MNIST.
+"""HetSeq's example of a custom task: a small convolutional network on MNIST.
 
-MNIST's own files are read as images; the message about a wrong header names its file.
+MNIST's original files are read as images; the error about a wrong header names the file.
 """
 
 import gzip
@@ -31,7 +31,7 @@ CLASSES = 10
 
 
 def network() -> nn.Module:
-    """As in HetSeq and in torch's own example."""
+    """The network of HetSeq and of torch's own example."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * 12 * 12, 128), nn.ReLU(), nn.Dropout(0.5),
@@ -40,9 +40,9 @@ def network() -> nn.Module:
 
 
 def read(folder: Path) -> dict[str, TensorDataset]:
-    """The images of each part, uint8 (n, 1, 28, 28), and their labels.
+    """Read the images of each part, uint8 (n, 1, 28, 28), and their labels.
 
-    Their files are packed or not, in `folder` itself or in MNIST/raw below it.
+    The files may be compressed, and are in `folder` itself or in MNIST/raw below it.
 
     Raises:
         UsageError: a file is missing, damaged, or not what its name says.

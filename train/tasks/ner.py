@@ -1,4 +1,4 @@
-"""Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
+"""Named-entity recognition: a tag for every word, on sets in CoNLL-2003's format."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ from train.tasks.sources import files, hub
 
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BI]-\S+")
-NAMES = {"train": ("train.txt",), "valid": ("valid.txt", "dev.txt")}  # a test set need not be
+NAMES = {"train": ("train.txt",), "valid": ("valid.txt", "dev.txt")}  # a test set is optional
 TRUE, PREDICTED, GOLD = range(3)
 DEFAULT_MODEL = "bert-base-cased"
 # The original set is a script, which `datasets` no longer runs; this is the Hub's copy of its rows.
@@ -43,8 +43,8 @@ class Sentence(NamedTuple):
 class Entities:
     """Counts of entities by type: correct, predicted, and in the references.
 
-    seqeval decides what an entity is, in IOB1 and IOB2; it is correct if type, beginning and end
-    are right.
+    seqeval determines the entities, in IOB1 and IOB2; an entity is correct if its type, beginning
+    and end are right.
     """
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class Entities:
                 self.state[self._types.index(kind), column] += 1
 
     def compute(self) -> dict[str, float]:
-        """Over all entities, and F1 of each type, such as `f1_LOC`; 0 if there are none."""
+        """Scores over all entities, and F1 of each type, such as `f1_LOC`; 0 if there are none."""
         true, predicted, gold = torch.cat([self.state, self.state.sum(0, keepdim=True)]).T
         *each, f1 = (2 * true / (predicted + gold).clamp(min=1)).tolist()
         return {
@@ -79,7 +79,7 @@ class Entities:
 def by_name(
     logits: Tensor, labels: Tensor, tags: Sequence[str]
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """The tags of each sentence's words, predicted and right, from logits (n, pieces, tags)."""
+    """The predicted and the correct tags of each sentence, from logits (n, pieces, tags)."""
     is_word = labels != IGNORED
 
     def named(rows: Tensor) -> list[list[str]]:
@@ -90,7 +90,7 @@ def by_name(
 
 
 class Ner(LabelledTask):
-    """Word pieces; the first one of each word has the word's tag. The loss is a mean over words."""
+    """Tag word pieces: the first piece has its word's tag. The loss is the mean over words."""
 
     collator = "ForTokenClassification"
     hub_name = ("eriktks/conll2003",)
@@ -123,11 +123,11 @@ class Ner(LabelledTask):
         return sets, {"tags": tags}
 
     def units(self, batch: Batch) -> Tensor:
-        """The words of the batch, (1,)."""
+        """The number of words in the batch, (1,)."""
         return (batch["labels"] != IGNORED).sum().double().reshape(1)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
+        """The mean loss over words, (1,), and logits (n, width, tags) in the task's tag order."""
         logits, labels = self.logits(model, batch), batch["labels"].flatten()
         total = cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
         words = (labels != IGNORED).sum().clamp(min=1)
@@ -165,10 +165,10 @@ class Ner(LabelledTask):
 
 
 def read(path: Path) -> list[Sentence]:
-    """All sentences: one word a line, the word first and its tag last, blank lines between.
+    """Read all sentences: each line has a word first and its tag last; blank lines separate them.
 
     Raises:
-        UsageError: the file is empty, not UTF-8, or holds a wrong row or tag.
+        UsageError: the file is empty, not UTF-8, or has a wrong row or tag.
     """
     sentences, columns = list[Sentence](), 0
     # Split only at blanks and tabs: a word may contain other separators, such as a no-break
@@ -206,7 +206,7 @@ def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> N
     """Refuse tags that the training file does not have.
 
     Raises:
-        UsageError: there is one; the message names file and line.
+        UsageError: there is such a tag; the message names the file and line.
     """
     for sentence in sentences:
         for line, tag in enumerate(sentence.tags, sentence.line):

@@ -34,7 +34,7 @@ class Quickstart(GlueTask):
         """Generate the set, then continue as for any other GLUE task.
 
         Raises:
-            UsageError: what the flags name is missing or does not fit.
+            UsageError: something that the flags name is missing or does not fit.
         """
         generated.write(self._generated)
         super().prepare()

@@ -1,4 +1,4 @@
-"""A small network on generated points: starts at once, without text or download.
+"""A small network on generated points, which starts immediately, without text or downloads.
 
 It is for tests of a launcher, a network or a sync mode. The two classes are two rings around the
 origin, which a linear model cannot separate.
@@ -22,7 +22,7 @@ FEATURES, WIDTH = 8, 64
 
 
 def points(size: int, seed: int) -> TensorDataset:
-    """Points on two rings, (size, FEATURES), and which of them each is on."""
+    """Points on two rings, (size, FEATURES), and the ring of each point."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (size,), generator=generator)
     directions = functional.normalize(torch.randn(size, FEATURES, generator=generator), dim=1)

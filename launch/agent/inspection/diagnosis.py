@@ -1,18 +1,19 @@
-"""Why a run hangs, in sentences: the first is the cause, as far as the ranks can tell.
+"""Explain in sentences why a run hangs; the first names the cause, as far as the ranks can tell.
 
 How it works: a rank that waits in a collective waits for the members of its group that have not
 begun that collective. Followed from rank to rank, these waits lead to ranks that wait for nobody.
-These ranks are the cause, and the sentences say what each of them does. Those that have ended or
-were stopped come first, since the others may wait for them in a way that no rank records. If the
-waits lead to no such rank, ranks wait for each other in different orders. Ranks that have all begun
-the same collective, and wait, must disagree about its operation, shape or type. If no rank waits in
-a collective, the rank that is elsewhere than most is named.
+These ranks are the cause, and the sentences describe what each of them is doing. Ranks that have
+ended or were stopped come first, since others may be waiting for them in a way that no rank
+records. If the waits lead to no such rank, ranks are waiting for each other because they entered
+groups in different orders. If all ranks have begun the same collective and are still waiting, they
+must disagree about its operation, shape or type. If no rank waits in a collective, the rank that is
+in a different place from most ranks is named.
 
-A slow rank is recognised by when it comes to collectives. All ranks leave a collective at about the
-same time, when the last rank has come to it. A rank's own time is the time from there until it
-comes to the next collective. Then it waits until the others have come. Step times say nothing,
-since they are alike on all ranks. Times of different nodes are put on one clock, that of the run's
-leader, by the offsets that agents have measured.
+A slow rank is recognised by when it reaches collectives. All ranks leave a collective at about the
+same time, once the last rank has reached it. A rank's own time runs from then until it reaches the
+next collective, where it waits for the others. Step times do not help, since they are alike on all
+ranks. Times from different nodes are converted to the clock of the run's leader, by the offsets
+that agents have measured.
 """
 
 from collections import Counter
@@ -27,15 +28,15 @@ from muster.printable import duration, listed
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-LEAST_COLLECTIVES = 10  # with fewer collectives of all ranks, no rank counts as slow
+LEAST_COLLECTIVES = 10  # with fewer pairs of consecutive collectives, no rank counts as slow
 SLOW_FACTOR = 1.25  # a rank is slow if its own time is longer than this times the median
-CHILDREN_LISTED = 3  # different things that children of a rank do
+CHILDREN_LISTED = 3  # the number of different activities of a rank's children
 GIL_IS_HELD = "C code or similar is holding the GIL"
 DOES = {COMPUTES: "is computing", SLEEPS: "is sleeping"}  # in sentences
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
-    """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
+    """Explain what blocks the run, the cause first; `lost`: why a node does not answer, by name."""
     lines = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
     if problem := _wrong_numbers(views):
         return [*lines, problem]
@@ -46,8 +47,8 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
     )
     waits = _waiting(views)
     causes: list[str] = []
-    # Ranks that wait in a collective that all have begun disagree about it. Ranks that wait for
-    # them elsewhere are a consequence.
+    # If all ranks have begun the collective in which some wait, they disagree about it. Ranks that
+    # wait for these ranks elsewhere are a consequence.
     if all(rank in waits for rank in culprits):
         causes = _disagreements(views, waits)
     if culprits and not causes:
@@ -59,7 +60,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
 
 
 def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
-    """A sentence for each rank that comes to collectives later than most, while the run goes on."""
+    """A sentence for each rank that reaches collectives later than most, while the run goes on."""
     lines = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
@@ -73,10 +74,11 @@ def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
 
 
 def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Seconds that each rank has computed between the collectives that all have reached.
+    """Average seconds that each rank has computed between collectives that all have reached.
 
-    `arrivals`: for each rank, when it came to each collective, by the collective's number, in
-    seconds of one clock. The result is empty for fewer than `LEAST_COLLECTIVES` in a row.
+    `arrivals`: for each rank, when it reached each collective, by the collective's number, in
+    seconds on a common clock. The result is empty for fewer than `LEAST_COLLECTIVES` pairs of
+    consecutive collectives.
     """
     if len(arrivals) < 2:
         return {}
@@ -92,7 +94,10 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
 
 
 def slow_ranks(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Ranks whose own time is at least `SLOW_FACTOR` times the median of all, and the factor."""
+    """Ranks whose own time is well above the median of all, each with its factor.
+
+    It must exceed `SLOW_FACTOR` times the median, and the median by more than clocks may differ.
+    """
     own = own_times(arrivals)
     usual = median(own.values()) if own else 0.0
     return {
@@ -146,7 +151,7 @@ def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
 
 
 def _is_missing(view: RankView | None, collective: Collective) -> bool:
-    """Whether a rank has not begun this collective, and did not end because another was gone."""
+    """Whether a rank has not begun this collective, unless it ended because another was gone."""
     if view is None:
         return True
     return (
@@ -166,7 +171,7 @@ def _not_come(
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
     limit_s = first.limit_s if first else 0.0
-    # of a rank that will never come, the others' line says more than its own
+    # if a rank will never come, the line where the others wait is more useful than its own
     at = _at(views[waiting[0]]) if view.is_over or view.has_left else ""
     if first is None or any(views[waiter].timed_out for waiter in waiting):
         after = f" after {duration(limit_s)}" if limit_s else ""
@@ -177,7 +182,7 @@ def _not_come(
 
 
 def condition(view: RankView) -> str:
-    """What one rank does: `it has been sleeping for 40 s in load_data, train.py:13`.
+    """Describe what one rank is doing: `it has been sleeping for 40 s in load_data, train.py:13`.
 
     If it waits: `it has been waiting for 40 s in all_reduce 4 [1000], in main, train.py:20`.
     """
@@ -189,7 +194,7 @@ def condition(view: RankView) -> str:
 
 
 def _conditions_of_children(view: RankView) -> Iterator[str]:
-    """What the processes do that its program has started; those that do the same are one text."""
+    """Describe its program's child processes, with one text for all that do the same."""
     alike: dict[str, list[int]] = {}
     for child in view.children:
         alike.setdefault(DOES.get(child.words, child.words), []).append(child.pid)
@@ -253,7 +258,7 @@ def _circular_waits(
     waits: Mapping[int, Collective],
     blocked: Mapping[int, Sequence[int]],
 ) -> list[str]:
-    """Ranks that wait for each other, without ranks that only wait for one of these."""
+    """Name ranks that wait for each other, without ranks that only wait for one of them."""
     cycle = {rank: list(others) for rank, others in blocked.items() if rank in waits}
     while loose := set(cycle) - {other for others in cycle.values() for other in others}:
         cycle = {rank: others for rank, others in cycle.items() if rank not in loose}
@@ -268,7 +273,7 @@ def _circular_waits(
 
 
 def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
-    """Why ranks with the right numbers do not leave `init_process_group`."""
+    """Explain why ranks with correct numbers do not return from `init_process_group`."""
     calls = _init_calls(views)
     if not calls:
         return []
@@ -286,7 +291,7 @@ def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
 def _unserved_store(
     calls: Collection[InitCall], absent: Iterable[RankView], *, all_wait: bool
 ) -> str:
-    """The store that these calls wait for and nobody will serve, with advice; or ""."""
+    """Name the store that these calls wait for but nobody will serve, with advice; or return ""."""
     stores = {call.store: call.method for call in calls if call.store}
     if not stores or any(call.serves for call in calls):
         return ""
@@ -306,7 +311,7 @@ def _unserved_store(
 
 
 def _init_calls(views: Mapping[int, RankView]) -> dict[int, InitCall]:
-    """The calls of `init_process_group` in which ranks have waited for a while, or gave up."""
+    """The `init_process_group` calls in which ranks have been waiting for a while, or gave up."""
     return {
         rank: view.init_call
         for rank, view in views.items()
@@ -321,13 +326,13 @@ def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str
 
 
 def _wrong_numbers(views: Mapping[int, RankView]) -> str:
-    """Why calls of `init_process_group` cannot make a group with the others; or ""."""
+    """Explain why calls of `init_process_group` cannot form a group together; or return ""."""
     calls = _init_calls(views)
     if not calls:
         return ""
     waiting = _waiting_in_init(views, list(calls))
-    holders: dict[int, int] = {}  # of each number, the first rank that gave it
-    sizes: dict[int, int] = {}  # of each world size, likewise; also in a group that was made
+    holders: dict[int, int] = {}  # for each number, the first rank that passed it
+    sizes: dict[int, int] = {}  # the same for each world size, also that of an existing group
     for rank, view in views.items():
         call = calls.get(rank)
         size = call.world_size if call else len(view.groups.get("0", Group()).ranks)
@@ -353,7 +358,7 @@ def _process(view: RankView) -> str:
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
-    """If no rank waits in a collective: ranks that are held, or are elsewhere than most."""
+    """If no rank waits in a collective, name ranks that are held, or not where most ranks are."""
     if views and all(view.imports for view in views.values()):
         return ["all ranks are importing their modules"]
     lines = [
@@ -405,7 +410,7 @@ def _at(view: RankView) -> str:
 
 
 def group_name(collective: Collective) -> str:
-    """`the default group`, or `group 1 (pair)`."""
+    """The name of a group: `the default group`, or `group 1 (pair)`."""
     if collective.description in ("default_pg", "") and collective.group in ("0", ""):
         return "the default group"
     has_description = collective.description not in ("", "undefined")

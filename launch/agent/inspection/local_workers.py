@@ -1,11 +1,11 @@
-"""Ask the workers of this node what they do, and the kernel about those that do not answer.
+"""Ask this node's workers what they are doing, and the kernel about workers that do not answer.
 
-How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
-A worker that does not answer in time is stopped, or holds its interpreter. It gets a signal at
-which faulthandler writes its stacks, if the worker can run at all and has a handler for the signal.
-Only descendants of this process get the signal. A worker that has ended because of another rank has
-left an answer in a file. About the processes that a worker's program has started, such as those of
-a data loader, only the kernel is asked.
+How it works: all workers are asked at the same time, each through its socket
+(muster/worker/inspection.py). If a worker does not answer in time, it is stopped, or something
+holds its GIL. It gets a signal on which faulthandler writes its stacks, if the worker can run at
+all and has a handler for the signal. Only descendants of this process get the signal. A worker that
+has ended because of another rank has left an answer in a file. For processes that a worker's
+program has started, such as data loader processes, only the kernel is asked.
 """
 
 import json
@@ -44,11 +44,11 @@ from muster.records import is_count
 from muster.worker.inspection import DUMP_SIGNAL, FRAMES, THREADS
 from muster.writing import parsed, read_json
 
-ANSWER_BYTES = 3_000_000  # of one worker; a message to the leader may have a little more
+ANSWER_BYTES = 3_000_000  # of one worker; a message to the leader may be a little longer
 MOST_CHILDREN = 32  # of one worker
-NAME_CHARACTERS = 1_000  # of a thread, file or function in a dump; of a longer name the end is told
-_dumping: dict[Path, threading.Lock] = {}  # for the file of each rank: one writes at a time
-# What faulthandler writes.
+NAME_CHARACTERS = 1_000  # of a thread, file or function in a dump; longer names keep only their end
+_dumping: dict[Path, threading.Lock] = {}  # one for each rank's file: one dump at a time
+# The lines that faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 
@@ -59,7 +59,7 @@ def ask(
     patience_s: float = WORKER_ANSWERS_S,
     **request: object,
 ) -> dict[int, Report]:
-    """The report on each of these workers: its reply, or else what can be seen of its process."""
+    """Get a report on each of these workers: its reply, or else what can be seen of its process."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
@@ -67,7 +67,7 @@ def ask(
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     reports: dict[int, Report] = {}
     for rank, reply in zip(ranks, replies, strict=True):
-        # an interpreter that ends, which can take a second, has left its answer
+        # an interpreter that is shutting down, which can take a second, has left its answer
         answer = reply or _left_answer(folder, rank)
         if answer is None:
             answer = WorkerAnswer(rank=rank, time_unix_s=time.time())
@@ -79,7 +79,7 @@ def ask(
     below = frozenset(process.pid for process in process_tree.descendants())
 
     def with_process(report: Report) -> Report:
-        # only the worker itself can listen at its socket
+        # only the worker itself can listen on its socket
         is_own = report.answers or report.pid in below
         with _dumping.setdefault(folder / str(report.rank), threading.Lock()):
             return _with_process(report, folder, report.pid if is_own else None)
@@ -89,7 +89,7 @@ def ask(
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
-    """The process of each rank whose process still exists."""
+    """The pid of each rank whose process still exists."""
     pids = {}
     for rank in ranks:  # the program itself, even if another command has started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
@@ -120,14 +120,14 @@ def _reply(
 
 
 def _left_answer(folder: Path, rank: int) -> WorkerAnswer | None:
-    """What a worker leaves when it ends because of another rank; None if it has left nothing."""
+    """The answer that a worker left when it ended because of another rank, or None."""
     return _answer_in(read_json(folder / f"rank_{rank:05d}.answer"), rank)
 
 
 def _answer_in(value: object, rank: int) -> WorkerAnswer | None:
-    """The answer of this rank's worker; None if `value` is none.
+    """The answer of this rank's worker; None if `value` is not one.
 
-    It is decoded by Python, which also takes names of files that are not valid UTF-8.
+    The JSON is decoded by Python, which also accepts file names that are not valid UTF-8.
     """
     try:
         answer = msgspec.convert(value, WorkerAnswer)
@@ -137,10 +137,10 @@ def _answer_in(value: object, rank: int) -> WorkerAnswer | None:
 
 
 def _line(connection: socket.socket, patience_s: float) -> bytes:
-    """The line that a worker answers.
+    """Read the line that a worker sends as its answer.
 
     Raises:
-        OSError: it is late, or has no end.
+        OSError: it is late, or too long.
     """
     deadline = running_s() + patience_s
     line = b""
@@ -156,7 +156,7 @@ def _line(connection: socket.socket, patience_s: float) -> bytes:
 
 
 def _peer(connection: socket.socket) -> int:
-    """The process at the other end, by its number here; 0 if it has none."""
+    """The pid, as seen here, of the process at the other end; 0 if it is unknown."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -164,7 +164,7 @@ def _peer(connection: socket.socket) -> int:
 
 
 def _with_process(report: Report, folder: Path, pid: int | None) -> Report:
-    """The report with what can be seen of the worker's process, and of those that it started."""
+    """Add to a report what can be seen of the worker's process and of the processes it started."""
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
         return replace(report, process=ProcessReport("dead", "has ended"))
@@ -207,7 +207,7 @@ def _dumped(path: Path, pid: int) -> tuple[Thread, ...]:
 
 
 def threads_of(text: str) -> tuple[Thread, ...]:
-    """The threads in a dump, in inspection.py's form; the thread that took the signal comes first.
+    """Parse the threads of a dump into inspection.py's form; the one that took the signal is first.
 
     A process takes a signal in its main thread, if that thread can run.
     """
@@ -222,8 +222,8 @@ def threads_of(text: str) -> tuple[Thread, ...]:
             number = int(match["line"]) if match["line"].isdigit() else 0
             source = linecache.getline(match["file"], number).strip()[:200]
             frame = Frame(file, number, match["function"][-NAME_CHARACTERS:], source)
-            found[-1][2].insert(0, frame)  # the dump has the innermost first
+            found[-1][2].insert(0, frame)  # the dump lists the innermost frame first
     if found and not any(is_current for _, is_current, _ in found):
-        found[-1] = (found[-1][0], True, found[-1][2])  # the oldest thread is the last in a dump
+        found[-1] = (found[-1][0], True, found[-1][2])  # a dump lists the oldest thread last
     threads = [Thread(name, is_main, tuple(frames[-FRAMES:])) for name, is_main, frames in found]
     return tuple(sorted(threads, key=lambda thread: not thread.main)[:THREADS])

@@ -1,19 +1,20 @@
 """An agent's part of an inspection: it asks its workers, and checks whether they make progress.
 
-How progress is seen: every few seconds each worker, with all its child processes, is examined. It
-is active if it has begun a collective, read or written anything, touched new memory while
-computing, or run through different code. On a busy machine the last takes several looks. An endless
-loop does none of these. In `init_process_group` nothing counts, since torch retries the same
-address for ever. A rank that waits in a collective does none of these either, however much it
-computes meanwhile. A process that the program has started, such as a pool that prepares data, is
-active whenever it computes: an endless loop in it cannot be recognised. One rank that evaluates,
-saves, compiles or loads is progress for all others that wait for it.
+How progress is detected: every few seconds each worker is examined with all its child processes. A
+worker is active if it has begun a collective, read or written anything, touched new memory while
+computing, or run through different code. On a busy machine, seeing different code takes several
+looks. An endless loop does none of these things. In `init_process_group` nothing counts, since
+torch retries the same address for ever. A rank that waits in a collective does none of these things
+either, however much it computes meanwhile. A process that the program has started, such as a pool
+that prepares data, is active whenever it computes, so an endless loop in it cannot be recognised.
+If one rank evaluates, saves, compiles or loads, that is progress for all other ranks that wait for
+it.
 
 Threads: the agent's loop calls `hear`, `tick` and `record_final_state`, and owns `_looked_s`,
 `_sampled_s`, `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each
 question has a thread of its own. The thread puts its result into `_answers`, a queue, and the next
-`tick` sends it. At most one thread samples at a time; it alone changes `_activity`, except for the
-number of questions, which has a lock.
+`tick` sends it. At most one thread samples at a time. Only this thread changes `_activity`, except
+for the record of questions, which has a lock.
 """
 
 import queue
@@ -45,14 +46,14 @@ from launch.nodes.messages import (
 )
 from launch.spec import Assignment
 
-BUSY = 0.05  # share of a core; a worker that uses less waits
-HELPERS_BUSY = 0.5  # the same for all processes that it has started; else they watch, or log
+BUSY = 0.05  # share of a core; a worker that uses less is waiting
+HELPERS_BUSY = 0.5  # the same for all its child processes; with less, they only watch or log
 FAULTS_PER_S = 10.0  # page faults of newly used memory
 PLACES = 5  # different positions of the main thread; a small endless loop has 1 to 4
 
 
 class NodeInspection:
-    """The inspection of the workers of one node, which began at `since_s`."""
+    """The inspection of one node's workers, which began at `since_s`."""
 
     def __init__(
         self, folder: Path, assignment: Assignment, leader: Channel, since_s: float
@@ -64,7 +65,7 @@ class NodeInspection:
         self._activity = Activity()
         self._sampled_s = since_s
         self._every_s = assignment.spec.progress_every_s
-        self._sampler = threading.Thread()  # the last one that was started; at first none
+        self._sampler = threading.Thread()  # the last one started; at first a placeholder
         self._looked_s = 0.0
         self._has_given_up = False
         self._has_ended = False
@@ -77,7 +78,7 @@ class NodeInspection:
         """Begin to answer a request; the answer is sent by a later tick."""
         match request.ask:
             case "stacks":
-                with suppress(RuntimeError):  # at a limit of threads: no answer
+                with suppress(RuntimeError):  # thread limit reached: no answer
                     threading.Thread(target=self._ask, args=(request.id,), daemon=True).start()
             case "resume":
                 for path in self._folder.glob("*.gave_up"):
@@ -96,14 +97,14 @@ class NodeInspection:
         if is_due and not self._sampler.is_alive():
             self._sampled_s = now
             sampler = threading.Thread(target=self._sample, daemon=True)
-            with suppress(RuntimeError):  # at a limit of threads: no reason to end a run
+            with suppress(RuntimeError):  # thread limit reached: no reason to end a run
                 sampler.start()
                 self._sampler = sampler
         while not self._answers.empty():
             self._leader.send(self._answers.get())
 
     def record_final_state(self) -> None:
-        """Record once what the workers do that are about to be ended; waits for their answers."""
+        """Record once what workers are doing before they are ended; wait for their answers."""
         if not self._has_ended:
             self._has_ended = True
             self._ask("end", WORKER_ANSWERS_LAST_LOOK_S)
@@ -131,17 +132,17 @@ class NodeInspection:
 
 @dataclass
 class _Sample:
-    """What one worker and its descendants have done since they began, at one time."""
+    """What one worker and its descendants had done since they began, at one moment."""
 
     at: float
     pids: frozenset[int]
     io_bytes: int
     cpu_s: float
     page_faults: int
-    number: int  # of collectives that it has begun
-    helpers: dict[int, float]  # by process that its program has started: see `cpu_demand_s`
+    number: int  # how many collectives it has begun
+    helpers: dict[int, float]  # `cpu_demand_s` of each process that its program has started
     active_at: float = field(default_factory=running_s)
-    places: set[int] = field(default_factory=set)  # of its main thread, since `active_at`
+    places: set[int] = field(default_factory=set)  # its main thread's positions since `active_at`
 
     @classmethod
     def take(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
@@ -171,12 +172,12 @@ class Activity:
         # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
         self._questions = 0  # questions that workers are answering now
-        self._is_disturbed = False  # since the last look
+        self._is_disturbed = False  # whether workers have answered questions since the last look
         self.longest_pause_s = 0.0  # of all workers together
 
     @property
     def still_s(self) -> float:
-        """Seconds since any worker was active."""
+        """Seconds since a worker was last active."""
         if self._began is None:
             return 0.0
         last = max((worker.active_at for worker in self._samples.values()), default=self._began)
@@ -184,9 +185,9 @@ class Activity:
 
     @contextmanager
     def ignoring_activity(self) -> Iterator[None]:
-        """A context in which workers answer questions, which is no progress.
+        """A context in which workers answer questions, which does not count as progress.
 
-        They read their source files for that. It takes time, and another thread may look at the
+        To answer, they read their source files. This takes time, and another thread may examine the
         workers meanwhile.
         """
         with self._lock:
@@ -199,7 +200,7 @@ class Activity:
                 self._questions -= 1
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Report]) -> None:
-        """Examine each rank's process; `progress`: by rank, its collectives and positions."""
+        """Examine each rank's process; `progress`: each rank's collectives and positions."""
         now = running_s()
         before_s = self.still_s
         with self._lock:  # a question that begins after this also affects the next look
@@ -208,7 +209,7 @@ class Activity:
         for rank, pid in pids.items():
             report = progress[rank]
             old = self._samples.get(rank)
-            # without an answer it begins nothing
+            # without an answer, no new collective counts as begun
             last_number = old.number if old is not None else -1
             number = last_number if report.begun is None else report.begun
             new = _Sample.take(pid, number, is_program=report.answers)

@@ -1,4 +1,4 @@
-"""`muster jobs stacks`: ask a run what its ranks do, and print one line for each rank."""
+"""`muster jobs stacks`: ask a run what its ranks are doing, and print one line for each rank."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ REASONS = {
 
 
 def ask(run_dir: Path, timeout_s: float, **request: object) -> dict[str, object] | None:
-    """The answer of a run; None if none comes in time; see `launch/runs/log_tail.py`.
+    """Ask a run for an answer; None if none comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
         MusterError: the run folder cannot be written.
@@ -56,10 +56,10 @@ def ask(run_dir: Path, timeout_s: float, **request: object) -> dict[str, object]
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:
-    """Print what each rank does, and what blocks the run; for a run that is over, from its record.
+    """Print what each rank is doing and what blocks the run; if the run is over, from its record.
 
     Raises:
-        MusterError: nobody answers.
+        MusterError: nobody answers, or there is no record.
     """
     is_over = run_state.state_of(run_dir).is_over
     if is_over:
@@ -90,14 +90,14 @@ def stacks(run_dir: Path, *, full: bool) -> None:
 
 
 def _findings_in(record: dict[str, object]) -> Findings:
-    """An inspection, with what it means.
+    """Read a recorded inspection, with its meaning in sentences.
 
-    Another version of Muster may have recorded other reports. Its record is read without them, but
-    only if it has the sentences that were made of them.
+    Another version of Muster may have recorded reports in another form. Such a record is read
+    without the reports, but only if it contains the sentences that were made from them.
 
     Raises:
         KeyError: it has no such sentences.
-        msgspec.ValidationError: it is no inspection.
+        msgspec.ValidationError: it is not an inspection.
     """
     try:
         findings = msgspec.convert(record, Findings)
@@ -110,10 +110,10 @@ def _findings_in(record: dict[str, object]) -> Findings:
 
 
 def _recorded(run_dir: Path) -> tuple[dict[str, object], str]:
-    """The inspection recorded of a run that is over, and why it was made; the most useful one.
+    """The most useful inspection that a finished run has recorded, and why it was made.
 
     Raises:
-        MusterError: there is none.
+        MusterError: no inspection was recorded.
     """
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
@@ -122,7 +122,7 @@ def _recorded(run_dir: Path) -> tuple[dict[str, object], str]:
 
 
 def _show_threads(report: Report) -> None:
-    """Print every thread of a rank, its innermost line last; and its child processes."""
+    """Print every thread of a rank, with the innermost line last, and its child processes."""
     print(f"\nrank {report.rank} (process {report.pid})")
     for thread in report.threads:
         print(on_one_line(f"  thread {thread.name}"))

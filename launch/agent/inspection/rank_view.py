@@ -8,7 +8,7 @@ from launch.agent.processes.process_state import HELD_STATES, SLEEPS
 from launch.nodes.messages import ChildReport, Collective, Frame, Group, InitCall, Report
 from launch.runs.last_output import innermost_user_frame, is_of_muster
 
-LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave, too
+LEAVES = "_leave_together"  # the function in which a rank waits for the others to leave as well
 
 
 class RankEnd(TypedDict, total=False):
@@ -26,7 +26,7 @@ class RankView:
 
     rank: int
     node: str
-    answers: bool  # itself; otherwise all that follows is from the kernel or faulthandler
+    answers: bool  # itself; otherwise the kernel, faulthandler or a file that it left has answered
     status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
     user_frame: Frame | None = None  # the innermost of the user's own lines
@@ -34,14 +34,14 @@ class RankView:
     collectives: tuple[Collective, ...] = ()
     clock_offset_s: float = 0.0  # to add to its node's clock to get the leader's
     ended: str = ""  # how it ended, if it has
-    timed_out: bool = False  # it ends, or has ended, since others did not come to a collective
+    timed_out: bool = False  # it is ending, or has ended: others did not reach a collective in time
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
-    children: tuple[ChildReport, ...] = ()  # those that do more than sleep
+    children: tuple[ChildReport, ...] = ()  # child processes that do more than sleep
     init_call: InitCall | None = None  # if it is in `init_process_group`, or gave up there
     pid: int | None = None
-    has_left: bool = False  # it is at the end of the block of `muster.init()`
+    has_left: bool = False  # it is at the end of its `muster.init()` block
 
     @property
     def waiting(self) -> Collective | None:
@@ -51,7 +51,7 @@ class RankView:
         return next((collective for collective in self.collectives if collective.waits), None)
 
     def arrivals(self, group: str) -> dict[int, float]:
-        """When it came to each collective of a group, in Unix seconds of the leader's clock."""
+        """When it reached each collective of a group, in Unix seconds of the leader's clock."""
         return {
             collective.number: collective.begun_unix_s + self.clock_offset_s
             for collective in self.collectives
@@ -80,7 +80,7 @@ class RankView:
 
 
 def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
-    """The view of the rank that `report` is about, a report of `local_workers.ask`."""
+    """Make the view of a rank from its report, which `local_workers.ask` has returned."""
     process = report.process
     main = next((thread.frames for thread in report.threads if thread.main), ())
     if report.gave_up is not None:

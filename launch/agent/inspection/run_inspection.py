@@ -31,7 +31,9 @@ from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
 
 OWN_REASONS = ("timeout", "hang")  # reasons for an inspection that nobody has requested
-PAUSES = 10  # a pause is too long after so many usual pauses, and `HANG_AT_LEAST_S`
+# A pause is too long if it exceeds both `HANG_AT_LEAST_S` and this many times the longest earlier
+# pause.
+PAUSES = 10
 
 
 class Findings(TypedDict, total=False):
@@ -66,7 +68,7 @@ class RunInspection:
         self,
         spec: LaunchSpec,  # has the limit for a hang, and what to do then
         nodes: Sequence[str],
-        requests: RequestFile,  # each request in it is for `begin`
+        requests: RequestFile,  # each request in it is passed to `begin`
         send: Callable[[Message], None],
         print_line: Callable[[str], None],
     ) -> None:
@@ -78,8 +80,8 @@ class RunInspection:
         self._print_line = print_line
         # by agent: for how long no worker has made progress, and when the agent reported that
         self._still: dict[int, tuple[NoProgress, float]] = {}
-        self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
-        self.hang: End | None = None  # a hang because of which the run must end
+        self._waits: dict[int, str] = {}  # by agent that cannot answer: what it is waiting for
+        self.hang: End | None = None  # a hang that must end the run
         # the record of ranks that have waited in a collective in vain
         self._timeout: dict[str, object] = {}
         self._gatherings: dict[str, Gathering] = {}
@@ -104,7 +106,7 @@ class RunInspection:
             self._ask(request.id)
 
     def note_wait(self, index: int, what: str) -> None:
-        """Note what an agent waits for, so that it sees no progress of workers; "": nothing."""
+        """Note what an agent is waiting for ("": nothing); meanwhile it sees no progress."""
         if not what:
             self._waits.pop(index, None)
             return
@@ -130,13 +132,13 @@ class RunInspection:
                     gathering.complete.add(index)
 
     def _gathering(self, name: str) -> Gathering | None:
-        """The answers to a question; nobody asks for those of the end."""
+        """The answers to a question; the answers about the end come without a question."""
         if name == "end":
             return self._gatherings.setdefault(name, Gathering(name))
         return self._gatherings.get(name)
 
     def _look(self, why: str) -> None:
-        """Ask all agents for one of `OWN_REASONS`; if that was done, let waiting workers go on."""
+        """Ask all agents for one of `OWN_REASONS`; if already done, let waiting workers go on."""
         if why in self.findings_of:
             self._send(Inspect(why, "resume"))
         elif why not in self._gatherings:
@@ -147,7 +149,7 @@ class RunInspection:
         self._send(Inspect(name, "stacks"))
 
     def _look_for_hang(self) -> None:
-        """Ask all agents what their workers do, once in each pause that is too long."""
+        """Ask all agents what their workers are doing, once in each pause that is too long."""
         if len(self._still) < len(self._nodes) or self._spec.hang_after_s == 0:
             return
         if self.hang is not None:  # the run is being ended because of a hang: workers change
@@ -165,7 +167,7 @@ class RunInspection:
                 self._print_line("the run is making progress again")
 
     def _still_s(self) -> float:
-        """Seconds since any agent has seen progress."""
+        """Seconds since an agent last saw progress."""
         now = running_s()
         return min(still.still_s + now - at_s for still, at_s in self._still.values())
 
@@ -184,7 +186,7 @@ class RunInspection:
         return timeout_end(self._timeout, ends)
 
     def finish(self) -> None:
-        """Record what the workers did that had to be ended, since the run is over."""
+        """Record what workers that had to be ended were doing, now that the run is over."""
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
             self._write(last.name, msgspec.to_builtins(self._findings(last)))
@@ -208,7 +210,7 @@ class RunInspection:
         self._send(Inspect(gathering.name, "resume"))
 
     def _findings(self, gathering: Gathering) -> Findings:
-        """The answers and what they mean, so that one file has all of it."""
+        """The answers and what they mean, so that one file contains everything."""
         silence = f"no message from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
             node: f"its agent is waiting for {self._waits[index]}"
@@ -226,13 +228,13 @@ class RunInspection:
             "lost": lost,
             "ends": ends,
         }
-        # of an end they are only needed now if ranks have waited in vain; else they are made later
+        # for an end, they are needed now only if ranks have timed out; otherwise they come later
         if gathering.name != "end" or any(end["timed_out"] for end in ends.values()):
             findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, RankEnd]:
-        """The ends of the ranks that have ended, by rank."""
+        """The recorded ends of ranks, by rank."""
         ends: dict[str, RankEnd] = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
@@ -255,7 +257,7 @@ class RunInspection:
 
 
 def sentences_of(findings: Findings) -> list[str]:
-    """What a recorded inspection means."""
+    """Explain a recorded inspection in sentences."""
     try:
         return diagnosis.sentences(views_of(findings), findings["lost"])
     except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
@@ -263,7 +265,7 @@ def sentences_of(findings: Findings) -> list[str]:
 
 
 def views_of(findings: Findings) -> dict[int, RankView]:
-    """What each rank does, from a recorded inspection."""
+    """What each rank was doing, from a recorded inspection."""
     ends = findings["ends"]
     views = {
         report.rank: view_of(

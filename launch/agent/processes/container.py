@@ -1,13 +1,13 @@
 """Start a node's processes inside a container: `--container IMAGE`.
 
-How it works: the commands of a run's plan stay as they are. On its node each gets the command of a
-container engine in front, before it is started. The engine is the first of `ENGINES` on PATH, where
-a prologue may have put it, so nodes may have different ones. An engine shares the node's network,
-processes and user with what it starts, and passes the environment on. So ports, signals, exit
-codes, stacks and the end of all processes are as without a container. Every folder has the same
-path inside.
+How it works: the commands of a run's plan stay unchanged. On its node, each is prefixed with the
+command of a container engine before it is started. The engine is the first of `ENGINES` found on
+PATH, where a prologue may have put it, so nodes may have different engines. An engine shares the
+node's network, processes and user with the program that it starts, and passes the environment on.
+So ports, signals, exit codes, stacks and the end of all processes work as without a container.
+Every folder has the same path inside.
 
-Before the workers start, the image is asked whether its Python has what they need.
+Before the workers start, the image's Python is checked for everything that they need.
 """
 
 import os
@@ -30,8 +30,8 @@ from muster.ownership import user_name
 from muster.terminal import TIP
 from muster.writing import tail, writing
 
-# Writes which of the modules the image's Python lacks. The current folder is taken off its path. An
-# engine may print, too, so the answer goes to a file.
+# Writes which of the modules the image's Python lacks. The current folder is removed from its path.
+# An engine may print text as well, so the answer goes to a file.
 MISSING_MODULES_SCRIPT = """
 import sys
 if sys.version_info < (3, 8):
@@ -44,7 +44,7 @@ with open(sys.argv[1], "w") as answer:
 
 
 class Engine(Protocol):
-    """The arguments of a container engine; a pure function.
+    """A pure function that makes the arguments of a container engine.
 
     `mounts`: folders, as PATH or HERE:THERE. `cwd`: the folder inside in which `argv` starts.
     """
@@ -64,7 +64,7 @@ def _apptainer(
 def _charliecloud(
     image: str, mounts: Sequence[str], cwd: str, argv: Sequence[str], *, has_gpus: bool
 ) -> Sequence[str]:
-    """`ch-fromhost` puts the driver's libraries into an image; there is no option for GPUs."""
+    """There is no option for GPUs: `ch-fromhost` puts the driver's libraries into an image."""
     return (*_options("--bind", mounts), "--cd", cwd, image, "--", *argv)
 
 
@@ -73,7 +73,7 @@ ENGINES: Mapping[str, Engine] = {
     "singularity": _apptainer,  # its older name
     "ch-run": _charliecloud,
 }
-# How the names of variables begin that take precedence over those of an image.
+# The prefixes of variables that override those of an image.
 OVERRIDES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 
 
@@ -89,22 +89,22 @@ class Container:
     image: str
     mounts: tuple[str, ...]
     has_gpus: bool
-    variables: frozenset[str] = frozenset()  # names of the user's own, as of --env
+    variables: frozenset[str] = frozenset()  # names of the user's own variables, as from --env
 
     def command(self, command: NodeCommand, env: Mapping[str, str]) -> NodeCommand:
-        """The command that starts `command` inside; `env`: what it will inherit."""
+        """The command that starts `command` inside; `env`: the environment that it inherits."""
         engine = ENGINES[self.engine]
         cwd = str(Path(command.cwd).absolute())
         words = engine(self.image, self.mounts, cwd, command.argv, has_gpus=self.has_gpus)
         if (prefix := OVERRIDES.get(self.engine)) is not None:
             more = {f"{prefix}{name}": env[name] for name in self.variables & env.keys()}
-        else:  # ch-run needs a name, which a service or a cron job may lack
+        else:  # ch-run needs a user name, which a service or a cron job may lack
             more = {"USER": env.get("USER", user_name(os.geteuid()))}
         return replace(command, argv=(self.engine, *words), env={**command.env, **more})
 
     @property
     def absent_folders(self) -> list[str]:
-        """What ch-run needs in an image that is a folder: the places of all mounts."""
+        """The mount points that ch-run needs and that an image that is a folder lacks."""
         root = Path(self.image)
         if self.engine != "ch-run" or not root.is_dir():
             return []
@@ -116,7 +116,7 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
     """The container of a node's workers, whose environment is `env`.
 
     Raises:
-        UsageError: this node has no engine, no such image, or none of the folders; or an engine
+        UsageError: this node has no engine, or lacks the image or a folder to mount; or an engine
             cannot mount one of the run's own folders.
         CannotWrite: there is no folder for checkpoints, and it cannot be made.
     """
@@ -144,7 +144,7 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
     moved = [mount for mount in program.mounts if ":" in mount]
     others = [mount for mount in program.mounts if ":" not in mount]
     mounts = outermost([*_read_and_written(assignment, scratch), str(checkpoints), *others])
-    if str(checkpoints) in mounts:  # as it is not in the run folder, it may be new
+    if str(checkpoints) in mounts:  # it is not inside the run folder, so it may not exist yet
         with writing(checkpoints):
             checkpoints.mkdir(parents=True, exist_ok=True)
     if odd := [mount for mount in mounts if {":", ","} & {*mount}]:
@@ -157,7 +157,7 @@ def container_of(assignment: Assignment, env: Mapping[str, str], scratch: str) -
 
 
 def _read_and_written(assignment: Assignment, scratch: str) -> list[str]:
-    """The folders that a run has on this node; no engine mounts what is not there."""
+    """The folders of a run that exist on this node; no engine mounts a folder that is absent."""
     spec = assignment.spec
     own = [assignment.cwd, spec.program.cwd or ".", spec.program.project]
     own += [str(spec.run_dir), assignment.data, str(Path(scratch).parent)]
@@ -165,12 +165,12 @@ def _read_and_written(assignment: Assignment, scratch: str) -> list[str]:
 
 
 def outermost(folders: Iterable[str]) -> list[str]:
-    """These folders, and where links lead to, without those that are inside others."""
+    """These folders and the targets of symbolic links, without folders that are inside others."""
     named = [Path(folder).absolute() for folder in folders]
     paths = {*named, *(path.resolve() for path in named)}
     outer: list[Path] = []
     for path in sorted(paths, key=lambda path: (len(path.parts), path)):
-        # all of a machine is never mounted, as for a program that starts in /
+        # the root folder is never mounted, even if a program starts in it
         if len(path.parts) > 1 and not any(path.is_relative_to(other) for other in outer):
             outer.append(path)
     return [str(path) for path in outer]
@@ -179,9 +179,10 @@ def outermost(folders: Iterable[str]) -> list[str]:
 def assignment_inside(
     assignment: Assignment, env: Mapping[str, str], scratch: str, wait: Callable[[], None]
 ) -> Assignment:
-    """The assignment with commands that start inside, once its Python has what they need.
+    """Check the image's Python, and return the assignment with commands that start inside.
 
-    `env`: what they will inherit. `wait` is called until the image's Python has answered.
+    `env`: the environment that they inherit. `wait` is called until the image's Python has
+    answered.
 
     Raises:
         UsageError: as `container_of` does; or the image does not start, or lacks something.
@@ -219,7 +220,7 @@ def assignment_inside(
 def _needs(spec: LaunchSpec) -> dict[str, str]:
     """The modules that the image's Python must have, and what needs each."""
     needs = {}
-    is_known = plugins.is_known("launch.starters", spec.workers)  # its package may not be here
+    is_known = plugins.is_known("launch.starters", spec.workers)  # its package may be absent here
     if is_known and (module := starter_of(spec.workers).needs) is not None:
         needs[module] = f"--workers {spec.workers}"
     if spec.program.argv[0] == "--function":

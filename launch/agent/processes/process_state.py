@@ -20,8 +20,8 @@ DESCRIPTIONS = {  # by psutil's word for the state
 }
 SLEEPS = "sleeps"
 HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")
-PATH_CHARACTERS = 1_000  # of an open file, of which the end is told
-# The system calls on an open file, their first argument, by machine: the kernel shows numbers.
+PATH_CHARACTERS = 1_000  # of an open file; only the end of a longer path is shown
+# System calls whose first argument is an open file, by machine, since the kernel shows numbers.
 FILE_CALLS = {
     "x86_64": {0: "read", 1: "write", 17: "pread64", 18: "pwrite64", 74: "fsync"},
     "aarch64": {63: "read", 64: "write", 67: "pread64", 68: "pwrite64", 82: "fsync"},
@@ -52,7 +52,7 @@ class ProcessState:
 
 
 def state_of(pid: int) -> ProcessState | None:
-    """The present state; None if there is no such process."""
+    """The current state of a process; None if there is no such process."""
     io_bytes = 0
     try:
         process = psutil.Process(pid)
@@ -83,8 +83,8 @@ def tree_of(pid: int) -> list[int]:
 def helpers_of(pid: int, *, is_program: bool) -> list[int]:
     """The processes that a worker's program has started, such as a pool that prepares data.
 
-    `is_program`: whether `pid` is the program itself. Else it is the command that runs the program,
-    perhaps in a shell.
+    `is_program`: whether `pid` is the program itself. Otherwise it is the command that runs the
+    program, perhaps in a shell.
     """
     below = _children_of(pid)
     while not is_program and len(below) == 1:
@@ -127,8 +127,8 @@ def _children_of(pid: int) -> list[int]:
 def catches(pid: int, number: int, *, now: bool = False) -> bool:
     """Whether a process has a handler for this signal, which would otherwise end it.
 
-    `now`: and does not block the signal. After vfork(2) a process blocks signals until it has no
-    handlers any more; then it runs another program.
+    `now`: the process must not block the signal either. After vfork(2) a process blocks signals
+    until its handlers are gone; then it runs another program.
     """
     status = _read(PROC / str(pid) / "status")
     masks = dict(re.findall(r"^(SigBlk|SigCgt):\s*(\w+)$", status, re.MULTILINE))

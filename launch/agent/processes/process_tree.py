@@ -1,13 +1,13 @@
-"""No process outlives the launcher that started it, be that ended by Ctrl-C, a crash or kill -9.
+"""Ensure that no process outlives its launcher, whether this ends by Ctrl-C, a crash or kill -9.
 
 How it works: the process that starts others is their subreaper. So a process whose parent dies
 becomes a child of the subreaper, and is still found below it. To end the tree, it is walked again
 and again until nothing in it runs, since a process may fork or change its parent between two walks.
-Each process gets SIGTERM once, when it is first seen. After a grace period it gets SIGKILL at every
-walk. Signals go through psutil, which identifies a process by pid and start time. So a process that
+Each process gets SIGTERM once, when it is first seen. After a grace period it gets SIGKILL on every
+walk. Signals go through psutil, which identifies a process by pid and start time, so a process that
 has reused a pid gets no signal. If the subreaper itself is killed, the kernel ends its children
-(PR_SET_PDEATHSIG). Each of our processes asks for that, and then checks that its parent still
-exists, since the parent may have died before. This module also handles the signals that end a run,
+(PR_SET_PDEATHSIG). Each of our processes requests this, and then checks that its parent still
+exists, since the parent may have died earlier. This module also handles the signals that end a run,
 in the process that leads it.
 """
 
@@ -42,7 +42,7 @@ class TerminatedProcess:
     """A process that was alive when its end was requested, and what became of it."""
 
     pid: int
-    rank: int | None  # of the worker that it is; None: not a worker
+    rank: int | None  # None if it is not a worker
     state: str  # its state then, if that is worth reporting
     signal: str = "SIGTERM"  # the last signal that it was sent
     survives: bool = False
@@ -59,8 +59,9 @@ def adopt_orphans() -> None:
 def reap_orphans(excluded: Collection[int]) -> None:
     """Collect adopted processes that have ended; otherwise each stays a zombie until this one ends.
 
-    `excluded` processes are not collected, and none of this process's own session, such as those
-    that `subprocess.run` starts in a thread: other code waits for them and needs their exit codes.
+    `excluded` processes are not collected, nor are processes in this process's own session, such as
+    processes that `subprocess.run` starts in a thread. Other code waits for these processes and
+    needs their exit codes.
     """
     while sys.platform == "linux":
         try:
@@ -73,7 +74,7 @@ def reap_orphans(excluded: Collection[int]) -> None:
 
 
 def send_sigterm(pids: Collection[int]) -> None:
-    """Send SIGTERM to those of `pids` that are below this process."""
+    """Send SIGTERM to the processes in `pids` that are below this process."""
     for process in descendants():
         if process.pid in pids:
             _signal(process, signal.SIGTERM)
@@ -86,7 +87,7 @@ def children() -> frozenset[int]:
 
 def descendants(excluded: Collection[int] = ()) -> list[psutil.Process]:
     """All processes below this one, except `excluded` children and their descendants."""
-    if not excluded:  # each question to psutil reads the processes of the whole machine
+    if not excluded:  # each call to psutil reads the processes of the whole machine
         return psutil.Process().children(recursive=True)
     below = []
     for child in psutil.Process().children():
@@ -105,10 +106,11 @@ def end_descendants(
 ) -> list[TerminatedProcess]:
     """End every process below this one, except `excluded` children; return those that were alive.
 
-    Processes below an `excluded` child are not ended either; those below a `staying` child are.
+    Processes below an `excluded` child are not ended either. A `staying` child is not ended, but
+    processes below it are.
 
     First SIGTERM is sent, then SIGKILL after `grace_s`, or as soon as `at_once()` is true. A
-    process that survives even that for `KILLED_PROCESS_IS_GONE_S` is given up, and marked.
+    process that survives even SIGKILL for `KILLED_PROCESS_IS_GONE_S` is given up, and marked.
     """
     deadline = running_s() + grace_s
     given_up: float | None = None
@@ -125,7 +127,7 @@ def end_descendants(
         if kills and given_up is None:
             given_up = now + KILLED_PROCESS_IS_GONE_S
         new = [process for process in remaining if process.pid not in processes]
-        for process in new:  # all before any signal: an ended process may end those below it
+        for process in new:  # before any signal: a process that ends may end others below it
             rank, state = rank_of(process), _state(process)
             processes[process.pid] = TerminatedProcess(process.pid, rank, state)
         for process in remaining if kills else new:
@@ -167,10 +169,10 @@ def end_started(
 
 
 def rank_of(process: psutil.Process) -> int | None:
-    """The rank of a worker; None if the process is none.
+    """The rank of a worker; None if the process is not a worker.
 
-    A worker has a rank and leads a session, whether torchrun or we have started it. Its data
-    loading processes inherit its rank, but lead no session.
+    A worker has a rank and leads a session, whether torchrun or Muster has started it. Its data
+    loading processes inherit its rank, but do not lead a session.
     """
     with suppress(psutil.Error, OSError):
         rank = rank_text(process)
@@ -213,7 +215,7 @@ class Stopped(BaseException):
         self.number = number
 
 
-_handlers: dict[int, Callable[[int, FrameType | None], None]] = {}  # of `ALSO_STOP`, set here
+_handlers: dict[int, Callable[[int, FrameType | None], None]] = {}  # set here, for `ALSO_STOP`
 
 
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
@@ -232,12 +234,12 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
 def between_attempts(received: Sequence[int]) -> Iterator[None]:
     """A context between attempts, in which a signal raises `Stopped` at once.
 
-    So does a signal that was received before. The context ends when other code, such as the next
-    attempt, has taken over the signals.
+    A signal that was received before also raises it. The handlers stay until other code, such as
+    the next attempt, takes over the signals.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        on_stop(lambda number, frame: None)  # one is enough
+        on_stop(lambda number, frame: None)  # one signal is enough
         raise Stopped(number)
 
     on_stop(stop)

@@ -41,11 +41,11 @@ from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
 from muster.worker.process import NOTICE_SIGNALS, ending_with
 from muster.writing import tail, writing
 
-# Scripts that make themselves end with their agent.
+# Scripts that arrange to end with their agent.
 ENDS_WITH_AGENT = tuple(f"/{path}" for path in (RUN_MODULE, WORKER_MAIN, PRELOAD))
 INSPECTION = "inspection"  # below an agent's scratch folder
 OUTPUT_BYTES = 65_536
-LINES = 5  # of the output of a prologue that failed
+LINES = 5  # of a failed prologue's output
 TASK_VARIABLES = "MUSTER_TASK_VARIABLES"  # for worker_main.py and preload.py
 
 
@@ -54,14 +54,14 @@ class NoSuchProgram(MusterError):
 
     def __init__(self, program: str) -> None:
         super().__init__(f"{program}: no such program, or not executable")
-        self.program = program  # in the words of the command
+        self.program = program  # as the command names it
 
 
 @dataclass(frozen=True)
 class WorkloadFailure:
-    """A worker has failed, by `Workload.ends` or by its own record; or the starter has failed."""
+    """A worker has failed, as `Workload.ends` or its own record shows; or the starter has."""
 
-    starter_end: StarterEnd | None = None  # if it has ended, and so reports nothing more
+    starter_end: StarterEnd | None = None  # if the starter has ended, and so reports nothing more
 
 
 class Workload:
@@ -100,7 +100,7 @@ class Workload:
         return list(self._ends.values())
 
     def failure(self) -> WorkloadFailure | None:
-        """What has failed; None as long as nothing has failed."""
+        """The failure of a worker or starter; None as long as nothing has failed."""
         ends = self.ends()
         failure = self._failure_of_process(ends)
         if failure is None and self.runs:
@@ -115,14 +115,14 @@ class Workload:
             self._log.close()
 
     def kill_starter(self) -> None:
-        """End torchrun at once, but no program around a worker: a profiler may still save."""
+        """End torchrun at once, but no program around a worker: a profiler may still be saving."""
         for process in self._processes:
             process.kill()
 
     def _failure_of_process(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
         """The failure of a process that has ended: of a worker, or of the starter of all workers.
 
-        A clean stop is no failure while other processes may still stop cleanly, too.
+        A clean stop is not a failure while other processes may still stop cleanly as well.
         """
         for process in self._processes:
             code = process.code()
@@ -142,7 +142,7 @@ class Workload:
         return WorkloadFailure() if failed else None
 
     def _recorded_failure(self) -> WorkloadFailure | None:
-        """The failure of a worker that only its own record has, while others go on.
+        """The failure of a worker that only its own record shows, while others go on.
 
         The starter first gets a moment to end the other workers. It takes longer if one of them
         resists.
@@ -159,9 +159,9 @@ class Workload:
         return WorkloadFailure()
 
     def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
-        """Record the ends of workers that could not do so, as after an end in C code.
+        """Record the ends of workers that could not do so themselves, as after an exit in C code.
 
-        A worker that a signal has ended has no record, but for one that had lost another worker.
+        Nothing is recorded for a worker that a signal has ended, unless it had lost another worker.
         """
         for end in ends:
             if end.exit_code:
@@ -202,10 +202,10 @@ def spawn(
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
-    """Start a process of a node in its own session; it dies with this one.
+    """Start a process of a node in its own session; it dies with this process.
 
     Raises:
-        NoSuchProgram: this node has none of that name.
+        NoSuchProgram: this node has no program of that name.
         MusterError: it cannot be started for another reason.
     """
     env = {**env, **command.env}
@@ -256,13 +256,13 @@ def _is_script(place: str) -> bool:
 def after_prologue(
     assignment: Assignment, env: dict[str, str], scratch: str, wait: Callable[[], None]
 ) -> dict[str, str]:
-    """The environment that bash has after it has sourced the prologue, starting from `env`.
+    """Source the prologue in bash, starting from `env`; return the environment that results.
 
-    `wait` is called until bash has ended. Background processes of bash continue during the run:
-    their output goes to a file, so nothing waits for it.
+    `wait` is called until bash has ended. Background processes of bash continue during the run.
+    Their output goes to a file, so nothing waits for it.
 
     Raises:
-        MusterError: it failed, with the end of its output; or there is no bash.
+        MusterError: the prologue failed, with the end of its output; or there is no bash.
     """
     if not assignment.spec.prologue:
         return env
@@ -270,7 +270,7 @@ def after_prologue(
     result = Path(scratch, "result")
     output = Path(scratch, "printed")
     script.write_text(assignment.spec.prologue, encoding="utf-8")
-    line = '. "$1" && exec /usr/bin/env -0 > "$2"'  # a PATH that has changed may lack it
+    line = '. "$1" && exec /usr/bin/env -0 > "$2"'  # a changed PATH may lack its folder
     words = ("bash", "--noprofile", "--norc", "-c", line, "prologue")
     argv = (*words, str(script), str(result))
     try:
@@ -289,7 +289,7 @@ def after_prologue(
         raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    result.unlink()  # it may hold secrets, and would be left if this process was killed
+    result.unlink()  # it may contain secrets, and would be left if this process were killed
     return without_settings_of_torchrun(variables)
 
 
@@ -302,8 +302,8 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
-    `scratch` holds the folders in which workers record that they can stop cleanly, and answer
-    questions. `job`: of the scheduler that has started this agent, or its leader.
+    `scratch` contains the folders in which workers record that they can stop cleanly, and answer
+    questions. `job`: the job class of the scheduler that has started this agent or its leader.
     """
     run_dir = assignment.spec.run_dir.absolute()
     env = {
@@ -318,21 +318,21 @@ def environment_of(
         "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),
         # torchrun never removes its temporary folders: see run_module.py
         "MUSTER_SCRATCH": scratch,
-        # a worker that starts while all are ending can see that it is late
+        # a worker that starts while all others are ending can see that it is late
         "MUSTER_AGENT_PID": str(os.getpid()),
         # the same on all nodes; other programs that reach torch's store do not know it
         "MUSTER_STORE_SECRET": assignment.store_secret,
         **({"MUSTER_DATA": assignment.data} if assignment.data else {}),
         **assignment.spec.secrets,
     }
-    # torchrun's own limit after SIGTERM to workers; it is longer, so that ours decides
+    # torchrun's own limit after it sends SIGTERM to workers; it is longer, so that ours applies
     patience_s = math.ceil(assignment.spec.stop_grace_s) + STARTER_OUTWAITS_GRACE_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
     if not gpu_count():  # else Accelerate takes each worker for a separate run
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)
-    # bash reads .bashrc where it is started through ssh and no shell is above it; that file may
+    # bash reads .bashrc if it is started through ssh and no shell is above it, and that file may
     # put another Python first
     if env.get("SHLVL", "0") == "0":
         env["SHLVL"] = "1"
@@ -342,9 +342,9 @@ def environment_of(
 
 
 def _variables_of(job: type[SchedulerJob] | None, assignment: Assignment) -> dict[str, str]:
-    """The scheduler's variables, and for the workers the names of all of them.
+    """The scheduler's variables, and one more that lists their names for the workers.
 
-    By these `worker_main.py` sets the numbers of each worker.
+    `worker_main.py` uses these names to set the numbers of each worker.
     """
     found = job.worker_variables(assignment, os.environ) if job else {}
     return (
@@ -353,12 +353,12 @@ def _variables_of(job: type[SchedulerJob] | None, assignment: Assignment) -> dic
 
 
 def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> None:
-    """Refuse a variable by which workers would use no network card of this node.
+    """Refuse a variable that makes workers look for a network card that this node does not have.
 
-    On several machines a loopback interface is no such card.
+    On several machines a loopback interface does not count as a card.
 
     Raises:
-        MusterError: it is set, here or on all nodes; one worker alone needs no card.
+        MusterError: the variable is set, here or on all nodes; a single worker needs no card.
     """
     node_0 = assignment.coordinator_address
     on_several_machines = assignment.count > 1 and node_0 != "::1" and node_0[:4] != "127."
@@ -378,7 +378,7 @@ def _with_its_python(assignment: Assignment, path: str) -> str:
     """`path` with the program's Python first, as after activating its environment.
 
     So `python` in a shell script, or as the program itself, is the program's Python. If `path`
-    already finds that one, the order of its folders is not changed.
+    already leads to this Python, the order of its folders is not changed.
     """
     program = assignment.spec.program
     if program.python is None or "/" not in program.python:
@@ -390,7 +390,7 @@ def _with_its_python(assignment: Assignment, path: str) -> str:
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
-    """The log for torchrun, and for workers before they have files of their own.
+    """Open the log for torchrun, and for workers before they have files of their own.
 
     Raises:
         MusterError: it cannot be written.
@@ -418,9 +418,9 @@ def failed_ranks(assignment: Assignment) -> list[int]:
 def write_end_of(
     assignment: Assignment, rank: int, code: int, cause: str = "", message: str = ""
 ) -> None:
-    """Record the end of a worker that could not record it, as after it became another program.
+    """Record the end of a worker that could not do so itself, as after it became another program.
 
-    Nothing is recorded of a worker that has not begun: then the agent's log has the reason.
+    Nothing is recorded for a worker that has not begun, since the agent's log has the reason then.
     """
     run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
@@ -442,7 +442,7 @@ def write_end_of(
 def ends_of_workers(
     assignment: Assignment, processes: Sequence[WorkerEnd], clock_offset_s: float
 ) -> list[End]:
-    """How workers of this node have ended, by their own records and their starter's reports."""
+    """How workers of this node have ended, from their own records and their starter's reports."""
     of_rank = {process.rank: process for process in processes}
     ends = []
     for rank in assignment.ranks:

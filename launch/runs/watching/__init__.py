@@ -1,1 +1,1 @@
-"""What runs are doing, in words and as documents of `--json`."""
+"""What runs are doing, in words and as `--json` documents."""

@@ -13,7 +13,7 @@ from muster import records, run_files
 from muster.printable import counted, duration
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
-SILENT_STEPS = 10  # after the time of so many steps without a new one, that is reported
+SILENT_STEPS = 10  # a run that records no new step for this many steps' time is reported
 
 
 def lines(run_dir: Path, state: RunStatus) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _pace(progress: Mapping[str, Any]) -> str:
 
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
-    """The phase before the first step: nodes meet, workers start, import and load data."""
+    """The phase before the first step: nodes connect, workers start, import and load data."""
     paths = run_files.AGENT.find(run_dir)
     agents = [records.read(run_files.AGENT, path) or {} for path in paths]
     began_ns = map(changed_at_ns, paths)

@@ -1,4 +1,4 @@
-"""Make the documents of `--json`: one of a run, and one for each event in it."""
+"""Make the `--json` documents: one about a run, and one for each event in it."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ class RunEvents:
         self.end: Record | None = None  # how the run ended, if its folder has no record of that
 
     def report(self, *, last: bool = False) -> None:
-        """Print a document for each new event; with `last` also for the run's end."""
+        """Print a document for each new event and, with `last`, for the run's end."""
         for kind, fields in self._new_events(last=last):
             json_output.emit(kind, run_id=self._run_dir.name, **fields)
 
@@ -112,8 +112,8 @@ class RunEvents:
                 )
         started_nodes = nodes(run_dir)
         ranks = sum(len(node["ranks"]) for node in started_nodes)
-        # All nodes write their record when they have met. The list is complete if a second look
-        # finds no more ranks.
+        # All nodes write their records when they have connected. The list is complete if a second
+        # look finds no more ranks.
         is_complete = ranks and (last or ranks == self._ranks)
         self._ranks = ranks
         if is_complete and self._started != self._attempt:
@@ -129,7 +129,7 @@ class RunEvents:
 
 @contextmanager
 def documented(run_dir: Path) -> Iterator[RunEvents]:
-    """A context that prints the events of a run every second, and at its end."""
+    """A context manager that prints a run's events every second, and at its end."""
     events = RunEvents(run_dir)
     is_over = Event()
 

@@ -1,4 +1,4 @@
-"""List runs as a table of 80 columns: a line for each run, and one for all runs of a sweep."""
+"""List runs in a table of 80 columns: a line for each run, or for all runs of a sweep."""
 
 import re
 import time
@@ -33,11 +33,11 @@ def rows_of(runs: Sequence[Path]) -> list[list[Path]]:
 
 
 def table(rows: Sequence[Sequence[tuple[Path, RunStatus]]]) -> Table:
-    """A table of these rows, in the given order; the cause is cut to the width that is left."""
+    """A table of these rows, in the given order; the cause is cut to the remaining width."""
     drawn = Table(box=None, pad_edge=False)
     for column in COLUMNS:
         side: Literal["left", "right"] = "right" if column in ("took", "workers") else "left"
-        # only the last one gives way: rich narrows columns whose texts may be broken
+        # only the last column shrinks: rich narrows columns whose text may wrap
         drawn.add_column(column, justify=side, no_wrap=column != "cause")
     for row in rows:
         first, state = row[0]
@@ -62,7 +62,7 @@ def table(rows: Sequence[Sequence[tuple[Path, RunStatus]]]) -> Table:
 
 
 def _ended_unix_s(run_dir: Path, state: RunStatus) -> float | None:
-    """When the run ended, or now; None if that is not known."""
+    """When the run ended, or now if it is not over; None if unknown."""
     if not state.is_over:
         return time.time()
     end = run_record.read_end(run_dir) or {}
@@ -70,6 +70,6 @@ def _ended_unix_s(run_dir: Path, state: RunStatus) -> float | None:
 
 
 def _clock(unix_s: float) -> str:
-    """The time of a day of today, else the day."""
+    """The time of day for a time today, else the date."""
     then, now = time.localtime(unix_s), time.localtime()
     return time.strftime("%H:%M" if then[:3] == now[:3] else "%b %d", then)

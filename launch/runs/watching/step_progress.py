@@ -1,4 +1,4 @@
-"""Measure a run's progress from the ends of a few files, however long those are."""
+"""Measure a run's progress from the ends of a few files, however long the files are."""
 
 import math
 import time
@@ -15,11 +15,11 @@ from muster.writing import record_data
 
 WINDOW = 20  # steps for the rate
 NEVER = "never"
-# What is read of the record of a step; another version's may lack it.
+# The fields that are read from a step's record; another version's record may lack them.
 STEP = {
     "step": records.is_count,
     "epoch": records.is_whole,
-    "loss": (None, records.is_number_or_nan),  # one that is not finite is written as null
+    "loss": (None, records.is_number_or_nan),  # written as null if it is not finite
     "step_s": records.is_number,
 }
 
@@ -68,7 +68,7 @@ def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     last = max(steps, default=None)
     age_s = 0.0
     if last is not None:
-        with suppress(OSError):  # removed, since another one is newer
+        with suppress(OSError):  # removed in the meantime, since a newer one exists
             age_s = max(time.time() - steps[last].stat().st_mtime, 0.0)
     wanted = str(settings.get("checkpoint_every", NEVER)) != NEVER
     return {"wanted": wanted, "step": last, "age_s": age_s}

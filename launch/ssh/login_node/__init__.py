@@ -1,1 +1,1 @@
-"""Commands on a login node, from a laptop that only reaches its sshd."""
+"""Run commands on a login node, from a laptop that can only reach its sshd."""

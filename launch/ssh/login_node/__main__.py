@@ -1,4 +1,4 @@
-"""Commands with `--login me@cluster`: the laptop needs only ssh, the cluster runs the command.
+"""Run commands with `--login me@cluster` on the cluster; the laptop needs only ssh and rsync.
 
     muster run --login me@cluster --launcher slurm --nodes 4 -- train.py
 
@@ -53,18 +53,18 @@ from muster.errors import UsageError, refuse
 from muster.writing import read_json, write_json
 
 START_COMMANDS = ("run", "sweep", "study")
-# `muster.Job` of a program on the laptop calls this command; this module answers on the login node.
+# On the laptop, a program's `muster.Job` calls this command. On the login node, the module answers.
 JOB_COMMAND = "job"
 JOB_MODULE = "muster.login_job"
-WITHOUT_ON = ("jobs", "report", JOB_COMMAND)  # commands without settings of a cluster
+WITHOUT_ON = ("jobs", "report", JOB_COMMAND)  # commands that use no cluster settings
 FOLLOW_FLAGS = {"-f", "--follow"}  # of `jobs logs`
-# Settings with which a program has its own Python, so that Muster's Python needs no torch.
+# Settings that give a program its own Python, so that Muster's Python needs no torch.
 OWN_PYTHON = {"python", "prologue", "container", "wrap"}
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Settings of sweeps and studies that are read on the laptop, too."""
+    """Settings of sweeps and studies that are also read on the laptop."""
 
     name: str | None = None
     cells: Path | None = None
@@ -74,15 +74,15 @@ class SweepSettings:
 class Command:
     """A command line after `muster`; the login node parses its words again."""
 
-    word: str  # the first one, such as run
-    words: Sequence[str]  # the command's own, without the login and the program
+    word: str  # the first word, such as run
+    words: Sequence[str]  # the command's own words, without the login and the program
     program: Sequence[str]  # `--` and all that follows it
     name: str  # of the run, the sweep or the study
     settings: Mapping[str, str]  # in `words`, if the command starts runs
     on: str | None
     cluster: Sequence[RawSetting]  # the settings of the cluster that --on names
-    login: Mapping[str, str]  # settings of LOGIN, from flags or else from the cluster
-    has_own_python: bool  # the program has; then Muster on the login node needs no torch for it
+    login: Mapping[str, str]  # the settings in LOGIN, from flags or else from the cluster
+    has_own_python: bool  # of the program; if so, Muster on the login node needs no torch for it
     problems: Sequence[str]
 
     @property
@@ -106,7 +106,7 @@ class Command:
 
     @property
     def calls(self) -> Path | None:
-        """The local folder of what `muster.launch` or `muster.map` has pickled, if one has."""
+        """The local folder of calls that `muster.launch` or `muster.map` has pickled, if any."""
         if "cells" in self.settings:
             return Path(self.settings["cells"]).parent
         return Path(self.program[2]) if self.program[1:2] == ["--function"] else None
@@ -132,7 +132,7 @@ class Command:
 def read(word: str, arguments: Sequence[str]) -> Command:
     """Parse a command line after `muster`: its first word, and all that follows it.
 
-    Files that its settings name are those of the login node, and read there.
+    Files that are named in its settings are the login node's files, and are read there.
 
     Raises:
         UsageError: there is no such cluster, or its file is wrong.
@@ -250,7 +250,7 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
                 "\ntip: give its login node with --login, or remove the file if the run is on this "
                 "machine"
             )
-        # a home directory that both machines share has the run of the login node, too
+        # a home directory that both machines share also contains the login node's run
         there = Path(str(record["session"])).parent.parent
         for run_dir in run_record.run_folders():
             if run_dir.name == path.name and not run_dir.is_relative_to(there):
@@ -264,9 +264,9 @@ def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """Variables with which --on has the same meaning on the login node.
+    """Variables that give --on the same meaning on the login node.
 
-    A path of the project is relative there, so that it names a file of the copy.
+    Paths inside the project become relative, so that they name files of the copy.
     """
     if command.on is None or command.word in WITHOUT_ON:
         return {}
@@ -301,7 +301,7 @@ def _run(command: Command, installation: Installation) -> int:
 
 
 def _start(command: Command, installation: Installation, node: LoginConfig) -> int:
-    """Start a command that goes on there if the connection is lost, and follow it."""
+    """Start a command that continues there if the connection is lost, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = send_project(installation, root)
@@ -325,7 +325,7 @@ def _start(command: Command, installation: Installation, node: LoginConfig) -> i
 
 
 def _follow(command: RemoteCommand, record: Mapping[str, Any]) -> int:
-    """Follow the command to its end; record how much output was printed, to print it only once."""
+    """Follow the command to its end; record how much was printed, so that it is printed once."""
     path = logins() / str(record["name"])
     path.parent.mkdir(parents=True, exist_ok=True)
 

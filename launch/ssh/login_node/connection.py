@@ -1,14 +1,14 @@
 """Run all commands on a login node through one ssh connection.
 
 How it works: the first command opens a master connection (`ssh -fN`), for which ssh may ask for a
-password or a second factor. Each later command goes through the master's socket, and ssh asks
-nothing again. The master ends ten minutes after the last command that used it. The socket is in a
-folder that only this user can enter. ssh checks host keys: it shows an unknown one and asks whether
-it is right. The user's own configuration decides on names, keys and jump hosts. No agent, no X11
-and no port is forwarded.
+password or a second factor. Each later command goes through the master's socket, and ssh does
+not ask again. The master ends ten minutes after the last command that used it. The socket is in a
+folder that only this user can enter. ssh checks host keys: it shows an unknown key and asks whether
+it is right. The user's own configuration decides on names, keys and jump hosts. Agents, X11 and
+ports are not forwarded.
 
-If the connection is lost, each command in it ends with ssh's own exit code, 255. What such a
-command had started on the login node goes on (see `session.sh`).
+If the connection is lost, each command that uses it ends with ssh's own exit code, 255. Whatever
+such a command has started on the login node continues (see `session.sh`).
 """
 
 import os
@@ -36,7 +36,7 @@ MARKED = 'echo muster:begin; echo muster:begin >&2; exec "$@"'
 
 
 class ConnectionLost(MusterError):
-    """The login node cannot be reached, or no longer."""
+    """The login node cannot be reached, or the connection to it was lost."""
 
 
 class Connection:
@@ -55,7 +55,7 @@ class Connection:
         self._ssh = ["ssh", *from_file, *openssh.option_words(options)]
 
     def open(self) -> None:
-        """Log in, unless the connection is open; ssh may ask the user.
+        """Log in, unless the connection is already open; ssh may prompt the user.
 
         Raises:
             ConnectionLost: ssh cannot log in; the message says why, and what to do.
@@ -86,10 +86,10 @@ class Connection:
         return [*self.shell(), *flags, "--", self.login, shlex.join(words)]
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> str:
-        """Run `words` on the login node to their end; return their stdout.
+        """Run the command `words` on the login node to its end; return its stdout.
 
         Raises:
-            ConnectionLost: the connection was lost meanwhile.
+            ConnectionLost: the connection was lost in the meantime.
             MusterError: the command failed; the message is its last line.
         """
         self.open()
@@ -114,7 +114,7 @@ class Connection:
         """Copy with rsync, and return its stdout; a path on the login node begins with `:`.
 
         Raises:
-            ConnectionLost: the connection was lost meanwhile.
+            ConnectionLost: the connection was lost in the meantime.
             UsageError: this machine has no rsync.
             MusterError: rsync failed.
         """
@@ -145,10 +145,10 @@ def marked(words: Sequence[str]) -> list[str]:
 
 
 def _private_folder() -> Path:
-    """The folder of the connections' sockets: a short path that only this user can enter.
+    """The folder for the connections' sockets; its path is short, and only this user can enter it.
 
     Raises:
-        UsageError: the folder cannot be made, or another user owns it or may enter it.
+        UsageError: the folder cannot be created, or another user owns it or may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     temporary = Path(tempfile.gettempdir(), f"muster-{os.getuid()}")

@@ -1,8 +1,8 @@
-"""Copy a run from a login node: its whole folder, or only the results of its function.
+"""Copy a run's folder from a login node, or only the results of its function.
 
-The run's files on the login node may be somebody else's work. So the copy has the name by which the
-run is known here, never a name that the login node sends. Only plain files and folders are copied:
-no links, no devices, nothing that runs with another user's rights.
+The run's files on the login node may come from somebody else. So the copy gets the name by which
+the run is known here, never a name that the login node sends. Only plain files and folders are
+copied: no symbolic links, no devices, nothing that runs with another user's rights.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
 
     Raises:
         UsageError: the run on the login node has another name, or the copy would overwrite a run.
-        MusterError: it cannot be copied.
+        MusterError: the run cannot be copied.
     """
     connection = installation.connection
     status = installation.command("launch/jobs.py", "status", given.run, "--json")
@@ -83,7 +83,7 @@ def _folder_of(run: str, answer: str, login: str) -> str:
 
     Raises:
         UsageError: the run on the login node has another name.
-        MusterError: the answer is not understood.
+        MusterError: the answer is not valid.
     """
     try:
         folder = Path(json.loads(answer)["run_dir"])

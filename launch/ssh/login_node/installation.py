@@ -1,13 +1,13 @@
 """Muster on a login node: each version of this checkout is sent there once and prepared.
 
-A version is named by the content of its files. Its environment has what launchers need, and no
-torch. If the program is Muster's own trainer, or has no Python of its own, the environment has all
-that Muster needs.
+A version is named after the content of its files. Its environment contains what launchers need,
+without torch. If the program is Muster's own trainer, or has no Python of its own, the environment
+contains everything that Muster needs.
 
-The user's project on the laptop is copied, too, into a folder of its own below Muster's folder. A
-later copy sends only what has changed. rsync sends what git tracks or would track. A file that was
-sent and is removed on the laptop is removed on the login node. Files that programs have made there
-stay, such as `logs/`.
+The user's project on the laptop is also copied, into a separate folder below Muster's folder. A
+later copy sends only what has changed. rsync sends the files that git tracks or would track. If a
+file that was sent is removed on the laptop, it is also removed on the login node. Files that
+programs have created there, such as `logs/`, are kept.
 """
 
 import os
@@ -30,9 +30,9 @@ from muster.command import typed_word_options
 from muster.errors import MusterError
 
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
-# Lines of ours begin with it, so that output of the login shell itself is skipped.
+# Our lines begin with this mark, so that the login shell's own output can be skipped.
 ANSWER_MARK = "muster:"
-# A command whose input is the line "whole" checks first that its input reaches it.
+# Runs a command after checking that its input, the line "whole", arrives.
 WHOLE = f"""read -r line && test "$line" = whole && exec "$@"
 echo {shlex.quote(f"{START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}")} >&2
 exit 2"""
@@ -42,11 +42,11 @@ test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
 
-# Makes a folder below Muster's own folder, into which no other user may write.
+# Creates a folder below Muster's own folder; no other user may write into it.
 MAKE = 'umask go-w && mkdir -p -- "$1" && chmod go-w -- "$1" "${1%/*}"'
 SENT_LIST = ".muster-sent-files"  # a file in the copy: the names of the files that were sent last
-# Removes the files that were sent last but are not in the new list, which is stdin and then becomes
-# the list of the files sent last. A NUL ends each name.
+# Removes the files that were sent last time but are not in the new list. The new list is stdin, and
+# then replaces the old list. A NUL ends each name.
 REMOVE = """umask go-w; CDPATH= cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
@@ -57,19 +57,19 @@ class Installation:
     """Muster's paths on a login node."""
 
     connection: Connection
-    folder: str  # of all files of Muster
+    folder: str  # for all of Muster's files
     checkout: str
     python: str
 
     def command(self, script: str, *words: str, muster_word: str = "") -> list[str]:
-        """The command line of a script of the checkout.
+        """The command line that runs a script of the checkout.
 
-        Its messages name it by `muster_word`, the word after `muster`; see `muster.command`.
+        The script's messages call it `muster_word`, the word after `muster`; see `muster.command`.
         """
         return [self.python, *typed_word_options(muster_word), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
-        """The path for the folder of a new session."""
+        """The path for a new session's folder."""
         return f"{self.folder}/sessions/{name}-{token_hex(4)}"
 
 
@@ -81,17 +81,18 @@ def install(
     whole: bool,
     say: Callable[[str], None],
 ) -> Installation:
-    """Make this version of Muster ready on the login node.
+    """Prepare this version of Muster on the login node.
 
     Args:
         connection: the connection to the login node.
         folder: the folder for Muster's files on the login node; None: ~/.muster.
-        python: a Python of the login node that has the needed packages; None: one is made.
-        whole: with torch and all that training needs.
+        python: a Python on the login node that has the required packages; None: an environment is
+            created.
+        whole: include torch and everything else that training needs.
         say: prints a line for the user.
 
     Raises:
-        MusterError: this version cannot be made ready; the message says why, and what to do.
+        MusterError: this version cannot be prepared; the message says why, and what to do.
     """
     names = _files()
     version = _version(names)

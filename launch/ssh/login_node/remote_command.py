@@ -39,8 +39,8 @@ class RemoteCommand:
     def follow(self, note: Callable[[list[int]], None]) -> int:
         """Print the command's output to its end; return its exit code.
 
-        `note` gets `seen` after each part of the output. The first Ctrl-C is sent to the command.
-        The second one ends this call, and the command continues.
+        `note` is called with `seen` after each part of the output. The first Ctrl-C is passed on to
+        the command. The second Ctrl-C ends this call, while the command continues.
 
         Raises:
             KeyboardInterrupt: after the second Ctrl-C.
@@ -81,11 +81,11 @@ class RemoteCommand:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
+            start_new_session=True,  # so that a terminal's Ctrl-C reaches only this process
         )
         assert process.stdout is not None and process.stderr is not None
         targets = sys.stdout.buffer, sys.stderr.buffer
-        # the end of the output before BEGIN, which may have a part of it; None after BEGIN
+        # the end of the output so far, which may contain a part of BEGIN; None after BEGIN
         before: list[bytes | None] = [b"", b""]
         with process, DefaultSelector() as pipes:
             pipes.register(process.stdout, EVENT_READ, 0)

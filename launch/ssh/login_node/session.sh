@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command on a login node, which goes on when the connection that started it is lost.
+# Runs a command on a login node. The command continues if the connection that started it is lost.
 #   session.sh start FOLDER            start the command: stdin is a script for bash
 #   session.sh follow FOLDER OUT ERR   print its output to its end, without the first OUT bytes of
 #                                      stdout and ERR bytes of stderr
@@ -7,9 +7,9 @@
 #                                      was killed; nothing while it runs
 #   session.sh interrupt FOLDER        send it SIGINT, as Ctrl-C does
 #
-# FOLDER holds the command's output in `out` and `err`, its `pid`, its exit `code` once it is over,
-# and `lock`. The process that waits for the command holds the lock as long as it lives. The pid is
-# used only while the lock is held, so it cannot be the number of another process.
+# FOLDER contains the command's output in `out` and `err`, its `pid`, its exit `code` once it has
+# ended, and `lock`. The process that waits for the command holds the lock as long as it lives. The
+# pid is used only while the lock is held, so it cannot belong to another process.
 set -eu
 
 sessions=${2%/*} session=${2##*/}
@@ -28,14 +28,14 @@ if [[ $1 == start ]]; then
     mkdir -p -- "$2"
     chmod go-w -- "$sessions"
     CDPATH='' cd -- "$2"
-    script=$(cat) # it has secret values, which must not be in a command line or on a disk
+    script=$(cat) # it contains secrets, which must not be in a command line or on a disk
     set -m        # without it the command below would ignore SIGINT
     (
         trap '' HUP
         flock 9
         set +e
         # shellcheck disable=SC2016 # the other shell expands it
-        # the script is not the stdin of that shell, since a start-up file may read the stdin
+        # the script is not that shell's stdin, since a start-up file may read stdin
         setsid bash -lc 'echo $$ >"$0/pid"; script=$(cat <&3); exec 3<&-; eval "$script"' "$PWD" \
             >out 2>err 9>&- 3< <(printf %s "$script")
         echo $? >code.partial

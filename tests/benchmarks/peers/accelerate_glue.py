@@ -1,4 +1,4 @@
-"""Fine-tuning as Accelerate's example for GLUE has it: it prepares all, also data and schedule."""
+"""Fine-tune as in Accelerate's GLUE example, which also prepares the data and the schedule."""
 
 import time
 
@@ -21,7 +21,7 @@ def main() -> None:
     set_seed(args.seed)
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    # One after the other its batches go to rank 0, 1, ...: so each has its part of ours.
+    # Its batches go to ranks 0, 1, ... in turn, so that each rank has its part of our batch.
     loader = DataLoader(
         common.ordered_samples(args, tokenizer, padding=False),  # as the example pads
         batch_size=args.batch_size // workers,

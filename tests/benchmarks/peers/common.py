@@ -1,6 +1,6 @@
-"""Peers compute the samples that we compute, in our order, and print a JSON line for each step.
+"""Peers train on the same samples as we do, in our order, and print a JSON line for each step.
 
-A peer finds its place in torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+A peer reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import torch.distributed as dist
 
 from train.batches.plan import BatchPlan
 
-END_S = 1.0  # rank 0 holds the store, which the others still talk to when it is done
+END_S = 1.0  # rank 0 hosts the store, which the others may still use when it is done
 LABELS = ("entailment", "not_entailment")
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The flags that every peer has; a peer may add its own."""
+    """Return a parser with the flags of every peer; a peer may add its own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with RTE's train.tsv")
     parser.add_argument("--model", required=True, help="folder with a model and its tokenizer")
@@ -37,7 +37,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def join(args: argparse.Namespace) -> torch.device:
-    """Meet all other workers; the device to train on, a GPU or the CPU."""
+    """Join the process group; return the device to train on, a GPU or the CPU."""
     if args.device == "cpu":
         dist.init_process_group("gloo")
         return torch.device("cpu")
@@ -53,7 +53,7 @@ def join(args: argparse.Namespace) -> torch.device:
 def ordered_samples(
     args: argparse.Namespace, tokenizer: Any, padding: Any = "max_length"
 ) -> list[dict[str, Any]]:
-    """Tokenised samples of all steps, first step first; step k has [k*M, (k+1)*M) of them."""
+    """Return the tokenised samples of all steps in order; step k has samples [k*M, (k+1)*M)."""
     with (args.data_dir / "train.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     plan = BatchPlan(len(rows), args.batch_size, (1.0,), accumulation=1, seed=args.seed)
@@ -73,7 +73,7 @@ def ordered_samples(
 
 
 def report_and_end(losses: list[float], seconds: list[float]) -> NoReturn:
-    """Print each step's loss, the mean over all workers, and the seconds that rank 0 took."""
+    """Print each step's loss, the mean over all workers, and rank 0's seconds; then end."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     mean = torch.tensor(losses, dtype=torch.float64, device=device)
     dist.all_reduce(mean)

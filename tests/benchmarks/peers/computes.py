@@ -1,4 +1,4 @@
-"""A loop that computes all the time: seconds of a step, as rank 0 prints them."""
+"""A loop that computes all the time; rank 0 prints the median seconds of a step."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""All ranks meet, and rank 0 says so, as if that were the first step."""
+"""All ranks meet, and rank 0 prints a line as if that were the first step."""
 
 import datetime
 import json

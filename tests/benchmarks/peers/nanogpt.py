@@ -1,9 +1,9 @@
-"""A small GPT with a tied head, trained as nanoGPT's train.py trains one on several processes.
+"""Train a small GPT with a tied head as nanoGPT's train.py does on several processes.
 
-Of several micro-batches only the last one's backward pass sends gradients: as there, by the
-attribute `require_backward_grad_sync`. The shape is that of its configuration for Shakespeare by
-characters (10.7 million parameters, 42.7 MB); batch and context are those it gives for a CPU. The
-characters are drawn here: their times are those of any others.
+As there, only the backward pass of the last micro-batch sends gradients, which the attribute
+`require_backward_grad_sync` controls. The model's shape is from nanoGPT's character-level
+Shakespeare configuration (10.7 million parameters, 42.7 MB); batch size and context are the values
+that it gives for a CPU. The characters are drawn at random here, which does not change the times.
 """
 
 import time
@@ -18,7 +18,7 @@ import muster
 from tests.benchmarks.peers import common
 
 CHARACTERS, CONTEXT, BATCH, ACCUMULATION = 65, 64, 12, 2
-BUCKET_MB = 4.0  # what muster.sync takes on gloo
+BUCKET_MB = 4.0  # as in muster.sync on gloo
 WRAPPED = {
     "ddp": DistributedDataParallel,
     "ddp_4mib": lambda model: DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB),
@@ -27,7 +27,7 @@ WRAPPED = {
 
 
 def groups(model: nn.Module) -> list[dict[str, object]]:
-    """Matrices decay; biases and LayerNorms do not."""
+    """Return parameter groups: matrices decay; biases and LayerNorms do not."""
     params = list(model.parameters())
     return [
         {"params": [param for param in params if param.dim() >= 2], "weight_decay": 0.1},
@@ -38,7 +38,7 @@ def groups(model: nn.Module) -> list[dict[str, object]]:
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--sync", choices=WRAPPED, default="ddp")
-    args = parser.parse_args()  # its model, data and batch are nanoGPT's, whatever is asked for
+    args = parser.parse_args()  # its model, data and batch are nanoGPT's, whatever the flags say
     device = common.join(args)
 
     torch.manual_seed(1337)

@@ -1,4 +1,4 @@
-"""Fine-tuning as it is written by hand: DistributedDataParallel, or a loop over the gradients."""
+"""Fine-tune with a hand-written script: DistributedDataParallel, or a loop over the gradients."""
 
 import time
 
@@ -14,7 +14,7 @@ from tests.benchmarks.peers import common
 
 
 def gather_scatter(model: nn.Module) -> None:
-    """Each gradient to rank 0, and its mean back."""
+    """Gather each gradient on rank 0, and scatter its mean."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     for param in model.parameters():
         if rank == 0:
@@ -28,13 +28,13 @@ def gather_scatter(model: nn.Module) -> None:
 
 
 def all_reduce(model: nn.Module) -> None:
-    """One all_reduce for each gradient."""
+    """Average the gradients with one all_reduce each."""
     for param in model.parameters():
         dist.all_reduce(param.grad)
         param.grad /= dist.get_world_size()
 
 
-BUCKET_MB = 4.0  # what muster.sync takes on gloo
+BUCKET_MB = 4.0  # as in muster.sync on gloo
 SYNCS = {"all_reduce": all_reduce, "gather_scatter": gather_scatter}
 WRAPPED = {
     "ddp": DistributedDataParallel,
@@ -60,7 +60,7 @@ def main() -> None:
     ]
     collate = transformers.DataCollatorWithPadding(
         tokenizer
-    )  # what has its full width already stays as it is
+    )  # samples with the full width already stay as they are
     batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model).to(device)

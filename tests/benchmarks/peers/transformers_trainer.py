@@ -1,4 +1,4 @@
-"""Fine-tuning with transformers' Trainer, set up as its example for GLUE does."""
+"""Fine-tune with transformers' Trainer, set up as in its GLUE example."""
 
 import tempfile
 import time
@@ -12,7 +12,7 @@ from tests.benchmarks.peers import common
 
 
 class InOrder(transformers.Trainer):
-    """Takes the samples as they lie, and keeps the loss of each step."""
+    """Takes the samples in their given order, and keeps the loss of each step."""
 
     losses: list[float] = []
 
@@ -26,7 +26,7 @@ class InOrder(transformers.Trainer):
 
 
 class Clock(transformers.TrainerCallback):
-    """Takes the time from the end of a step to that of the next, and ends after the last one."""
+    """Measures the time from the end of a step to the end of the next; stops after the last one."""
 
     def __init__(self, steps: int) -> None:
         self.seconds: list[float] = []
@@ -55,7 +55,7 @@ def main() -> None:
             learning_rate=args.lr,
             max_steps=args.schedule_steps,
             seed=args.seed,
-            # else it multiplies a classifier's loss by the number of workers
+            # otherwise it multiplies a classifier's loss by the number of workers
             average_tokens_across_devices=False,
             save_strategy="no",
             report_to="none",

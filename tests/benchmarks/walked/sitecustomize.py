@@ -1,8 +1,8 @@
-"""Write down which of our functions this process calls, as FILE:LINE: on PYTHONPATH.
+"""Write down which of our functions this process calls, as FILE:LINE; for a folder on PYTHONPATH.
 
-What runs as a module is imported does not count: its body, those of classes, and what they call. A
-function is written down at once: a process may become another. At the signal `ANEW` a process
-begins anew, in another file.
+Code that runs while a module is imported does not count: the module's body, the bodies of classes,
+and what they call. A function is written down immediately, because a process may exec another
+program. On the signal `ANEW`, a process starts again with a new file.
 """
 
 import os
@@ -12,16 +12,16 @@ import threading
 from pathlib import Path
 from types import CodeType
 
-RUN = ("__main__", "__channelexec__")  # the latter as execnet does, which xdist stands on
+RUN = ("__main__", "__channelexec__")  # the latter is execnet's, on which xdist is built
 INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 ANEW = signal.SIGRTMIN + 5
-CO_OPTIMIZED = 1  # of functions: names of modules and classes are looked up
+CO_OPTIMIZED = 1  # set for functions; modules and classes look names up
 ROOT = Path(__file__).resolve().parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("configs", "launch", "muster", "train"))
 
 
 def imports(frame) -> bool:
-    """Whether what runs here does so for a module that is being imported."""
+    """Whether this frame runs because a module is being imported."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] not in RUN:
             return True
@@ -30,7 +30,7 @@ def imports(frame) -> bool:
 
 
 def trace(folder: str) -> None:
-    """Add what this process calls to a file of `folder`, which is named by its pid."""
+    """Add the functions that this process calls to a file in `folder` named after its pid."""
     called = set[CodeType]()
 
     def place() -> Path:
@@ -42,7 +42,7 @@ def trace(folder: str) -> None:
             return
         if code.co_filename.startswith(OURS) and code.co_name not in INSIDE and not imports(frame):
             called.add(code)
-            # where its definition begins, with its decorators
+            # where its definition begins, including its decorators
             line = f"{code.co_filename.removeprefix(f'{ROOT}/')}:{code.co_firstlineno}\n"
             with place().open("a", encoding="utf-8") as file:
                 file.write(line)

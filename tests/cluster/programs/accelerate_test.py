@@ -1,8 +1,8 @@
 """accelerate's own test script, without GPUs.
 
-It runs unchanged, after `Accelerator()` has made one run of all processes, but for what it takes
-for granted where there are GPUs: it splits five rows among the processes where it takes all for
-those of one node, as it does here, and five are too few for eight.
+It runs unchanged after `Accelerator()` has joined all processes, except for an assumption that
+holds with GPUs: if it takes all processes for those of one node, as it does here, it splits five
+rows among them, and five are too few for eight.
 """
 
 from accelerate import Accelerator

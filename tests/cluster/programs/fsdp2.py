@@ -1,4 +1,4 @@
-"""Fully sharded training, as torch's tutorial on FSDP2 has it: fully_shard, DTensor, state_dict."""
+"""Fully sharded training, as in torch's tutorial on FSDP2: fully_shard, DTensor, state_dict."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Rank 2 hangs in one way after the other, in each until the test lets it go on."""
+"""Rank 2 hangs in one way after another, each time until the test lets it continue."""
 
 import ctypes
 import fcntl
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-HERE = Path(sys.argv[1])  # where the test and this program leave signs for each other
+HERE = Path(sys.argv[1])  # where the test and this program leave files for each other
 CLONE_VM, CLONE_VFORK = 0x100, 0x4000
 
 
@@ -22,7 +22,7 @@ def released(way):
 
 
 def once_released(way, act):
-    """Have another thread do it."""
+    """Have another thread call `act` once `way` is released."""
 
     def wait():
         while not released(way):
@@ -67,7 +67,7 @@ def spinning():
 
 
 def held():
-    """The interpreter is held by C code, which waits for a lock that the test has."""
+    """C code holds the interpreter while it waits for a lock that the test has."""
     with (HERE / "lock").open("w") as file:
         ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_EX)
 

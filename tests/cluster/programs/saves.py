@@ -1,6 +1,6 @@
-"""A loop of a user's own that saves and records with Muster's library: saves.py FOLDER [EPOCHS].
+"""A user's loop that saves and records with Muster's library: saves.py FOLDER [EPOCHS].
 
-Without the second argument it has no end.
+Without EPOCHS it has no end.
 """
 
 import sys

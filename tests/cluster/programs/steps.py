@@ -1,4 +1,4 @@
-"""Steps without end: a plain script under torchrun's variables."""
+"""Steps without end: a plain script that uses torchrun's variables."""
 
 import argparse
 import itertools
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SAVE_S = 5.0  # what catches SIGTERM takes so long
+SAVE_S = 5.0  # how long saving takes after SIGTERM
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         (args.folder / "saved").write_text("all of it")
         sys.exit(0)
 
-    # They meet when all are there: how soon that is says nothing. Each attempt has another port.
+    # Ranks join only when all are there, however long that takes. Each attempt has another port.
     here = args.folder / os.environ["MASTER_PORT"]
     here.mkdir(exist_ok=True)
     (here / os.environ["RANK"]).touch()

@@ -1,4 +1,4 @@
-"""transformers' Trainer on a text classification, with a model made here."""
+"""transformers' Trainer on a text classification task, with a model made here."""
 
 from transformers import (
     BertConfig,

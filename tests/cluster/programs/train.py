@@ -1,4 +1,4 @@
-"""Data parallel training on several machines, as torch's tutorial series on DDP has it."""
+"""Data parallel training on several machines, as in torch's tutorial series on DDP."""
 
 import argparse
 import os
@@ -44,9 +44,9 @@ def main(fail):
     trainer = Trainer(model, train_data, optimizer)
     trainer.train(EPOCHS, fail)
     destroy_process_group()
-    # The tutorial lets go of it here. In torch 2.13 the end of DDP waits for a thread of gloo and
-    # holds the GIL, which that thread may want for the last all-reduce: then it hangs, with any
-    # launcher.
+    # The tutorial releases the trainer here. In torch 2.13, DDP's destructor waits for a gloo
+    # thread while it holds the GIL, which that thread may need for the last all-reduce: then it
+    # hangs, with any launcher.
     return trainer
 
 

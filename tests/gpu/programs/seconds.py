@@ -1,6 +1,6 @@
 """Steps of a wide network whose phases are timed by the device's events, beside `muster.record`.
 
-Prints a line of JSON for each step with the events' seconds; the run's records have the others.
+Prints a line of JSON for each step with the events' seconds; Muster's own are in the run's records.
 """
 
 import itertools

@@ -11,7 +11,7 @@ from torch import distributed as dist
 import muster
 from tests.gpu.programs import arguments
 
-CYCLES = 2**37  # of a GPU's clock: more than a minute
+CYCLES = 2**37  # of a GPU's clock, for more than a minute
 BUSY_S = 90
 
 

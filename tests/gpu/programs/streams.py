@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 def main() -> None:
     args = arguments.parser(__doc__).parse_args()
     with muster.init(device=args.device, backend=args.backend) as run:
-        if not dist.is_initialized():  # a process alone: DDP and its hook run with a group of one
+        if not dist.is_initialized():  # a single process: DDP and its hook need a group of one
             backend = "nccl" if run.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         by_ddp = weights(run, DistributedDataParallel, is_default=True)

@@ -1,4 +1,4 @@
-"""An agent heeds whatever it is told from its start on, and lets nothing that has ended pile up."""
+"""An agent heeds messages from its start on, and does not let ended processes pile up."""
 
 import json
 import os
@@ -77,7 +77,7 @@ Path("first_lives").write_text(str(Path("/proc", str(first)).exists()))
 
 
 def two_nodes(tmp_path, how):
-    """How a run of two nodes went, and what the agents wrote of their ends."""
+    """Run two nodes; return the exit code, the printed errors, and the agents' end records."""
     (tmp_path / "two.py").write_text(TWO)
     flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "two")
     code, _, err = submit(*flags, "--", "./two.py", how, cwd=tmp_path)
@@ -101,7 +101,7 @@ if (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]) == ("0", "1"):
 
 
 def test_agent_that_got_a_signal_is_replaced_for_next_attempt(tmp_path):
-    """It ends after its part of this one; another agent is started on its node."""
+    """It ends after its part of this attempt; another agent is started on its node."""
     (tmp_path / "signalled.py").write_text(SIGNALLED)
     flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "signalled")
     argv = (*flags, "--max-restarts", "1", "--stop-grace-s", "1", "--", "./signalled.py")
@@ -121,7 +121,7 @@ time.sleep(10_000)
 
 
 def test_node_that_stops_cleanly_alone_ends_the_others(tmp_path):
-    """Some of its ranks are done, and others have stopped: nobody can go on with these."""
+    """Some of its ranks are done and others have stopped, so no other node can go on with them."""
     (tmp_path / "stops_alone.py").write_text(STOPS_ALONE)
     flags = (*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", "manual")
     code, _, err = submit(*flags, "--", "./stops_alone.py", cwd=tmp_path)
@@ -129,7 +129,7 @@ def test_node_that_stops_cleanly_alone_ends_the_others(tmp_path):
 
 
 def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
-    """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
+    """A later message would count for the next attempt, perhaps from a rank that is elsewhere."""
     monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
     own, others = socket.socketpair()
     leader = Channel(own.fileno(), own.detach(), from_leader)
@@ -149,7 +149,7 @@ def test_messages_of_an_attempt_are_sent_before_its_end(tmp_path, monkeypatch):
 
 
 def test_big_tracebacks_of_many_ranks_fit_through_the_channel(tmp_path, monkeypatch):
-    """The records of ranks stay in their own files: that of the agent has none of them."""
+    """The ranks' records stay in their own files; the agent's file contains none of them."""
     monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
     ranks = tuple(range(24))
     record = {"host": "here", "pid": 7, "time_unix_s": 8.0, "code": 1, "cause": "crash"}
@@ -175,7 +175,7 @@ def test_big_tracebacks_of_many_ranks_fit_through_the_channel(tmp_path, monkeypa
 
 
 def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):
-    """What it has started in the background may be of use to the others."""
+    """Its background processes may be of use to the others."""
     code, err, ends = two_nodes(tmp_path, "ends")
     assert code == 0, err
     assert (tmp_path / "first_lives").read_text() == "True"
@@ -202,7 +202,7 @@ def test_a_port_for_torch_that_is_in_use_is_refused(tmp_path):
 
 @pytest.mark.parametrize("is_assigned", [True, False])
 def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
-    """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""
+    """If a user presses Ctrl-C as the agents start, all messages are waiting in the pipe."""
     sleeps = NodeCommand("node0", 0, ("sleep", "300", str(tmp_path)), {}, str(tmp_path))
     assigned = json.dumps(replace(assignment(tmp_path), commands=(sleeps,)).to_json()).encode()
     stop = Stop(128 + signal.SIGINT, "told to stop", "SIGINT")
@@ -223,7 +223,7 @@ def test_stop_that_comes_with_the_assignment_is_heeded(tmp_path, is_assigned):
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_odd_assignment_is_the_failure_of_the_leader(is_first):
-    """It would wait for ever for another one."""
+    """Otherwise the agent would wait forever for another assignment."""
     own, others = socket.socketpair()
     leader = Channel(own.fileno(), own.detach(), from_leader)
     with closing(leader), closing(others):
@@ -258,7 +258,7 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
 
 
 def test_inspection_imports_nothing_later():
-    """An agent loads it ten seconds after its workers have begun: a failure then waits for none."""
+    """An agent loads it ten seconds after its workers began, so a failure waits for no import."""
     words = "import sys; from launch.agent.inspection import node_inspection; "
     words += "print('concurrent.futures.thread' in sys.modules)"
     assert call(sys.executable, "-c", words, cwd=CHECKOUT).stdout == "True\n"

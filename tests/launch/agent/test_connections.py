@@ -1,4 +1,4 @@
-"""Real connections to node 0: both ends report the same one; what strangers send costs nothing."""
+"""Real connections to node 0: both ends report the same one; strangers' data cost nothing."""
 
 import socket
 import threading
@@ -42,7 +42,7 @@ def node_0():
 
 @pytest.fixture
 def connect():
-    """Other nodes, which may come from an address of their own."""
+    """Make other nodes, which may connect from an address of their own."""
     with ExitStack() as stack:
 
         def make(port: int, own: str | None = None, address: str = HERE) -> Connector:
@@ -55,7 +55,7 @@ def connect():
 
 
 def reports_until(agents, is_enough: Callable[[list], bool]) -> list[list[Message]]:
-    """What each of them reports, until that is enough of it."""
+    """Collect the reports of each agent until they are enough."""
     reports: list[list[Message]] = [[] for _ in agents]
 
     def look() -> bool:
@@ -92,7 +92,7 @@ def mirrored(ends: ConnectionEnds) -> ConnectionEnds:
 
 
 def test_both_ends_report_the_same_connection(node_0, connect):
-    """The other node comes from its own address on the network, though the way has another."""
+    """The other node connects from its own address on the network, whatever the route uses."""
     node = connect(node_0.port, own="127.0.0.7")
     (accepted,), (connected,) = reports_until([node_0, node], all_of)
     assert mirrored(accepted.ends) == connected.ends
@@ -122,7 +122,7 @@ def test_a_node_whose_connection_ends_connects_again(node_0, connect):
 
 
 def test_node_that_lost_node_0_counts_as_cut_off(node_0, connect):
-    """Then it waits less long for a leader that is silent, too."""
+    """From then on it also waits less long for a silent leader."""
     node = connect(node_0.port)
     assert not node.is_cut_off  # it is not connected yet
     reports_until([node_0, node], all_of)
@@ -138,7 +138,7 @@ def test_node_retries_until_node_0_listens_and_reports_refusal(connect):
     node = connect(port)
     refused = first_report(node)
     assert refused == Unreached("connection refused")
-    assert node.tick() == []  # not again
+    assert node.tick() == []  # not reported again
     node_0 = Listener("node0", HERE, [port])
     with ExitStack() as stack:
         stack.callback(node_0.close)
@@ -148,7 +148,7 @@ def test_node_retries_until_node_0_listens_and_reports_refusal(connect):
 
 @pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
 def test_node_0_may_have_a_name_as_address(node_0, connect, name):
-    """A launcher of another package may know no more."""
+    """A launcher from another package may know only the name."""
     report = first_report(connect(node_0.port, address=name))
     if name == "localhost":
         assert report.ends.peer == Endpoint(HERE, node_0.port)
@@ -162,7 +162,7 @@ def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect)
 
 
 def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
-    """Nobody reads it, and the end that comes after it is seen all the same."""
+    """Nobody reads the data, but the end of the connection after them is noticed all the same."""
     with socket.create_connection((HERE, node_0.port)) as other:
         accepted = first_report(node_0)
         node_0.hear(KeepConnection(accepted.ends))
@@ -176,7 +176,7 @@ def test_data_of_a_connected_node_does_not_hide_its_end(node_0, connect):
 
 @pytest.mark.slow
 def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
-    """Senders are stopped by their own kernel, since the receiver's takes no more."""
+    """Senders are stopped by their own kernel, because the receiver's kernel accepts no more."""
     sent, over = [0] * 4, threading.Event()
 
     def shout(at: int) -> None:
@@ -271,7 +271,7 @@ def assignment(index: int, count: int, ports: tuple[int, int] | None = None, **m
 
 
 class Agent:
-    """The connections of one node, and what it reports to the leader."""
+    """The connections of one node, and its reports to the leader."""
 
     def __init__(self, own: Assignment) -> None:
         self.reports: list[Message] = []
@@ -279,14 +279,14 @@ class Agent:
         self.hear = self.end.hear
 
     def tick(self) -> list[Message]:
-        """All that it has reported by now."""
+        """Return everything that it has reported so far."""
         self.reports += self.end.tick()
         return self.reports
 
 
 @pytest.fixture
 def agents():
-    """The connections of as many nodes."""
+    """Make the connections of a given number of nodes."""
     with ExitStack() as stack:
 
         def make(count: int, **more) -> list[Agent]:
@@ -315,13 +315,13 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
 
 
 def reported(meeting: Meeting, index: int, reports: list[Message]) -> None:
-    """The leader takes what this node reports."""
+    """Let the leader take the reports of this node."""
     for report in reports:
         meeting.take(index, report, now_s=0.0)
 
 
 def test_a_program_that_accepts_everything_is_no_node_0(agents):
-    """As where an address of node 0 is one of this node, too; node 0 waits elsewhere."""
+    """This node may have the same address as node 0, for example; node 0 listens elsewhere."""
     node_0, node_1 = agents(2)
     with socket.create_server((HERE, 0)) as other:
         node_1.hear(Connect(HERE, other.getsockname()[1]))

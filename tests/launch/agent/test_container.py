@@ -1,4 +1,4 @@
-"""Workers inside a container: the engines' commands, and runs that end as without one."""
+"""Workers inside a container: the engines' commands, and runs that end as they do outside."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ def test_folders_of_a_run_are_mounted(tmp_path):
     )
     own = {str(tmp_path / name) for name in ("code", "run", "checkpoints", "temporary", "link")}
     assert {*found.mounts} == own | {"/usr/share", "/usr/lib", "/usr/bin", "/etc:/of/host"}
-    assert (tmp_path / "checkpoints").is_dir()  # else an engine would not mount it
+    assert (tmp_path / "checkpoints").is_dir()  # otherwise an engine would not mount it
     assert outermost(["/none/a/b", "/none/a", "/none/a", "/none/ab"]) == ["/none/a", "/none/ab"]
 
 
@@ -139,7 +139,7 @@ def test_image_is_asked_for_what_workers_need(tmp_path, engine, starts, python, 
 
 @pytest.fixture
 def inside(tmp_path) -> list[str]:
-    """The flags of a run inside."""
+    """The flags of a run inside a container."""
     return images.flags(images.image(tmp_path / "image"))
 
 
@@ -147,7 +147,7 @@ def inside(tmp_path) -> list[str]:
 @pytest.mark.parametrize(
     ("end", "code", "why"),
     [
-        # a killed worker records no exit code, so this is its process's
+        # a killed worker records no exit code, so this is its process's exit code
         ("os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
         ("os._exit(7)", 7, "exit code 7"),
     ],
@@ -177,7 +177,7 @@ def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, ins
         psutil.Process(read_json(tmp_path / "logs/run/agents/node_00001.json")["pid"]).kill()
         wait_until(lambda: meet(1) or process.poll() is not None)
         words = [sys.executable, JOBS, "--logs-dir", tmp_path / "logs", "stacks", "run"]
-        # once they have slept for long, a line about both comes first
+        # once both ranks have slept for long, a line about both comes first
         wait_until(lambda: call(*words, cwd=tmp_path).stdout.count("asleep, meets.py:") >= 2)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
@@ -187,7 +187,7 @@ def test_run_inside_restarts_shows_stacks_saves_and_leaves_nothing(tmp_path, ins
 
 
 def test_a_run_can_be_ended_while_an_engine_hangs(tmp_path, inside, monkeypatch):
-    """As one that waits for a disk."""
+    """For example, the engine is waiting for a disk."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     engine = executable(tmp_path / "bin" / "apptainer", '#!/bin/sh\nexec tail -f "$0"\n')
     with ended(start(*LOCAL, *inside, "--", "true", cwd=tmp_path)) as process:

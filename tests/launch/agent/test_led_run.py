@@ -33,7 +33,7 @@ from tests.written import write
 
 
 def test_agent_that_dies_while_starting_is_not_started_twice(tmp_path, monkeypatch):
-    """Else what has started the first one would be left, and nobody would know it."""
+    """Otherwise the process that started the first agent would be left, unknown to anybody."""
     started = []
 
     def start(nodes, heartbeat):
@@ -56,7 +56,7 @@ def test_agent_that_dies_while_starting_is_not_started_twice(tmp_path, monkeypat
 
 @contextmanager
 def connected():
-    """An agent's channel, and what it writes to."""
+    """The leader's connection to an agent, and the agent's end of it."""
     to_leader, to_agent = os.pipe(), os.pipe()
     own = AgentConnection(AgentProcess(Channel(to_leader[0], to_agent[1], from_agent), None))
     other = Channel(to_agent[0], to_leader[1], from_leader)
@@ -72,7 +72,7 @@ def agent():
 
 
 def test_agent_that_ended_during_wait_for_nodes_is_not_alive(agent):
-    """Nobody looks at its channel then; what it has sent before is for the next attempt."""
+    """Nobody reads its channel meanwhile; its earlier messages are for the next attempt."""
     own, other = agent
     other.send(Beat(1.0))
     assert own.lives()
@@ -95,7 +95,7 @@ def test_agent_silent_during_wait_for_nodes_is_not_alive(agent, monkeypatch):
     [("exit 2", Kind.REFUSED), ("exit 255", Kind.NODE_LOST), ("kill -KILL $$", Kind.NODE_LOST)],
 )
 def test_agent_that_never_spoke_and_exited_blames_no_node(agent, tmp_path, ending, kind):
-    """With 255 ssh says that the connection broke, so the node may be lost."""
+    """With exit code 255, ssh reports that the connection broke, so the node may be lost."""
     own, other = agent
     own.begin(assignment(tmp_path), tmp_path)
     log = run_files.AGENT_ERRORS.path(tmp_path, node=0).relative_to(tmp_path)
@@ -110,7 +110,7 @@ def test_agent_that_never_spoke_and_exited_blames_no_node(agent, tmp_path, endin
 
 
 def test_agent_that_never_spoke_has_as_long_as_nodes_have_to_join(agent, tmp_path, monkeypatch):
-    """It may still log in; afterwards a silence of 15 s is its end."""
+    """It may still be logging in; once it has sent a message, 15 s of silence mean its loss."""
     own, other = agent
     now_s = [channel.running_s()]
     monkeypatch.setattr(channel, "running_s", lambda: now_s[0])
@@ -143,7 +143,7 @@ def test_agent_that_waits_for_a_disk_is_named_once_with_its_file(agent, tmp_path
 
 
 def test_heartbeats_of_agents_cause_no_extra_read_of_run_files(agent, tmp_path, monkeypatch):
-    """A look asks for the state of two files of each rank, perhaps of a file server."""
+    """Each look needs the state of two files per rank, perhaps from a file server."""
     own, other = agent
     now_s = [channel.running_s()]
     monkeypatch.setattr(led_run, "running_s", lambda: now_s[0])
@@ -226,7 +226,7 @@ def test_recovery_of_attempt_that_ends_at_once_is_reported(
 
 
 def test_recovery_is_looked_for_once_a_second(agent, tmp_path, monkeypatch):
-    """A look reads the run folder, perhaps on a file server."""
+    """Each look reads the run folder, which may be on a file server."""
     now_s = [channel.running_s()]
     monkeypatch.setattr(led_run, "running_s", lambda: now_s[0])
     spec = LaunchSpec("run", tmp_path, Program(()))

@@ -1,4 +1,4 @@
-"""A node counts as connected when node 0 and it report the same connection; values alone."""
+"""A node counts as connected when it and node 0 report the same connection; without sockets."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def meeting(count: int, join_s: float = 300.0) -> Meeting:
 
 
 def begun(count: int) -> Meeting:
-    """One in which all nodes are connected, and whose workers run."""
+    """A meeting in which all nodes are connected and the workers are running."""
     made = meeting(count)
     for index in range(1, count):
         made.take(0, Accepted(ends(NODE_0, node(index))), NOW_S)
@@ -145,12 +145,12 @@ def test_strangers_that_end_are_forgotten_and_lose_nobody():
     made = begun(3)
     made.take(0, Broken(ends(NODE_0, ["10.9.9.9", 7]), "closed"), 101.0)
     made.take(1, Broken(ends(["10.9.9.9", 7], NODE_0), "closed"), 101.0)
-    made.take(2, Broken(ends(node(1), NODE_0), "closed"), 101.0)  # that is not its own
+    made.take(2, Broken(ends(node(1), NODE_0), "closed"), 101.0)  # not its own connection
     assert made.loss(200.0) is None
 
 
 LOSSES = [
-    # the reports, as (who, whose connection), and who is lost, of four nodes
+    # the reports of four nodes, as (reporting node, node whose connection broke), and the lost node
     ([(0, 2)], 2),
     ([(2, 2)], 0),
     ([(0, 2), (2, 2)], 2),

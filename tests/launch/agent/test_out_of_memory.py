@@ -1,4 +1,4 @@
-"""The kernel's own word for a process that it killed for lack of memory, of both versions."""
+"""The kernel's own count of processes killed for lack of memory, in both cgroup versions."""
 
 import pytest
 

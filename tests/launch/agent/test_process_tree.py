@@ -1,4 +1,4 @@
-"""What was started is ended, what was not is left, and whom we ended is known."""
+"""Started processes are ended, others are spared, and the ended processes are known."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 
 @pytest.fixture
 def start_process():
-    """Starts processes, tells this test's from others, and ends what is left."""
+    """Start processes, distinguish them from earlier ones, and end those that are left."""
     with ExitStack() as stack:
 
         def start_child(code, **env):
@@ -54,7 +54,7 @@ def test_ended_processes_are_known_with_their_state(start_process, monkeypatch):
 
 
 def test_a_worker_that_its_parent_ends_first_is_known(start_process, monkeypatch):
-    """As torchrun does at a SIGTERM, before anybody comes to look at the worker."""
+    """torchrun does so on SIGTERM, before anybody has looked at the worker."""
     really = process_tree._signal
 
     def at_once(process, number):
@@ -68,13 +68,13 @@ def test_a_worker_that_its_parent_ends_first_is_known(start_process, monkeypatch
     begins = f"subprocess.Popen({worker}, start_new_session=True); import time; time.sleep(10_000)"
     start_process(
         f"import os, subprocess, sys; {begins}"
-    )  # it is the worker that says that it is here
+    )  # it is the worker that prints `here`
     victims = process_tree.end_descendants(300, excluded=start_process.others)
     assert [one.rank for one in victims] == [None, 5]
 
 
 def test_process_of_another_user_is_not_waited_for(start_process, monkeypatch):
-    """As another user's, or a worker in an endless wait for a disk."""
+    """The same holds for a worker in an endless wait for a disk."""
 
     def refuse(process, number):
         raise psutil.AccessDenied(process.pid)
@@ -95,7 +95,7 @@ def test_children_of_others_are_spared(start_process):
 
 
 def test_background_process_of_a_helper_is_not_ended(start_process):
-    """ssh leaves a connection that the user's other logins share."""
+    """For example, ssh leaves a connection that the user's other logins share."""
     words = f"[sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL"
     leaves = f"import subprocess, sys; subprocess.Popen({words}); "
     process = start_process(leaves + DEAF)
@@ -108,7 +108,7 @@ def test_background_process_of_a_helper_is_not_ended(start_process):
 
 
 def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start_process):
-    codes = {7: True, 8: False}  # one of `excluded`, one of this session
+    codes = {7: True, 8: False}  # one process in `excluded`, one in this session
     own = [
         subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"], start_new_session=new)
         for code, new in codes.items()
@@ -120,7 +120,7 @@ def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start_process)
 
 
 def test_child_of_an_agent_dies_with_it():
-    """Even by kill -9; and it ignores what torchrun would die of."""
+    """Even after kill -9. It also ignores signals that would kill torchrun."""
     survives = "import os, signal\n"
     survives += "for one in (signal.SIGUSR1, signal.SIGUSR2): os.kill(os.getpid(), one)\n"
     code = (
@@ -134,7 +134,7 @@ def test_child_of_an_agent_dies_with_it():
     )
     with begin(sys.executable, "-c", code, cwd=CHECKOUT) as agent:
         child = psutil.Process(int(agent.stdout.readline()))
-        assert agent.stdout.readline() == "here\n"  # it is what it was to become
+        assert agent.stdout.readline() == "here\n"  # its program is running
         agent.kill()
     child.wait(300)
 

@@ -1,4 +1,4 @@
-"""A prologue may leave processes in the background, and a run can be ended while it runs."""
+"""A prologue may leave processes in the background, and a run can be ended during it."""
 
 import signal
 
@@ -8,7 +8,7 @@ from tests.commands import ended
 from tests.launch.submit import alive, run_well, start, wait_until
 from tests.written import executable
 
-# It holds what it inherits open, and is found by the folder on its command line.
+# It keeps inherited files open, and is found by the folder on its command line.
 WAITS = "timeout 300 tail -f {folder}/prologue.sh"
 FLAGS = ["--launcher", "local", "--workers", "manual", "--prologue", "prologue.sh"]
 

@@ -1,4 +1,4 @@
-"""The seconds from a fault to the next step are told from times that were recorded."""
+"""The seconds from a fault to the next step are computed from recorded times."""
 
 import json
 
@@ -13,13 +13,13 @@ STEP_3 = {"start.json": {"step": 3, "time_unix_s": 23.5}}
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """A rank was killed at 18.0 s, by the leader's clock."""
+    """A run folder in which a rank was killed at 18.0 s by the leader's clock."""
     end = End(Kind.KILLED, "node1", 18.0, 1, signal=9).to_json()
     return write(tmp_path, {"attempts/0/exit.json": {"time_unix_s": 20.5, "end": end}})
 
 
 def report(run_dir, has_output=False):
-    """Of a run whose node 0 has its clock 7 s behind the leader's."""
+    """The report of a run in which node 0's clock is 7 s behind the leader's."""
     fault_unix_s = recovery.recorded_fault_unix_s(run_dir, 2)
     return recovery.report(run_dir, 2, fault_unix_s, has_output, clock_offset_s=7.0)
 
@@ -35,7 +35,7 @@ def test_recovery_of_the_trainer_ends_with_a_step(run_dir):
 
 def test_recovery_is_reported_at_first_record_or_first_output(run_dir):
     write(run_dir, {"attempts/0/start.json": {"step": 1, "time_unix_s": 2.0}})
-    assert report(run_dir, has_output=True) is None  # the attempt before has recorded steps
+    assert report(run_dir, has_output=True) is None  # the previous attempt recorded steps
     write(run_dir, STEP_3)
     assert report(run_dir) == "attempt 2: step 3 again after 12.5 s"
     (run_dir / "start.json").unlink()
@@ -45,14 +45,14 @@ def test_recovery_is_reported_at_first_record_or_first_output(run_dir):
 
 
 def test_recovery_without_time_of_fault_counts_from_the_attempts_end(run_dir):
-    """As of a rank that others had waited for in vain."""
+    """For example, a rank that others had waited for in vain has no such time."""
     end = End(Kind.UNRECORDED, "node1", 0.0, 1, message="hung").to_json()
     write(run_dir, {"attempts/0/exit.json": {"time_unix_s": 20.5, "end": end}, **STEP_3})
     assert report(run_dir) == "attempt 2: step 3 again after 10.0 s"
 
 
 def test_recovery_has_no_fault_where_nothing_recorded_one(run_dir):
-    """As when a job lost its first node, and was requeued."""
+    """For example, the job lost its first node and was requeued."""
     record = run_dir / "attempts" / "0" / "exit.json"
     record.write_text(json.dumps({"time_unix_s": 20.5}))
     assert recovery.recorded_fault_unix_s(run_dir, 2) is None

@@ -1,4 +1,4 @@
-"""What an agent reports of its workers and their starter, as values."""
+"""What an agent reports about its workers and their starter, tested with values alone."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from tests.written import write
 
 @pytest.fixture
 def node(tmp_path):
-    """The assignment of a node with two workers, of which one has begun."""
+    """The assignment of a node with two workers, one of which has begun."""
     write(tmp_path, {"workers/rank_00000.err": ""})
     return replace(assignment(tmp_path), ranks=(0, 1))
 
@@ -50,7 +50,7 @@ EXIT, KILL = StarterEnd("torchrun", 1, None, 9.0), StarterEnd("torchrun", None, 
 @pytest.mark.parametrize(
     ("starter", "workers", "text"),
     [
-        (EXIT, [RAISED], ""),  # it says no more than that one failed
+        (EXIT, [RAISED], ""),  # torchrun only reports that a worker failed
         (EXIT, [DONE], "torchrun on node0 ended with exit code 1"),
         (EXIT, [], "torchrun on node0 ended with exit code 1"),
         (KILL, [RAISED], "torchrun on node0 was killed by SIGKILL (ranks 0, 1)"),
@@ -83,7 +83,7 @@ def test_worker_that_agent_ended_without_record_is_named_with_state(node, tmp_pa
 
 
 def test_records_of_a_node_have_the_agents_values(node, tmp_path):
-    """What a worker has recorded itself is not written twice."""
+    """An end that the worker itself has recorded is not written twice."""
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
     ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
     assert write_exit(node, Ending(1, "command", "", ends=tuple(ends)), 100.0, [], 0) == ""
@@ -115,7 +115,7 @@ OWN = "CUDA error: an illegal memory access was encountered"
 
 @pytest.fixture
 def aborted(node, tmp_path):
-    """The ends of this node after the worker of rank 0 was aborted with these words."""
+    """The ends of this node after the worker of rank 0 was aborted with a given message."""
 
     def aborted(why):
         (tmp_path / "workers" / "rank_00000.err").write_text(ABORT.format(why=why))

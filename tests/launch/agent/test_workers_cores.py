@@ -1,4 +1,4 @@
-"""Workers get their share of the cores whatever starts them, and are bound if the user says so."""
+"""Workers get their share of the cores whatever starts them, and are bound if the user asks."""
 
 import json
 import os
@@ -17,7 +17,7 @@ LOCAL = ["--launcher", "local"]
 def cores_of_ranks(folder: Path, *flags: str) -> tuple[list[str], list[list[int]], str]:
     """Threads and CPUs of each rank, and what was printed."""
     (folder / "shows.py").write_text(SHOWS_CORES)
-    # what imports for all workers of a node hands descriptors on
+    # the interpreter that imports for a node's workers passes descriptors on
     python = sys.executable if "preload" in flags else None
     out = run_well(*LOCAL, *flags, "--", "shows.py", cwd=folder, python=python)
     paths = sorted(folder.glob("logs/*/workers/*.out"))
@@ -44,7 +44,7 @@ def test_each_starter_binds_its_workers_and_gives_them_their_share(tmp_path, her
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
 def test_a_worker_alone_has_all_cores(tmp_path, here, workers):
-    """torchrun gives it no number of threads at all."""
+    """torchrun itself sets no number of threads for a single worker."""
     threads, cpus, out = cores_of_ranks(tmp_path, "--workers", workers)
     assert threads == [str(here.threads(1))] and cpus == [sorted(os.sched_getaffinity(0))]
     assert f"\ncores: {here.words(1)}\n" in out
@@ -78,7 +78,7 @@ def test_quiet_run_prints_no_line_on_cores(tmp_path):
 def test_trainer_threads_are_its_share_or_omp_num_threads(tmp_path, here, monkeypatch):
     flags = ["--task", "synthetic", "--max-steps", "1", "--evaluate", "never"]
     for name, threads in (("share", here.threads(1)), ("given", 1)):
-        # a torch that reads the variable anew
+        # a new interpreter, so that torch reads the variable again
         run_well(*LOCAL, *flags, "--logs-dir", str(tmp_path / name), python=sys.executable)
         (about,) = tmp_path.glob(f"{name}/*/environment/*.json")
         assert json.loads(about.read_text())["threads_per_worker"] == threads

@@ -38,7 +38,7 @@ def python(tmp_path) -> str:
 
 
 def test_commands_of_the_program_find_its_python_first(tmp_path, python, monkeypatch):
-    """`-- python x.py` and shell scripts: over ssh nothing has activated its environment."""
+    """Among them are `-- python x.py` and scripts; over ssh nothing activates its environment."""
     monkeypatch.setenv("PATH", "/usr/bin")
     folder = str(Path(python).parent)
     assert path_of(tmp_path, python) == f"{folder}{os.pathsep}/usr/bin"
@@ -49,14 +49,14 @@ def test_path_with_the_python_or_of_the_user_is_unchanged(tmp_path, python, monk
     as_it_is = f"/usr/lib{os.pathsep}{Path(python).parent}"
     monkeypatch.setenv("PATH", as_it_is)
     assert path_of(tmp_path, python) == as_it_is
-    for other in (None, "python3"):  # Muster's own; the node's, by its name
+    for other in (None, "python3"):  # Muster's own Python; the node's Python, by its name
         assert path_of(tmp_path, other) == as_it_is
     assert path_of(tmp_path, python, PATH="/mine") == "/mine"
 
 
 @pytest.mark.parametrize(("level", "found"), [("0", "1"), (None, "1"), ("3", "3")])
 def test_a_shell_of_the_program_is_no_login_over_ssh(tmp_path, monkeypatch, level, found):
-    """Else bash reads .bashrc, which may put another Python first."""
+    """Otherwise bash would read .bashrc, which may put another Python first."""
     monkeypatch.delenv("SHLVL", raising=False)
     if level is not None:
         monkeypatch.setenv("SHLVL", level)
@@ -65,7 +65,7 @@ def test_a_shell_of_the_program_is_no_login_over_ssh(tmp_path, monkeypatch, leve
 
 
 def test_settings_of_torchrun_in_the_environment_do_not_reach_ours(tmp_path, monkeypatch):
-    """Kubeflow sets them for its own."""
+    """Kubeflow sets them for its own torchrun."""
     monkeypatch.setenv("PET_RDZV_BACKEND", "etcd")
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -81,7 +81,7 @@ print("port", os.environ["MASTER_PORT"], os.environ["RANK"])
 
 
 def test_torchruns_variables_of_the_shell_are_named_and_not_passed_on(tmp_path, monkeypatch):
-    """With its RANK the torchrun of a run would be taken for that rank."""
+    """With the shell's RANK, a run's torchrun would be taken for that rank."""
     (tmp_path / "t.py").write_text(PROGRAM)
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "MASTER_PORT": "7"}.items():
         monkeypatch.setenv(name, value)
@@ -119,7 +119,7 @@ def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
 
 def test_loopback_interface_is_refused_on_several_machines(tmp_path, monkeypatch):
     own = {"lo": ["127.0.0.1", "::1"], "lo1": ["127.0.0.9"], "exp0": ["10.0.0.1"], "ib0": []}
-    own["routed"] = ["127.0.0.1", "10.9.0.1"]  # others reach its second address
+    own["routed"] = ["127.0.0.1", "10.9.0.1"]  # other machines reach its second address
     cards = {
         name: [SimpleNamespace(family=AF_INET6 if ":" in each else AF_INET, address=each)
                for each in addresses]

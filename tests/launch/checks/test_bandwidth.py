@@ -1,4 +1,4 @@
-"""The slowest way is said in words that the numbers bear out."""
+"""The slowest connection is reported in words that the numbers bear out."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Real probes on this machine, of nodes that answer or do not; and clocks, however slow the way."""
+"""Real probes on this machine, of nodes that answer or do not; and clocks over slow links."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def test_doctor_finds_nothing_on_this_machine_as_three_nodes(tmp_path):
     assert texts["every pair"].startswith("6 of 6 connections work")
     assert re.search(r"\d GB", texts["free disk"]) and list(tmp_path.iterdir()) == []
     assert texts["code"] == "all nodes share this checkout"
-    # all share this machine
+    # all three share this machine's cores
     assert texts["cores"].startswith(f"{3 * cores} workers share ")
     assert re.fullmatch(r"within \d+ ms of this machine's", texts["clocks"])
 
@@ -50,7 +50,7 @@ def test_node_that_cannot_start_is_named_and_others_are_examined(tmp_path):
 
 
 def test_the_quickest_ping_knows_best():
-    """Half of its way is taken off."""
+    """Half of its round trip is subtracted."""
     slow, quick = Answer(9.9, 0.0, 10.0), Answer(20.501, 20.0, 20.002)
     assert clock_skew_s([slow, quick]) == pytest.approx(0.5)
     assert clock_skew_s([Answer(1005.0, 1000.0, 1005.0)]) == pytest.approx(2.5)

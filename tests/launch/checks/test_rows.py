@@ -47,7 +47,7 @@ def findings(
     count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY, cores=EMPTY, planned=2,
     **spoilt,
 ):  # fmt: skip
-    """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
+    """Make findings: `nodes` spoils probes by index, `unreached` gives pairs that fail, and why."""
     addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
     made = []
     for index, (name, address) in enumerate(addresses.items()):
@@ -203,7 +203,7 @@ def test_a_node_without_musters_environment_gets_one_that_fits_the_run():
 
 
 def test_packages_that_a_nodes_agent_lacks_are_named_with_setup():
-    """As an environment lacks them that an earlier version has made."""
+    """An environment that an earlier version created may lack them."""
     lacking = versions(msgspec=None, psutil=None)
     row = node_checks.python(findings(nodes={1: {"versions": lacking}}, workers=NAMED))
     (line,) = row.found

@@ -1,4 +1,4 @@
-"""The leader of a job and its agents know each other; whatever a stranger sends ends nothing."""
+"""A job's leader and its agents recognize each other; nothing that a stranger sends ends them."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ from tests.launch.submit import wait_until
 
 HERE = "127.0.0.1"
 TASK = AgentTask(1, "node1", 2)
-HALF = "\ud800"  # of a character; no encoder takes it alone
+HALF = "\ud800"  # half of a character; no encoder accepts it alone
 DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
 
 
@@ -40,7 +40,7 @@ def leader():
 
 
 class Agent(threading.Thread):
-    """Connects, in a thread, as it does in a process of its own."""
+    """An agent that connects in a thread, as a real one does in a process of its own."""
 
     def __init__(self, port: int, token: str = "secret") -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Agent(threading.Thread):
 
 
 def come(leader: AgentListener, is_enough: Callable[[list], bool] = bool) -> list:
-    """The agents that come, until they are enough."""
+    """Collect the agents that connect until they are enough."""
     found: list = []
 
     def look() -> bool:
@@ -69,7 +69,7 @@ def come(leader: AgentListener, is_enough: Callable[[list], bool] = bool) -> lis
 
 
 def welcomed(leader: AgentListener) -> None:
-    """An agent connects and is taken."""
+    """Let an agent connect, and check that it is accepted."""
     agent = Agent(leader.port)
     ((connection, task),) = come(leader)
     agent.join()
@@ -124,7 +124,7 @@ ODD = [
 
 @pytest.mark.parametrize(("description", "why"), ODD)
 def test_an_agent_that_describes_itself_oddly_is_named(leader, description, why):
-    """It knows the secret, so it is one of the nodes that fails, not the process it speaks to."""
+    """It knows the secret, so one of the nodes has failed, not the process that it speaks to."""
     with socket.create_connection((HERE, leader.port)) as agent:
         agent.sendall(line("nonce", nonce="n"))
         assert come(leader, lambda _: leader.unproven[0].peer_nonce is not None) == []
@@ -163,7 +163,7 @@ def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
 
 
 def test_agents_proof_is_useless_to_a_stranger(leader):
-    """Who listens at a port that may be the leader's cannot be it, nor an agent instead."""
+    """A program listening in the leader's place can pose neither as the leader nor as an agent."""
     with socket.create_server((HERE, 0)) as trap:
         agent = Agent(trap.getsockname()[1])
         caught, _ = trap.accept()
@@ -173,13 +173,13 @@ def test_agents_proof_is_useless_to_a_stranger(leader):
             while agent.is_alive():
                 assert list(leader.agents()) == []
                 for source, sink in ((caught, towards), (towards, caught)):
-                    with suppress(OSError):  # all that either says, word for word
+                    with suppress(OSError):  # everything from either side, unchanged
                         sink.sendall(source.recv(65_536))
     assert agent.connection is None
 
 
 def test_a_stranger_who_never_stops_holds_nobody_up(leader):
-    """Newlines, for as long as they are taken; and many who say nothing."""
+    """It sends newlines as long as they are accepted; many others connect and send nothing."""
     over = threading.Event()
 
     def shout() -> None:
@@ -196,7 +196,7 @@ def test_a_stranger_who_never_stops_holds_nobody_up(leader):
         stack.callback(thread.join)
         stack.callback(over.set)
         for _ in range(20):
-            assert list(leader.agents()) == []  # it does not read for ever
+            assert list(leader.agents()) == []  # it does not read forever
         welcomed(leader)
 
 

@@ -1,4 +1,4 @@
-"""A leader in a job: one srun starts its agents, which come to it; without any Slurm here."""
+"""A leader in a job: one srun starts its agents, which connect to it; no Slurm is used here."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ from tests.launch import pretended
 from tests.launch.submit import wait_until
 from tests.written import executable, write
 
-# As srun does: a task for each node, which is told its place.
+# Like srun, it starts a task on each node and tells it its place.
 SRUN = """
 for ((first = 1; first <= $#; first++)); do
     [[ ${!first} == */python* ]] && break
@@ -66,7 +66,7 @@ def job_nodes(counts=(1, 1), env=None, network="127.0.0.0/8", **more) -> JobNode
     job = {"nproc": counts, "network": network, "master_port": None, "exclude": "auto"}
     env = {**os.environ, "SLURM_JOB_ID": "12"} if env is None else env
     current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here", env=env)
-    vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
+    vars(current)["nodes"] = ["node0", "node1"]  # otherwise Slurm would be asked for them
     return JobNodes(current, job, sys.executable, **more)
 
 
@@ -88,7 +88,7 @@ def lead(nodes: JobNodes, spec: LaunchSpec, world_size: int = 2) -> int:
 
 
 def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, monkeypatch, capsys):
-    """Each counts its GPUs."""
+    """Each agent counts its GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     spec, before = spec_of(tmp_path, "sh", "-c", "echo $RANK of $WORLD_SIZE"), len(below())
     assert lead(nodes(counts=["gpu", "gpu"]), spec, 4) == 0
@@ -121,7 +121,7 @@ def test_program_that_catches_sigterm_saves_before_the_time_of_its_job_is_up(
     nodes, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(controller, "end_unix_s", lambda job_id, env: time.time() + 300)
-    # the notice comes once both catch it
+    # the notice comes once both ranks catch SIGTERM
     ready = [tmp_path / f"ready-{rank}" for rank in (0, 1)]
     made = nodes(is_nearly_over=lambda: all(path.exists() for path in ready))
     script = "trap 'touch saved-$RANK; exit' TERM; touch ready-$RANK; while :; do sleep 0.1; done"
@@ -149,7 +149,7 @@ def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypa
     assert len(assigned) == 2 and not any(b"hidden" in each for each in assigned)
 
 
-# written at once: whoever looks between two lines would see only the first
+# written in one go: a reader that looks between two lines would see only the first
 OWN_WORDS = (
     r"printf 'srun: error: node1: task 1: Exited with exit code 1\nerror: node1 has no address\n'"
 )
@@ -242,21 +242,21 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     write(tmp_path, {"muster/nodes.json": {"failures": failures}})
     for avoids, least, left in [
         (True, 1, ["node0"]),
-        (True, 2, ["node0", "node1"]),  # without it there are too few
+        (True, 2, ["node0", "node1"]),  # without node1 there are too few
         (False, 1, ["node0", "node1"]),
     ]:
         made = job_nodes()
         made.least = least
         made.job["exclude"] = "auto" if avoids else None
         first = made.probe()
-        assert [node.name for node in first.nodes] == ["node0", "node1"]  # that Slurm has given
+        assert [node.name for node in first.nodes] == ["node0", "node1"]  # Slurm gave both
         again = made.probe_again(first, lambda node: False)
         assert [node.name for node in again.nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
 
 
 LINKS = [
-    # peer and own of each connection: the leader is on the first node, and elsewhere
+    # (peer, own) addresses of each connection, with the leader on the first node or elsewhere
     ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
     ([("10.0.0.1", "10.0.0.9"), ("10.0.0.2", "10.0.0.9")], "10.0.0.1"),
     ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
@@ -265,7 +265,7 @@ LINKS = [
 
 
 def with_addresses(links, told=(), count=None, network=None):
-    """The facts of a job whose agents came over these links; `told`: their own addresses."""
+    """The facts of a job whose agents connected over these links; `told`: their own addresses."""
     told = told or [peer for peer, _ in links]
     came = [
         (SimpleNamespace(peer_address=peer, own_address=own), SimpleNamespace(address=address))
@@ -324,7 +324,7 @@ def test_agents_led_from_node_0_connect_to_it_with_a_network_alone(
 
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
-    """What srun has started ends by itself."""
+    """The processes that srun started end on their own."""
     script = "from tests.launch.in_job.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
     with ended(begin(sys.executable, "-c", script, tmp_path, cwd=CHECKOUT)) as leader:
@@ -335,7 +335,7 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
 
 
 def killed_leader(folder: Path) -> None:
-    """The leader that is to be killed: two agents, whose workers sleep."""
+    """Run the leader that is to be killed, with two agents whose workers sleep."""
     executable(folder / "srun", f"#!/bin/bash\n{SRUN}\n")
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     here = job_nodes()

@@ -1,7 +1,7 @@
-"""A scheduler that is not Slurm leads, proves and requeues runs by the same means.
+"""Under a scheduler other than Slurm, runs are led, verified and requeued by the same means.
 
-The classes here show how one is written: docs/extending.md lists what it must answer. Its nodes are
-names, and all of their agents run on this machine.
+`LaneJob` shows how such a class is written; docs/extending.md lists what it must answer. Its nodes
+are only names: all of their agents run on this machine.
 """
 
 import os
@@ -23,8 +23,8 @@ from tests.commands import begin, ended, finish
 from tests.launch.submit import wait_until
 from tests.written import write
 
-# The scheduler's own command, as srun is Slurm's: it starts a process on each of the nodes, and
-# tells it its place.
+# The scheduler's own command, like Slurm's srun: it starts a process on each node and tells it its
+# place.
 STARTS = """
 import os, subprocess, sys
 exec(os.environ.get("LANE_BEFORE", ""))
@@ -105,7 +105,7 @@ while True:
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Begin a job of two nodes, as the scheduler does, and again after it was requeued."""
+    """Start a job of two nodes as the scheduler does, also after it was requeued."""
     for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH"))]:
         monkeypatch.delenv(name)
     write(tmp_path, {"waits.py": PROGRAM})
@@ -122,14 +122,14 @@ def job(tmp_path, monkeypatch):
 
 
 def outputs(run_dir: Path) -> list[str]:
-    """What the workers of the last attempt have printed."""
+    """The output of each worker of the last attempt."""
     return [path.read_text() for path in sorted(run_dir.glob("workers/*.out"))]
 
 
 def test_a_run_is_led_and_requeued_on_two_nodes(job, tmp_path):
     with ended(job(0)) as begun:
         wait_until(lambda: len([*tmp_path.glob("ready-*")]) == 2)
-        begun.send_signal(signal.SIGUSR1)  # the time of the job is nearly over
+        begun.send_signal(signal.SIGUSR1)  # the job's time is nearly over
         code, out, err = finish(begun)
     assert code == 75 and "out of time: requeueing job 7 " in err, out + err
     assert (tmp_path / "requeued").exists()
@@ -143,7 +143,7 @@ def test_a_run_is_led_and_requeued_on_two_nodes(job, tmp_path):
 
 
 def test_an_agent_without_the_secret_of_its_leader_takes_no_part(job, tmp_path, monkeypatch):
-    """The scheduler names the leader, but whoever listens there has to prove that it is one."""
+    """The scheduler names the leader, but the program listening there must prove that it is one."""
     changes = "import json, pathlib, sys; file = pathlib.Path(sys.argv[-1]);"
     changes += "file.write_text(json.dumps(json.loads(file.read_text()) | {'token': 'guessed'}))"
     monkeypatch.setenv("LANE_BEFORE", changes)

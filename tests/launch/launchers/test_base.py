@@ -64,7 +64,7 @@ def test_slurm_launcher_without_sbatch_is_refused_with_login_flag(tmp_path, monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     launcher = launcher_of(CommandLine.parse(["--launcher", "slurm", "--", "true"]))
-    facts = launcher.assume()  # a dry run needs none
+    facts = launcher.assume()  # a dry run needs no sbatch
     for ask in (launcher.probe, lambda: launcher.check_nodes(facts, {})):
         with pytest.raises(UsageError, match=r"sbatch .* --login me@cluster"):
             ask()

@@ -7,8 +7,8 @@ from tests.launch.planned import SPEC, local
 from tests.launch.submit import run_well
 from tests.written import write
 
-# Runs in each Python process of a run. What is asked for only after a look at `sys.platform` stays,
-# and so do the names that psutil needs on Linux.
+# Runs in each Python process of a run. It keeps the names that are used only after a check of
+# `sys.platform`, and the names that psutil needs on Linux.
 AS_ON_MACOS = """
 import fcntl, os, resource, select, signal, socket, time
 ONLY_ON_LINUX = {

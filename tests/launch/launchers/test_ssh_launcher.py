@@ -1,4 +1,4 @@
-"""Hosts are read for whoever calls it, also for a user whom this machine has no name for."""
+"""The ssh launcher reads hosts for any user, even one for whom this machine has no name."""
 
 import pytest
 

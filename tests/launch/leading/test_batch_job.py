@@ -1,4 +1,4 @@
-"""What a leader in its own job looks at before anything starts, outside of any Slurm."""
+"""What a leader in its own job checks before anything starts, tested without Slurm."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def begin_job(logs, *flags: str, **env: str) -> tuple[int, str, str]:
 
 
 def test_requeued_job_numbers_attempts_after_those_already_made(tmp_path):
-    """Else two attempts would have one number, and one of them no folder of its own."""
+    """Otherwise two attempts would share a number, and one would have no folder of its own."""
     run_job.write_spec(LaunchSpec("run", tmp_path, Program(("t.py",)), max_restarts=5), {})
     ends = {"attempts/0/exit.json": {"code": 1}, "attempts/1/exit.json": {"code": 1}}
     write(tmp_path, {**ends, "exit.json": {"code": 3}})

@@ -1,4 +1,4 @@
-"""Whoever leads a run heeds signals at any time, and is held up by no terminal."""
+"""The leader of a run heeds signals at any time, and no terminal holds it up."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ from tests.written import write
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """Of a run that this process leads."""
+    """The spec of a run that this process leads."""
     monkeypatch.setattr(process_tree, "adopt_orphans", lambda: None)
     return LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
 
@@ -64,7 +64,7 @@ def test_culprit_reported_two_seconds_late_is_still_the_cause(spec, capsys):
 
 @pytest.mark.slow
 def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
-    """As in `... | less`: its reader takes nothing before the run is over."""
+    """As in `... | less`, the reader takes nothing before the run is over."""
     reads, writes = os.pipe()
     taken = []
 
@@ -86,7 +86,7 @@ def test_unread_output_holds_up_no_heartbeat(spec, monkeypatch):
 
 @pytest.mark.slow
 def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
-    """It would have nobody else to lead it."""
+    """There would be nobody else to lead it."""
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
         wait_until((tmp_path / "exits").exists)
@@ -103,7 +103,7 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
 
 
 def test_nothing_of_a_lost_agent_is_left_before_the_next_attempt(spec):
-    """Its workers could still write into the folder that is to be the next attempt's."""
+    """Its workers could still write into the folder that the next attempt will use."""
     job = Pretended("outlives").launch(spec, FACTS)
     (agent,) = [one.process for one in job._agents.values()]
     try:
@@ -162,7 +162,7 @@ def test_failures_that_are_alike_are_counted(spec):
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP, signal.SIGALRM])
 def test_leader_that_gets_a_signal_stops_its_run_and_records_that(tmp_path, number):
-    # below nohup, SIGHUP would be ignored
+    # under nohup, SIGHUP would be ignored
     command = ["env", f"--default-signal={number.name[3:]}"]
     command += [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     with ended(subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True)) as process:
@@ -177,7 +177,7 @@ def test_leader_that_gets_a_signal_stops_its_run_and_records_that(tmp_path, numb
 
 
 class Submits(Pretended):
-    """It submits a job, which has ended, as its leader has recorded."""
+    """A launcher whose submitted job has already ended, as the job's leader has recorded."""
 
     submits = True
 
@@ -199,7 +199,7 @@ def follow(spec):
 
 @pytest.mark.parametrize("code", BY_SIGNAL)
 def test_exit_code_of_a_program_is_not_taken_for_signal(spec, code, capsys):
-    """With --wait: the leader in the job has recorded the end."""
+    """This concerns --wait, where the leader in the job has recorded the end."""
     message = f"error: rank 1 on node1: exit code {code}"
     run_record.end(spec.run_dir, code, message, rank=1, cause="program")
     recorded = run_record.read_end(spec.run_dir)
@@ -211,7 +211,7 @@ def test_exit_code_of_a_program_is_not_taken_for_signal(spec, code, capsys):
 
 
 def test_command_waiting_for_job_shows_last_output_of_rank(spec, capsys):
-    """The job's leader has recorded it; its files may not be seen here yet."""
+    """The job's leader has recorded it; the rank's files may not be visible here yet."""
     run_record.end(spec.run_dir, 7, "error: rank 1 on node1: exit code 7", 1, "program", "no data")
     assert follow(spec) == 7
     assert capsys.readouterr().err.splitlines()[1:] == [
@@ -242,7 +242,7 @@ def test_a_leader_that_has_begun_stays_the_leader_of_its_run(spec):
 
 @pytest.fixture
 def new(tmp_path, monkeypatch):
-    """Make a run of this name that runs `true`, here."""
+    """Make a run named `run` that executes `true` on this machine."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     say_once.cache_clear()
 

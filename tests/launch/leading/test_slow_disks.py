@@ -1,4 +1,4 @@
-"""An agent that waits for its disk is named with what it waits for, and its run goes on."""
+"""An agent that waits for its disk is named with the file it waits for; its run goes on."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def test_slow_disk_of_agent_is_named_and_run_goes_on(tmp_path):
         assert leader.poll() is None
         named = next(line for line in leader.stdout if "is its disk full" in line)
         reader = os.open(fifo, os.O_RDONLY)
-        # its agent stays, and beats, until the other node is done, too
+        # its agent stays, and sends beats, until the other node is also done
         goes_on = next(line for line in leader.stdout if "node1" in line)
         printed = finished(leader, tmp_path)
         os.close(reader)

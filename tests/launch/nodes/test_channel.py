@@ -1,4 +1,4 @@
-"""Messages arrive whole, in order, and from whoever may send them."""
+"""Messages arrive whole, in order, and only from nodes that may send them."""
 
 import ctypes
 import json
@@ -38,12 +38,12 @@ from tests.written import write
 BEAT = MESSAGE_MARK + b'{"kind": "beat", "sent_unix_s": 1.0}\n'
 RELEASED = MESSAGE_MARK + b'{"kind": "released"}\n'
 
-SO_ATTACH_FILTER = 26  # Linux's: a program that says how much of a packet stays
+SO_ATTACH_FILTER = 26  # on Linux: a program that decides how much of a packet is kept
 BPF_RETURN = 0x06
 
 
 def assignment(run_dir: Path, node: int) -> SimpleNamespace:
-    """Of a node that has the rank of its number."""
+    """The assignment of a node whose only rank is its own number."""
     spec = SimpleNamespace(run_dir=run_dir)
     return SimpleNamespace(spec=spec, index=node, ranks=(node,), name=f"node{node}")
 
@@ -53,7 +53,7 @@ def source_of(run_dir: Path, node: int) -> LogSync:
 
 
 def take(run_dir: Path, message: File, node: int = 0, host: str | None = None) -> None:
-    """What this node has sent arrives; it is on this host, or the given one."""
+    """Receive a file that this node sent; the node is on this host or the given one."""
     receiver(run_dir, node).take(message, host or socket.gethostname())
 
 
@@ -105,7 +105,7 @@ def test_noise_before_a_message_is_kept_apart(channel_and_other):
 
 
 def test_message_behind_shell_output_without_newline_is_read(channel_and_other):
-    """A terminal's title, say, which may even hold our mark."""
+    """The output may be a terminal's title, which may even contain our mark."""
     channel, other = channel_and_other
     title = b"\x1b]0;me@muster:~\x07"
     other.sendall(title + MESSAGE_MARK + b'{"beat": true}\n')
@@ -140,7 +140,7 @@ def test_a_full_pipe_blocks_nobody(channel_and_other):
 def test_message_on_one_channel_ends_the_wait_for_all(ends):
     with pair() as (channel, other), pair() as (quiet, _), pair() as (over, gone):
         gone.close()
-        assert over.receive() == [] and over.ended  # which nobody waits for
+        assert over.receive() == [] and over.ended  # nobody waits for this one
         other.close() if ends else other.sendall(b"x")
         assert wait_for_news([quiet, channel, over], 300.0) == {channel}
         channel.receive()
@@ -159,7 +159,7 @@ def test_wait_for_news_ends_when_unsent_data_can_be_sent(channel_and_other):
 
 
 def test_message_that_came_during_a_stall_counts_as_sign_of_life(channel_and_other, monkeypatch):
-    """By a slow disk, say: the other side was not silent."""
+    """A slow disk may cause the stall; the other side was not silent."""
     now_s = [0.0]
     monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
     channel, other = channel_and_other
@@ -209,11 +209,11 @@ def test_a_process_that_does_not_read_is_not_cut_off(make, monkeypatch):
         assert channel.waiting_bytes
         for _ in range(10):
             assert not channel.is_cut_off
-            time.sleep(0.1)  # meanwhile the kernel asks again and again
+            time.sleep(0.1)  # meanwhile the kernel keeps asking
 
 
 def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
-    """A clock of seconds; the other side takes nothing, but gives signs of life at these times."""
+    """Return a clock of whole seconds; the other side only sends beats, at the given times."""
     now_s = [0.0]
     left = list(beats_s)
 
@@ -230,7 +230,7 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
 
 
 def test_messages_wait_for_a_reader_that_stands_still_for_a_minute(channel_and_other, monkeypatch):
-    """It lives, and waits for its disk; an agent that had gone meanwhile would be lost."""
+    """It is alive, but waiting for its disk; an agent that left meanwhile would count as lost."""
     channel, other = channel_and_other
     channel.decode = from_leader
     now_s = held_up(channel, other, monkeypatch, *range(60))
@@ -256,7 +256,7 @@ def test_files_wait_for_a_reader_that_stands_still_for_a_minute(
 
 
 def beat_of(channel, other) -> Beat:
-    """What a beat says, from a thread as the heartbeat's."""
+    """Send a beat from another thread, as the heartbeat does, and return it."""
     thread = threading.Thread(target=channel.beat)
     thread.start()
     thread.join()
@@ -267,7 +267,7 @@ def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypat
     channel, other = channel_and_other
     now_s = held_up(channel, other, monkeypatch)
     now_s[0] = 2.0
-    assert not beat_of(channel, other).stands_s  # it comes round
+    assert not beat_of(channel, other).stands_s  # its main loop still runs
     with waiting_for("/disk/record.json"):
         now_s[0] = 40.0
         beat = beat_of(channel, other)
@@ -344,7 +344,7 @@ def test_a_node_writes_no_file_of_another(name, tmp_path):
 
 
 def test_node_of_unknown_host_writes_no_environment_file(tmp_path):
-    """It was refused at once, and sends what an earlier run has left there."""
+    """It was refused immediately, and sends files that an earlier run has left there."""
     receiver(tmp_path, 0).take(whole("environment/node0.json"), None)
     assert list(tmp_path.iterdir()) == []
 
@@ -374,7 +374,7 @@ def test_fifo_in_run_folder_is_named_and_not_sent(tmp_path, capsys):
 
 
 def everything(run_dir, ranks):
-    """Each kind of file that workers and agents write, of `ranks` on this host."""
+    """Create each kind of file that workers and agents write, for `ranks` on this host."""
     words = {"host": socket.gethostname(), "name": ".out.tfevents.1"}
     for file in run_files.FILES:
         for rank in ranks:
@@ -387,7 +387,7 @@ def everything(run_dir, ranks):
 
 
 def sent_by(source):
-    """What one mirror sends in one go, with an end that takes all at once."""
+    """The messages that one `LogSync` sends in one go to an end that reads everything."""
     with pipe() as (sender, receiver):
         source.send_rest(sender, 75.0)
         found = receiver.receive()
@@ -398,7 +398,7 @@ def sent_by(source):
 
 
 def test_every_file_that_a_node_writes_comes_home(tmp_path):
-    """Whole ones with their last byte only: a reader at home never sees half a model."""
+    """Whole files appear only with their last byte: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
     home = {file.pattern for file in run_files.FILES if file.sent != "never"}
@@ -413,7 +413,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     arrived = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
     assert all((here / path).read_bytes() == (there / path).read_bytes() for path in arrived)
     assert {run_files.matching(path.as_posix()).pattern for path in arrived} == home
-    # what will be unpickled, others neither read nor write
+    # other users can neither read nor write files that will be unpickled
     private = [path for path in arrived if run_files.matching(path.as_posix()).private]
     assert private and all((here / path).stat().st_mode & 0o777 == 0o600 for path in private)
 
@@ -422,7 +422,7 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
     names = [{*names_in(sent_by(source_of(tmp_path, node)))} for node in (0, 1)]
     host = socket.gethostname()
-    assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
+    assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # same host
     assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
 
 
@@ -432,7 +432,7 @@ def test_file_replaced_during_sending_is_sent_again_whole(tmp_path, monkeypatch)
     write(there, {name: b"a" * 900_000, "new": b"b" * 300_000})
     source = source_of(there, 0)
     with pipe() as (sender, receiver):
-        assert source._send(sender)  # a part of it waits
+        assert source._send(sender)  # part of it is still waiting
         (there / "new").replace(there / name)
         while source._send(sender) or sender.waiting_bytes:
             for message in receiver.receive():
@@ -444,7 +444,7 @@ def test_file_replaced_during_sending_is_sent_again_whole(tmp_path, monkeypatch)
 
 
 class Narrow:
-    """A channel of which nobody takes what it is given."""
+    """A channel whose messages nobody takes."""
 
     def __init__(self):
         self.sent, self.waiting_bytes = [], 0
@@ -498,4 +498,4 @@ def test_a_stop_counts_as_little_as_one_look(stopped_s):
     now[0] += ITSELF_STOPPED_AFTER_S
     assert clock() == pytest.approx(
         20.0 + STOP_COUNTS_AS_S + ITSELF_STOPPED_AFTER_S
-    )  # a busy machine
+    )  # as on a busy machine

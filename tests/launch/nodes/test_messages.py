@@ -1,6 +1,6 @@
-"""Whatever a node says, the leader goes on: at worst the node has failed.
+"""Whatever a node sends, the leader goes on; at worst, that node has failed.
 
-The same holds for an agent, of its leader and of its workers.
+The same holds for an agent and the messages of its leader and its workers.
 """
 
 import json
@@ -172,7 +172,7 @@ def file(name: str, content: object, at: int = 0) -> File:
 
 
 def plain(message: messages.Value) -> dict:
-    """The message as JSON has it."""
+    """The message in the form that it has in JSON."""
     return msgspec.to_builtins(message)
 
 
@@ -246,7 +246,7 @@ def test_each_kind_of_message_has_an_example_and_a_description():
 
 @contextmanager
 def attempt_of_two_nodes():
-    """An attempt of two nodes that say nothing by themselves, and the other ends."""
+    """An attempt of two nodes that send nothing on their own, and the nodes' ends."""
     pairs = [socket.socketpair() for _ in FACTS.nodes]
     channels = [Channel(ours.fileno(), ours.detach(), from_agent) for ours, _ in pairs]
     with TemporaryDirectory() as folder:
@@ -265,13 +265,13 @@ def attempt_of_two_nodes():
 
 
 def hear(attempt, other, sent: bytes) -> None:
-    """The leader reads all of what its second agent has sent, and looks at it."""
+    """Let the leader read and process everything that its second agent has sent."""
     while sent:
         try:
             sent = sent[other.send(sent, socket.MSG_DONTWAIT) :]
         except BlockingIOError:
             pass
-        except OSError:  # it has left this agent
+        except OSError:  # the leader has dropped this agent
             return
         attempt._hear(attempt._agents[1])
     if attempt._inspection is not None:
@@ -335,7 +335,7 @@ def test_report_lengthened_by_escapes_stays_a_valid_message(text):
 
 
 def test_full_disk_is_named_where_ranks_only_lost_peers(monkeypatch):
-    """What is missing may not have fitted on it."""
+    """The missing records may not have fitted on it."""
     monkeypatch.setattr("launch.agent.led_run.full_disk", lambda path: f"{path}: the disk is full")
     lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
     with attempt_of_two_nodes() as (attempt, others):
@@ -465,7 +465,7 @@ PROGRESS = {"rank": 0, "pid": 7, "time_unix_s": 8.0, "gave_up": None, "begun": 3
 
 @contextmanager
 def worker(folder: Path, answer):
-    """Someone at the socket of rank 0, who sends what `answer` makes, to whoever asks."""
+    """Listen at the socket of rank 0, and send the parts of `answer` to the first that asks."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "rank_00000.sock"))
         listener.listen()
@@ -476,7 +476,7 @@ def worker(folder: Path, answer):
                 try:
                     for part in answer:
                         connection.sendall(part)
-                except OSError:  # nobody reads on
+                except OSError:  # nobody reads any more
                     return
 
         thread = threading.Thread(target=serve)

@@ -1,4 +1,4 @@
-"""Gradients take the network that all nodes have in common, and not the one for logging in."""
+"""Gradients use the network that all nodes have in common, not the network for logging in."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from muster.errors import MusterError
 
 
 def probe(*addresses, came_by=()):
-    """Of a node with these addresses, each on a card of its own."""
+    """The probe of a node with these addresses, each on its own network card."""
     interfaces = [Interface(f"eth{index}", *address) for index, address in enumerate(addresses)]
     return SimpleNamespace(interfaces=interfaces, came_by=came_by)
 
@@ -88,7 +88,7 @@ def test_ipv6_is_used_if_asked_for_or_alone():
 
 
 def test_ipv4_comes_first_on_the_interface_of_ssh():
-    """IPv4 first on one interface; but another interface comes before it, whatever it has."""
+    """IPv4 is first on that interface, but any other interface comes before it, even with IPv6."""
     four = [(f"128.110.0.{i}", "255.255.252.0") for i in (1, 2)]
     slaac = [(f"2001:db8::{i}", "64") for i in (1, 2)]
 

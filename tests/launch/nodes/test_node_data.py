@@ -1,4 +1,4 @@
-"""What a node compares, and that its Python may be old."""
+"""How a node compares and receives data; its Python may be old."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from tests.written import executable, write
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path, monkeypatch):
-    """The list of places is the test's own."""
+    """Give each test its own list of places."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -31,7 +31,7 @@ def test_version_changes_with_all_that_rsync_compares_and_no_more(tmp_path):
     (folder / "link").symlink_to("a")
     seen = [version(folder)]
     second = int((folder / "a").stat().st_mtime)
-    os.utime(folder / "a", ns=(0, second * 10**9 + 7))  # some disks keep whole seconds
+    os.utime(folder / "a", ns=(0, second * 10**9 + 7))  # some disks store only whole seconds
     write(folder, {node_data.DATA_MARK: "[]"})
     assert version(folder) == seen[0]
 
@@ -64,7 +64,7 @@ def test_first_line_of_rsync_or_ssh_is_the_cause_or_else_the_last():
 
 
 def about(folder: Path, *, copies: bool) -> dict:
-    """The first question about a place."""
+    """The fields of the first question about a place."""
     source = folder / "source"
     source.mkdir(exist_ok=True)
     entries = [*node_data.entries_of(str(source))]
@@ -74,7 +74,7 @@ def about(folder: Path, *, copies: bool) -> dict:
 
 
 def test_claim_that_the_leader_no_longer_keeps_is_given_up(tmp_path):
-    """As after a break of the link, which the node's Python would not notice for hours."""
+    """For example, the link broke, which the node's Python would not notice for hours."""
     source = Path(node_data.__file__).read_text()
     quick = ModuleType("quick")
     quick.__file__ = str(tmp_path / "quick.py")
@@ -102,7 +102,7 @@ def test_own_rsync_of_a_node_ends_with_the_survey(tmp_path, monkeypatch):
 
 
 def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatch):
-    """SIGTERM to the node's Python leaves its rsync."""
+    """SIGTERM ends the node's Python, but not its rsync."""
     rsync = executable(
         tmp_path / "bin" / "rsync", "#!/bin/bash\nuntil [ -e ${0}_end ]; do sleep 0.05; done\n"
     )
@@ -133,7 +133,7 @@ def test_place_stays_locked_while_rsync_outlives_the_survey(tmp_path, monkeypatc
 
 @pytest.fixture
 def sent(tmp_path, monkeypatch) -> Path:
-    """A place with data, of an older source."""
+    """A place with data of an older version of the source."""
     need("rsync")
     write(tmp_path / "source", {"a": "first"})
     place = tmp_path / "set"
@@ -144,7 +144,7 @@ def sent(tmp_path, monkeypatch) -> Path:
 
 
 def copy(folder: Path, monkeypatch) -> dict:
-    """Send data as a node does; returns the last answer."""
+    """Send data as a node does, and return the last answer."""
     state = {"source": {}, "place": "", "state": "", "lock": -1, "copy": None, "errors": None}
     monkeypatch.setattr(node_data, "sending", SimpleNamespace(**state))
     monkeypatch.setattr(node_data.atexit, "register", lambda _: None)

@@ -1,4 +1,4 @@
-"""A node without iproute2 reports its addresses, too."""
+"""A node reports its addresses even without iproute2."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def test_node_without_iproute2_and_psutil_says_what_to_install(monkeypatch, tmp_
 
 
 def test_failure_that_names_half_a_character_is_a_reason(monkeypatch):
-    """As the path of a file may have it, which is no UTF-8."""
+    """The path of a file may contain one if it is not valid UTF-8."""
 
     def fail(question):
         raise OSError(os.fsdecode(b"no /home/\xff"))

@@ -24,7 +24,7 @@ CPUS_OF_JOB = "CPUS_OF_JOB"  # a scheduler's variable
 
 
 def machine(folder, sockets=1, cores_of_socket=2, threads=1):
-    """Its CPUs, and the files of its kernel: siblings are apart, sockets take turns."""
+    """Write a kernel's files and return the CPUs: siblings are far apart, sockets alternate."""
     count = sockets * cores_of_socket
     for cpu in range(count * threads):
         core = cpu % count
@@ -38,7 +38,7 @@ def machine(folder, sockets=1, cores_of_socket=2, threads=1):
 
 @pytest.fixture
 def see(tmp_path, monkeypatch):
-    """What a process finds on a machine, with the files that are written there."""
+    """Write files of the kernel, and return the cores that a process finds."""
 
     def look(cpus, files):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus)
@@ -54,7 +54,7 @@ def see(tmp_path, monkeypatch):
 def test_a_core_with_several_threads_counts_once(tmp_path, see):
     machine(tmp_path, cores_of_socket=4, threads=2)
     assert see({0, 1, 4, 5, 6}, {}) == Cores([[0, 4], [1, 5], [6]], None)
-    nowhere = see({2, 9}, {})  # a kernel that does not say what is beside CPU 9
+    nowhere = see({2, 9}, {})  # the kernel does not list the siblings of CPU 9
     assert nowhere.cores == [[2], [9]]
 
 
@@ -96,7 +96,7 @@ def on(cpus, limit=None, threads=1):
     (on(8, limit=2.5), 2, "1 for each worker"),
     (on(8, limit=0.5), 1, "1 for each worker"),
     (on(8, threads=2), 2, "2 for each worker"),
-    (on(8, threads=2), 8, "1 for each worker"),  # each has a thread of a core
+    (on(8, threads=2), 8, "1 for each worker"),  # each worker has one thread of a core
     (on(2), 4, "4 workers share 2 cores"),
     (on(8, limit=3.0), 4, "4 workers share 3 cores"),
 ])  # fmt: skip
@@ -126,13 +126,13 @@ def test_bound_workers_share_all_cores_and_none_twice(sockets, each, threads, wo
 
 def test_workers_beside_each_other_have_cores_of_one_socket(tmp_path):
     machine(tmp_path, sockets=2, cores_of_socket=2, threads=2)
-    found = [[0, 4], [1, 5], [2, 6], [3, 7]]  # odd ones are of the second socket
+    found = [[0, 4], [1, 5], [2, 6], [3, 7]]  # CPUs with odd numbers are on the second socket
     assert parts_of(found, 2, "cores", tmp_path) == [[0, 4, 2, 6], [1, 5, 3, 7]]
     assert parts_of(found, 4, "cores", tmp_path) == [[0, 4], [2, 6], [1, 5], [3, 7]]
     halves = [[0, 4, 2, 6]] * 2 + [[1, 5, 3, 7]]
     assert parts_of(found, 3, "socket", tmp_path) == halves
     assert parts_of(found, 1, "socket", tmp_path) == halves[:1]
-    assert Cores(found, None).threads(1, halves[:1]) == 2  # not the four of both sockets
+    assert Cores(found, None).threads(1, halves[:1]) == 2  # not the four cores of both sockets
     assert Cores(found, None).threads(3, halves) == 1
     for none in (parts_of(found[::2], 2, "socket", tmp_path), parts_of(found, 2, "none")):
         assert none == []
@@ -140,8 +140,8 @@ def test_workers_beside_each_other_have_cores_of_one_socket(tmp_path):
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """The words and the variables for workers on a machine of four cores."""
-    monkeypatch.setattr(resources, "_kernel_text", lambda _: "0")  # of one socket
+    """Share the cores of a four-core machine; return the description and the variables."""
+    monkeypatch.setattr(resources, "_kernel_text", lambda _: "0")  # all CPUs are on one socket
 
     def share(env=(), ranks=(2, 3), machine=(0, 1, 2, 3), bind=None, found=on(4), gpus=False):  # noqa: B008
         monkeypatch.setattr(resources, "usable_cores", lambda _: found)
@@ -155,7 +155,7 @@ def shared(tmp_path, monkeypatch):
 def test_a_share_is_a_number_of_threads_and_workers_are_free(shared):
     words, env = shared(ranks=(0, 1), machine=(0, 1))
     assert (words, env) == ("2 for each worker", {THREADS: "2"})
-    words, env = shared({CPUS: "7;8"})  # of the worker that has started this run
+    words, env = shared({CPUS: "7;8"})  # from the worker that started this run
     assert (words, env) == ("1 for each worker", {THREADS: "1"})
 
 
@@ -176,13 +176,13 @@ def test_workers_are_bound_by_their_places_on_the_machine(shared):
 
 
 def test_in_a_job_they_are_bound_where_its_cores_are_known(shared, monkeypatch):
-    """Elsewhere another run may be on the same cores."""
+    """Elsewhere another run may use the same cores."""
     own = on(4, limit=4.0)
     assert CPUS not in shared(found=own)[1]
     monkeypatch.setenv(CPUS_OF_JOB, "4")
     assert shared(found=own)[0] == "1 for each worker, bound to them"
     assert CPUS not in shared(found=own, bind="none")[1]
-    assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may have four of these
+    assert CPUS not in shared(found=on(8, limit=4.0))[1]  # other jobs may use four of these
     words, _ = shared(found=on(2, limit=2.0))
     assert words == f"4 workers share 2 cores; {resources.ASK_FOR_MORE}"
     assert CPUS not in shared(found=own, gpus=True)[1]

@@ -1,4 +1,4 @@
-"""Nodes with a home each on this machine copy data from a disk that they see, by the real rsync."""
+"""Nodes with homes of their own on this machine copy data from a shared disk with real rsync."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ exec {rsync} "$@"
 
 
 class Nodes:
-    """Machines that are homes below a folder."""
+    """Simulated machines, each of which is a home below a folder."""
 
     def __init__(self, homes: Path, *names: str) -> None:
         self.names = names
@@ -80,7 +80,7 @@ def nodes(tmp_path) -> Callable[..., Nodes]:
 
 
 def content(folder: Path) -> dict[str, bytes | str]:
-    """All that is in a folder, but our mark."""
+    """Everything in a folder except our mark."""
     found: dict[str, bytes | str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -92,7 +92,7 @@ def content(folder: Path) -> dict[str, bytes | str]:
 
 
 def change(path: Path, text: str) -> None:
-    """Write a file at another second than before."""
+    """Write a file and give it a modification time in another second."""
     path.write_text(text)
     os.utime(path, (1_600_000_000, 1_600_000_000))
 
@@ -124,7 +124,7 @@ def test_line_that_unpacks_an_archive_does_so(tmp_path, ending, name, place, exp
     archive = Path(shutil.make_archive(str(tmp_path / name), ending, packed))
     (problem,) = problems(Sending(str(archive), place), tmp_path)
     line = problem.partition("in FILE: ")[2]
-    if place and "somebody" in place:  # who has no home here
+    if place and "somebody" in place:  # a user without a home here
         assert line.count(' ~somebody/"${X}"') == 2 and line.endswith('=~somebody/"${X}"')
         line = line.replace("~somebody", str(tmp_path / "somebody"))
     homes = {"TMPDIR": str(tmp_path / "tmp dir"), "HOME": str(tmp_path / "root"), "X": "x"}
@@ -145,7 +145,7 @@ def test_symbolic_link_that_leads_outside_the_source_is_refused(source, nodes, t
     )
 
 
-# -- the data come --------------------------------------------------------------------------------
+# -- the data arrive ------------------------------------------------------------------------------
 
 
 def test_every_node_gets_the_data_and_a_second_run_sends_nothing(source, nodes, capsys):
@@ -172,7 +172,7 @@ def test_added_files_stay_while_the_source_is_unchanged(source, nodes):
     one = nodes("node0")
     (place,) = one.have(f"{source}:~/set")
     write(place, {"cache/results": "mine"})
-    change(place / "z", "mine")  # as a data base changes its lock file
+    change(place / "z", "mine")  # as a database changes its lock file
     before = content(place)
     assert one.have(f"{source}:~/set") == [place]
     assert content(place) == before
@@ -249,7 +249,7 @@ def test_users_own_folder_is_used_if_equal_and_never_changed(source, nodes, caps
     assert not (theirs / node_data.DATA_MARK).exists()
     change(theirs / "a.txt", "First")
     before = content(theirs)
-    assert one.have(f"{source}:~/theirs") == [theirs / "data"]  # in it, as cp does
+    assert one.have(f"{source}:~/theirs") == [theirs / "data"]  # inside it, as cp does
     assert {name: each for name, each in content(theirs).items() if "data" not in name} == before
     write(one.home("node0"), {"other/data/a": ""})
     error = refusal(one.have, f"{source}:~/other")
@@ -259,7 +259,7 @@ def test_users_own_folder_is_used_if_equal_and_never_changed(source, nodes, caps
 
 
 def test_unreadable_or_huge_folder_at_the_place_gets_a_new_folder(source, nodes):
-    """As /tmp with folders of other users, and more files than the source has."""
+    """Such as /tmp, with folders of other users and more files than the source has."""
     one = nodes("node0")
     write(one.home("node0"), dict.fromkeys(map(str, range(100)), ""))
     (one.home("node0") / "closed").mkdir(mode=0)
@@ -359,7 +359,7 @@ def test_source_that_changes_while_it_is_sent_is_named(source, nodes, tmp_path):
 
 
 def test_copy_that_lacks_a_file_is_not_completed(source, nodes):
-    """Although rsync reports no error."""
+    """This holds even if rsync reports no error."""
     one = nodes("node0")
     place = one.home("node0") / "set"
     copy = sending_folder(place) / "data"
@@ -385,7 +385,7 @@ def test_symbolic_link_at_the_place_stays_and_its_folder_gets_the_data(source, n
     one = nodes("node0")
     link, target = one.home("node0") / "set", one.home("node0") / "disk/real"
     link.symlink_to(target)
-    assert one.have(f"{source}:~/set") == [target]  # which is made
+    assert one.have(f"{source}:~/set") == [target]  # which is created
     change(source / "a.txt", "newer")
     assert one.have(f"{source}:~/set") == [target]
     assert link.is_symlink() and content(target) == content(source)

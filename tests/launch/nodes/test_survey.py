@@ -1,4 +1,4 @@
-"""Real probes on this machine are asked for what they find there."""
+"""Real probes are asked what they find on this machine."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def test_silent_node_does_not_delay_answers_of_others():
 
 
 def test_survey_sleeps_while_nodes_are_silent(monkeypatch, tmp_path):
-    """Also one that does not read what it is sent, which is more than a pipe holds."""
+    """Even if a node does not read its input, which is more than a pipe holds."""
     turns = []
 
     def receive(self):
@@ -82,14 +82,14 @@ def test_survey_sleeps_while_nodes_are_silent(monkeypatch, tmp_path):
     with Survey(two, node_data) as asked:
         assert asked.ask(node_facts.tell_time, timeout_s=1.0) == {}
         assert all(channel.waiting_bytes for _, channel, _ in asked._starts)
-    assert len(turns) <= 10  # of two channels
+    assert len(turns) <= 10  # for two channels
 
 
 @pytest.mark.needs("ip")
 def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, monkeypatch):
     checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
     temporary.mkdir()
-    write(checkout, {"logs": ""})  # where a folder is to be: it cannot be made, not even by root
+    write(checkout, {"logs": ""})  # in place of a folder, which not even root can create
     monkeypatch.setattr(survey, "CHECKOUT", checkout)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     with facts_request() as request, Survey(local_transport(1)) as asked:
@@ -111,7 +111,7 @@ def test_named_node_folder_is_used_even_where_checkout_is_shared(tmp_path):
 
 @pytest.fixture
 def installation(tmp_path, monkeypatch) -> Path:
-    """The folders of a checkout, as pip installs them, which is asked from a project elsewhere."""
+    """A checkout's folders as pip installs them, used from a project elsewhere."""
     packages = tmp_path / "lib" / "python3.12" / "site-packages"
     write(packages, {"muster-0.3.0.dist-info/RECORD": "a list", "muster/_checkout/setup.cfg": ""})
     (tmp_path / "project").mkdir()
@@ -136,7 +136,7 @@ def test_node_uses_equal_installation_at_the_same_place(installation, tmp_path):
 
 
 def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
-    """A run of both would have its folder in the installation."""
+    """A run on both kinds of nodes would have its folder in the installation."""
 
     def answer(shared):
         return SimpleNamespace(value=SimpleNamespace(shared=shared))
@@ -198,7 +198,7 @@ def test_addresses_are_those_of_the_machine_with_their_interfaces():
     assert not found["disks"]["data"]["exists"] and found["disks"]["data"]["free_bytes"] > 0
 
 
-# A node that says `lines` to the first question, and then waits for the end of the survey.
+# A node that answers the first question with `lines`, then waits for the end of the survey.
 SAYS = """
 import json, sys
 stdin = sys.stdin.buffer
@@ -212,7 +212,7 @@ stdin.read()
 
 
 def with_one_that_says(*lines, times=1):
-    """Two nodes, of which the second one is a `SAYS`."""
+    """Two nodes, the second of which runs `SAYS`."""
     well = local_transport(2)
     says = [sys.executable, "-c", SAYS.format(lines=lines, times=times)]
     return Transport(well.names, [well.commands[0], says], well.explain, renames=False)
@@ -227,7 +227,7 @@ def reply(value, to="NUMBER"):
 
 
 def test_a_node_answers_for_itself_only():
-    """Whatever number it gives: the connection says who it is."""
+    """Whatever number it gives, its connection identifies it."""
     with Survey(with_one_that_says(part(reply(7.0), node="0"))) as survey:
         answers = survey.ask(node_facts.tell_time)
     assert answers[0].value > 1e9 and answers[1].value == 7.0
@@ -256,7 +256,7 @@ def test_an_odd_answer_is_its_node_s_silence(line, monkeypatch):
     with Survey(with_one_that_says(line)) as survey:
         answers = survey.ask(node_facts.tell_time)
         ((node, why),) = survey.silent(answers).items()
-        assert survey.ask(node_facts.tell_time).keys() == {0}  # and is waited for no more
+        assert survey.ask(node_facts.tell_time).keys() == {0}  # node 1 is no longer waited for
     assert answers.keys() == {0} and node == 1
     assert why.startswith("node1: its answer is not valid: ")
     assert in_one_line(why).isprintable() and len(why) < 1000
@@ -271,7 +271,7 @@ def test_an_answer_without_end_is_left(monkeypatch):
 
 
 def test_a_probe_that_cannot_start_leaves_none_of_those_before_it(monkeypatch):
-    monkeypatch.setattr("launch.nodes.survey.NODE_LEAVES_SURVEY_S", 300.0)  # it only begins
+    monkeypatch.setattr("launch.nodes.survey.NODE_LEAVES_SURVEY_S", 300.0)  # it is still starting
     well = local_transport(2)
     survey = Survey(Transport(well.names, [well.commands[0], ["/no/such/program"]], well.explain))
     with pytest.raises(FileNotFoundError), survey:
@@ -332,7 +332,7 @@ def test_negative_shared_memory_is_no_answer():
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():
-    """As those of srun: a number of no node is ignored."""
+    """The nodes of one srun do so; a number that no node has is ignored."""
     lines = [part(reply(3.0), node="7"), part(reply(3.0), node=1), part(reply(4.0), node="0")]
     lines += [part(reply(5.0), node="1")]
     says = [sys.executable, "-c", SAYS.format(lines=lines, times=1)]

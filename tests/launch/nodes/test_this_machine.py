@@ -1,4 +1,4 @@
-"""Ports are free, and from the range that was asked for; gloo and nccl are told the interface."""
+"""Ports are free and in the requested range; gloo and nccl are told the interface."""
 
 import socket
 
@@ -20,7 +20,7 @@ def _own(monkeypatch):
 
 
 def test_nccl_does_not_take_eth10_for_eth1():
-    """NCCL takes `eth1` for the beginning of a name, and `=eth1` for a name."""
+    """NCCL takes `eth1` as the beginning of a name, and `=eth1` as a whole name."""
     name = this_machine.interface_of("10.10.1.1", "10.10.0.0/16", "node0")
     found = this_machine.interface_variables(name, "10.10.1.1")
     assert found == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
@@ -86,7 +86,7 @@ GPU = "cpu_cores_count 0\nsimd_count 416\n"
         ({}, 0),
         ({"proc/driver/nvidia/gpus/0000:01:00.0/x": "", "proc/driver/nvidia/gpus/b/x": ""}, 2),
         ({"dev/nvidia0": "", "dev/nvidia11": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""}, 2),
-        # a container that may use one of two
+        # a container that may use one of two GPUs
         (
             {
                 "dev/nvidia1": "",

@@ -1,4 +1,4 @@
-"""The project of a user whose program knows nothing of Muster."""
+"""A user's project whose program does not use Muster."""
 
 from pathlib import Path
 

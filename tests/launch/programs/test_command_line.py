@@ -1,4 +1,4 @@
-"""No setting that was given is ignored: what has no use in a run is refused, whatever its value."""
+"""No given setting is ignored: one that has no effect in a run is refused, whatever its value."""
 
 import socket
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_settings_of_training_are_not_for_the_bench(tmp_path):
     bench = [*OWN, "--program", "bench_collectives"]
     lines = problems(*bench, "--lr", "1e-3", "--task", "quickstart")
     assert [line.split()[0] for line in lines] == ["--lr", "--task"]
-    path = tmp_path / "run.yaml"  # of a run, whose network is to be measured
+    path = tmp_path / "run.yaml"  # the config of a run whose network is to be measured
     path.write_text("nodes: 2\nlr: 1e-2\n")
     heeded = ["--backend", "gloo", "--threads", "1", "--timeout-s", "9", "--quiet"]
     line = CommandLine.parse([*bench, "--config", str(path), *heeded])
@@ -86,7 +86,7 @@ def test_config_of_earlier_run_is_accepted_and_repeats_that_run(tmp_path):
 
 
 def all_lines(*argv: str) -> list[str]:
-    """Every problem of a call, before any machine is asked."""
+    """Return all problems of a command that are found before any machine is contacted."""
     line, problems = CommandLine.read(argv)
     checked_launcher(line, problems)
     return problems
@@ -106,7 +106,7 @@ def test_missing_input_of_the_trainer_is_refused_where_known(tmp_path):
     lines = all_lines(*OWN, *words)
     assert [line.split()[0] for line in lines] == ["--data-dir", "--resume", "--model"]
     assert all_lines("--launcher", "ssh", "--hosts", "a", *words) == []  # a node may have them
-    at_slurm = all_lines("--launcher", "slurm", *words)  # which begins in this folder
+    at_slurm = all_lines("--launcher", "slurm", *words)  # where a job starts in this folder
     assert [line.split()[0] for line in at_slurm] == ["--resume", "--model"]
     assert all_lines(*OWN, *words, "--dry-run") == []
     here = ["--resume", "auto", "--data-dir", str(tmp_path), "--model", str(tmp_path)]

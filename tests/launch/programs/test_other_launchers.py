@@ -1,4 +1,4 @@
-"""Another launcher as the program would make as many runs as there are workers: it is refused."""
+"""Another launcher is refused as the program: each worker would start a run of its own."""
 
 import shlex
 import sys
@@ -50,7 +50,7 @@ OTHERS = [
     "muster jobs list",
     "env KEY=1 python train.py torchrun",
     "./torchrun.sh",
-    "bash -c 'torchrun train.py'",  # no shell's text is read
+    "bash -c 'torchrun train.py'",  # a shell's script is not parsed
     "python -m",
     "bash -c",
 ]

@@ -1,4 +1,4 @@
-"""A user's program runs as ours do: followed, stopped, started again, and its failure explained."""
+"""A user's program is followed, stopped and restarted as Muster's own; its failure is explained."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LOCAL = ["--launcher", "local"]
 
 
 def python_for(workers: str) -> str | None:
-    """What imports for all workers of a node is a new one, which hands descriptors on."""
+    """Return a new Python for preload: the process that does the imports passes descriptors on."""
     return sys.executable if workers == "preload" else None
 
 
@@ -48,7 +48,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     code, _, err = submit(*words, cwd=project)
     assert code == 1
     assert cause_in(err) == "ValueError: sample 17 is empty"
-    assert err.count("Traceback") == 1  # not those of its neighbours
+    assert err.count("Traceback") == 1  # not those of the other ranks
     run_id = only_run(project / "logs").name
     assert err.splitlines()[-1] == f"all of its output: muster jobs logs {run_id} --rank 2"
 
@@ -60,7 +60,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     assert alive(project) == []
 
 
-# What ends rank 3 while the others go on: what it raised is recorded, and else its starter knows.
+# How rank 3 ends while the others go on. It records an exception; its starter reports other ends.
 GOES_ON = "\nelse: time.sleep(10_000)"
 EXITS = f"ctypes.CDLL(None)._exit(3){GOES_ON}"
 KILLED = f"os.kill(os.getpid(), 9){GOES_ON}"
@@ -174,7 +174,7 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
 
 @pytest.mark.slow
 def test_output_may_be_closed(project):
-    """As by a service that starts it without: `command >&- 2>&-`."""
+    """For example, a service may start a command without output: `command >&- 2>&-`."""
     (project / "run.py").write_text("print('hello')")
     words = [sys.executable, SUBMIT, *LOCAL, "--workers", "manual", "--run-id", "a", "--", "run.py"]
     skip_if_quick()
@@ -184,7 +184,7 @@ def test_output_may_be_closed(project):
     assert (project / "logs" / "a" / "workers" / "rank_00000.out").read_text() == "hello\n"
 
 
-# As in `Trainer`s and `PartialState`s that do not see that they are several.
+# Like a `Trainer` or `PartialState` that does not notice that there are several workers.
 ALONE = """
 import sys, torch, torch.distributed as dist
 if sys.argv[1] == "meets":

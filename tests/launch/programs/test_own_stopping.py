@@ -1,4 +1,4 @@
-"""A program that says nothing of stopping gets SIGTERM, and the time to do something about it."""
+"""A program that does not use Muster to stop gets SIGTERM, and time to act on it."""
 
 import signal
 import time
@@ -11,11 +11,11 @@ from tests.fork_server import interpreter
 from tests.launch.submit import alive, start, wait_until, worker
 
 FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
-SAVE_S = 7.0  # longer than what waits for 5 s
-# A run that ends in spite of such a grace has waited for nobody.
+SAVE_S = 7.0  # longer than any wait of 5 s
+# A run that ends despite such a long grace period has waited for no worker.
 ENDLESS, LONG_GRACE = "10000", ("--stop-grace-s", "10000")
 
-# No word of Muster in it: one rank saves, as is usual, and the others end at once.
+# A program that does not use Muster: one rank saves, as usual, and the others end immediately.
 SAVES = """
 import os, signal, sys, time
 def save(number, frame):

@@ -1,4 +1,4 @@
-"""Programs that are told their rank by flags, as courses have it, are started by one command."""
+"""Programs that get their rank from flags, as in courses, are started by one command."""
 
 import json
 import re

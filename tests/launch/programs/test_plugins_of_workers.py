@@ -1,4 +1,4 @@
-"""What other packages add to the trainer is asked in the Python that the workers have."""
+"""Plugins that other packages add to the trainer are looked up in the workers' Python."""
 
 import sys
 import venv

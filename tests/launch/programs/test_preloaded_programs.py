@@ -1,4 +1,4 @@
-"""`--workers preload`: workers from one import start, fail and end as torchrun's do."""
+"""`--workers preload`: workers that share one import start, fail and end as torchrun's do."""
 
 import json
 import re
@@ -25,7 +25,7 @@ ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
 def run_in_new_python(project: Path, *words: str) -> str:
-    """Whose child a worker is is looked at: it takes a Python that is not forked."""
+    """Use a Python that is not forked, for tests that depend on the workers' parent process."""
     return run_well(*words, cwd=project, python=sys.executable)
 
 
@@ -72,7 +72,7 @@ def test_nothing_outlives_the_launcher(project, workers, number, moment):
 
 
 def _has_begun(process: psutil.Process) -> bool:
-    """Whether it is a worker, or imports for all workers of a node."""
+    """Whether the process is a worker, or imports for all workers of a node."""
     try:
         line = " ".join(process.cmdline())
         return "muster/worker/" in line and "torch.distributed.run" not in line
@@ -113,7 +113,7 @@ def test_workers_stop_in_order_and_are_sent_sigterm_once(project, program, ended
 
 @pytest.mark.slow
 def test_preloaded_workers_have_variables_of_prologue(project):
-    """A prologue makes the environment, and libraries may read it as they are imported."""
+    """Libraries may read the environment, which a prologue sets, when they are imported."""
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
     (project / "train.py").write_text(text)
     (project / "prologue.sh").write_text("export MINE=yes")
@@ -148,7 +148,7 @@ print("attempt", attempt, "of rank", rank)
 
 
 def test_a_restart_imports_nothing_again(project, tmp_path, monkeypatch):
-    """The process that has imported is still there, and forks the workers of the next attempt."""
+    """The process that did the imports stays, and forks the workers of the next attempt."""
     (project / "train.py").write_text(RESTARTS)
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "counted.py").write_text("open('imports', 'a').write('once\\n')\n")

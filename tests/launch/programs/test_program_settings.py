@@ -1,4 +1,4 @@
-"""What a user's program is given: variables, a prologue, a command in front, all of python."""
+"""What a user's program gets: variables, also Python's own, a prologue, and a wrapper command."""
 
 import sys
 from contextlib import chdir
@@ -39,7 +39,7 @@ def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
 
 
 def environment(project: Path, *flags: str) -> dict[str, str]:
-    """What a worker of a run with these flags has."""
+    """Return the environment variables of a worker of a run with these flags."""
     executable(project / "show.sh", "#!/bin/sh\nenv -0\n")
     one = [*LOCAL, "--workers", "manual", "--overwrite", "--run-id", "env", *flags]
     run_well(*one, "--", "./show.sh", cwd=project)

@@ -1,4 +1,4 @@
-"""A snapshot is the project as it was: later edits change nothing, and nothing of the user's."""
+"""A snapshot is the project as it was: later changes of either do not affect the other."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def repository(tmp_path) -> Path:
 
 
 def snapshot(repository: Path, *patterns: str, name: str = "run") -> Path:
-    """The snapshot of a new run."""
+    """Take a snapshot for a new run, and return its folder."""
     run_dir = repository / "logs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
     project_snapshot.copy_project(repository, run_dir, patterns)
@@ -54,7 +54,7 @@ def test_snapshot_has_tracked_and_new_files_as_they_are(repository):
     assert (root / "train.py").read_text() == "changed"
     assert (root / "src" / "new.py").read_text() == "untracked"
     assert (root / "link.py").is_symlink() and (root / "link.py").read_text() == "changed"
-    # what git ignores is the original, in its place
+    # ignored files are links to the originals
     assert (root / "data").readlink() == repository / "data"
     assert (root / "last.ckpt").readlink() == repository / "last.ckpt"
     assert not (root / "logs").exists() and not (root / ".git").exists()
@@ -196,7 +196,7 @@ def test_file_of_any_name_is_copied(tmp_path_factory, names):
 
 
 def test_a_project_of_which_git_says_nothing_is_not_copied(repository, monkeypatch, tmp_path):
-    """Else what it ignores would be copied, too: data, and files with secrets."""
+    """Otherwise the files that it ignores would be copied too: data, and files with secrets."""
     index = repository / ".git" / "index"
     whole = index.read_bytes()
     index.write_bytes(b"x" * 100)

@@ -1,4 +1,4 @@
-"""The Python of a program is the one that its user has, if that can start the workers."""
+"""A program runs with its user's Python, if that can start the workers."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ OWN = str(Path(sys.executable).parent)
 
 @pytest.fixture(autouse=True)
 def _forgets():
-    """What was said, and found out about a Python, is of one test."""
+    """Forget printed notes, and what is known about each Python, before each test."""
     python_choice.say_once.cache_clear()
     python_choice._run_code.cache_clear()
 
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    """A folder of packages, as a module puts on PYTHONPATH; this torch cannot be imported."""
+    """A folder that `module load` might put on PYTHONPATH; its torch cannot be imported."""
     return write(tmp_path / "site", {"torch/__init__.py": "import nowhere"}) / "."
 
 
@@ -72,7 +72,7 @@ def test_an_active_environment_that_is_not_first_on_path_is_named(tmp_path):
     assert chosen_python(tmp_path, **alone) == PythonChoice(conda, why)
 
 
-@pytest.mark.needs("root")  # which alone may give files away
+@pytest.mark.needs("root")  # only root may give files away
 def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
     """As in /tmp, where anybody may make a .venv."""
     python = having(tmp_path / ".venv")
@@ -155,7 +155,7 @@ SAID = [
         True,
         "python: /own/python, Muster's own on each node; change it with --python\n",
     ),
-    (["./run.sh"], False, ""),  # for which it does nothing
+    (["./run.sh"], False, ""),  # which does not use it
     (["--python", "/my/python", "train.py"], True, ""),
     (["--quiet", "train.py"], False, ""),
 ]

@@ -1,4 +1,4 @@
-"""`-- python train.py` is `-- train.py`; with options of Python it is a command like any other."""
+"""`-- python train.py` means `-- train.py`, unless Python is given options other than -u."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Programs that name their own run folders by the time, as Hydra does, are given the run's."""
+"""Programs that name their own folders by time, as Hydra does, can use the run folder instead."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.written import write
 
 pytestmark = pytest.mark.slow
 
-# Of Hydra: overrides as arguments, variables of the environment in them, and a folder by the time.
+# Like Hydra: overrides as arguments, environment variables in them, and a folder named by time.
 STAMPS = r"""
 import os, re, sys, time
 from pathlib import Path
@@ -28,7 +28,7 @@ state.touch()
 if os.environ["RANK"] == "0" and not has_begun and "fail" in overrides:
     raise ValueError("sample 17 is empty")
 """
-# As docs/own-programs.md has it.
+# As in docs/own-programs.md.
 IN_RUN = "hydra.run.dir=${oc.env:MUSTER_RUN_DIR}/hydra/${oc.env:RANK}"
 LOCAL = ["--launcher", "local", "--workers", "manual", "--nodes", "2"]
 
@@ -39,7 +39,7 @@ def stamping_project(tmp_path: Path) -> Path:
 
 
 def logs(folder: Path) -> dict[str, str]:
-    """What each program has written into its own folder."""
+    """Return what each program has written into its own folder."""
     paths = sorted(folder.rglob("train.log"))
     return {path.parent.relative_to(folder).as_posix(): path.read_text() for path in paths}
 

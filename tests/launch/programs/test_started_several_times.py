@@ -1,4 +1,4 @@
-"""A command that srun or mpirun has started several times is refused by all of them."""
+"""If srun or mpirun starts a command several times, each of its processes refuses to run."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ def test_each_task_of_a_step_is_refused(more):
     with pytest.raises(UsageError) as caught:
         refuse_several({**TASK, **more})
     assert str(caught.value) == REFUSED
-    with pytest.raises(UsageError):  # the tasks of a terminal's step that nobody sees
+    with pytest.raises(UsageError):  # a task of a terminal's step whose output nobody sees
         refuse_several({**TASK, "SLURM_PTY_PORT": "40000", "SLURM_PROCID": "1"})
 
 

@@ -1,4 +1,4 @@
-"""What follows `--` is the program; what cannot start is refused before anything does."""
+"""The words after `--` are the program; one that cannot start is refused before a run begins."""
 
 import json
 import re
@@ -72,7 +72,7 @@ sys.path.append("__editable__.mine-1.0.finder.__path_hook__")  # setuptools adds
 def test_imports_that_bypass_the_snapshot_are_noted(
     tmp_path, monkeypatch, capsys, script, path, noted
 ):
-    """By an absolute PYTHONPATH, and by `pip install -e`, as whose finder this one is."""
+    """Through an absolute PYTHONPATH, or the finder of `pip install -e`, which FINDER imitates."""
     python_choice.say_once.cache_clear()
     project = tmp_path / "project"
     files = dict.fromkeys(("src/mine/__init__.py", "lib/a.py", ".git", script), "")
@@ -111,7 +111,7 @@ def test_folder_or_archive_with_main_is_a_python_program(tmp_path, monkeypatch):
         check(tmp_path, "--", word)
         check(tmp_path, *PRELOAD, "--", word)
         assert user_program.parse_program([word, "-x"], tmp_path).argv == (word, "-x")
-    # a command stays one: one with a Python of its own, or on PATH
+    # a command stays a command: a file with its own Python, or a name on PATH
     assert user_program.parse_program(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
     executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
@@ -122,7 +122,7 @@ def test_folder_or_archive_with_main_is_a_python_program(tmp_path, monkeypatch):
 
 
 def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
-    """Neither its programs nor its Python are looked for here, whatever is here."""
+    """Neither its programs nor its Python are looked for here, whatever this machine has."""
     write(tmp_path, {"train.py": "print(", "image/x": ""})
     flags = ["--container", "image", "--container-mounts", "/data,/a:/b", "--include", "*.bin"]
     for line in ("train.py", "-m none.module", "nothing"):
@@ -140,7 +140,7 @@ def test_only_the_nodes_know_what_an_image_has(tmp_path, capsys):
 
 
 def test_python_program_of_a_snapshot_stays_one(tmp_path):
-    """Also one on nodes' own disks, whose place is none here."""
+    """Even in a snapshot on the nodes' own disks, whose path does not exist here."""
     write(tmp_path, {"app/__main__.py": "print(1)"})
     line = CommandLine.parse(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
     spec = with_copies(line.program(tmp_path), "a", takes_snapshot=True, is_sent=True)
@@ -149,7 +149,7 @@ def test_python_program_of_a_snapshot_stays_one(tmp_path):
 
 @pytest.mark.parametrize("words", [["--", "train.py"], []], ids=["users", "own"])
 def test_a_program_is_copied_by_who_leads_its_run_alone(tmp_path, words):
-    """And only the user's: Muster's own runs from its checkout."""
+    """Only a user's program is copied: Muster's own runs from its checkout."""
     write(tmp_path, {"train.py": ""})
     logs = tmp_path / "logs"
     program = CommandLine.parse([f"--logs-dir={logs}", *words]).program(tmp_path)
@@ -172,7 +172,7 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
 
 
 def test_a_program_beside_the_chosen_python_is_found(tmp_path):
-    """As after activating its environment: `-- mytool`, of a package that is installed there."""
+    """As if its environment were active: `-- mytool` may be from a package installed there."""
     executable(tmp_path / "env" / "bin" / "python", "#!/bin/sh\n")
     executable(tmp_path / "env" / "bin" / "mytool", "#!/bin/sh\n")
     flags = ["--launcher", "local", "--workers", "manual"]

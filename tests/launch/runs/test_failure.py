@@ -1,7 +1,7 @@
-"""Which cause a failed run prints, by the records that it has left.
+"""Which cause a failed run prints, given the records that it has left.
 
-`causes.txt` has the exit code, the word for the cause, and what is printed, of each run of `RUNS`.
-`pytest tests/launch/runs/test_failure.py --update` records what is printed now.
+For each run in `RUNS`, `causes.txt` has the exit code, the word for the cause, and the output.
+`pytest tests/launch/runs/test_failure.py --update` records the current output.
 """
 
 import os
@@ -39,13 +39,13 @@ def worker(rank: int, cause: str, message: str = "", traceback: str = "", **more
 
 
 def began(*ranks: int, err: str | bytes = "", out: str | bytes = "") -> Files:
-    """What workers print; their files are there once they have begun."""
+    """The output of workers; its files exist once the workers have begun."""
     files = {f"workers/rank_{rank:05d}.err": err for rank in ranks}
     return files | {f"workers/rank_{rank:05d}.out": out for rank in ranks if out}
 
 
 def agent(index: int, cause: str = "command", message: str = "", **more: Any) -> Files:
-    """An agent's record of how its node ended; without `ends`, by an earlier version."""
+    """An agent's record of how its node ended; without `ends`, an earlier version wrote it."""
     usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "oom_kills": 0}
     record = {"index": index, "node": f"node{index}", "cause": cause, "message": message}
     return {f"agents/node_{index:05d}.exit.json": usual | record | more}
@@ -71,7 +71,7 @@ def inspection(name: str, *sentences: str, reports: Any = (), **more: Any) -> Fi
 
 
 def ended(folder: Path, *records: Files, ranks: int = 2) -> Path:
-    """The folder of a run in which so many ranks have begun."""
+    """Write these records to a run folder in which `ranks` ranks have begun, and return it."""
     for files in (began(*range(ranks)), *records):
         write(folder, files)
     return folder
@@ -93,15 +93,15 @@ def failure_in(
 ) -> Failure | None:
     """Why a run with these records failed.
 
-    `begun`: how many of its ranks have files of their output, at most. `leader`: the cause that the
-    leader of the run gives, or the scheduler.
+    `begun`: at most this many of its ranks have output files. `leader`: the cause given by the
+    run's leader or the scheduler.
     """
     ended(folder, *records, ranks=min(begun, ranks))
     return explain(folder, ranks, 1, leader)
 
 
 def run(*records: Files, **how: Any) -> tuple[tuple[Files, ...], dict[str, Any]]:
-    """What `failure_in` takes."""
+    """The arguments for `failure_in`."""
     return records, how
 
 
@@ -431,7 +431,7 @@ RUNS = {
 
 @pytest.fixture
 def utc(monkeypatch):
-    """What is printed has the hours of UTC."""
+    """Times are printed in UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -440,7 +440,7 @@ def utc(monkeypatch):
 
 
 def recorded() -> dict[str, str]:
-    """What runs print, by their titles."""
+    """Return the recorded output of each run in `RUNS`, by its title."""
     scenes = re.split("^# ", CAUSES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     return {title: text for title, _, text in (scene.partition("\n") for scene in scenes)}
 
@@ -478,7 +478,7 @@ def test_the_log_of_the_agent_that_failed_first_is_shown(tmp_path):
 
 @pytest.mark.timeout(60)
 def test_fifo_instead_of_record_or_output_counts_as_none(tmp_path):
-    """Whoever opened it would wait for its writer for good."""
+    """A process that opened it would wait for a writer forever."""
     ended(tmp_path, worker(1, "crash", "boom", "Traceback: boom\n"))
     (tmp_path / "workers" / "rank_00000.err").unlink()
     (tmp_path / "agents").mkdir()
@@ -504,7 +504,7 @@ DMESG = "the kernel may have killed it because memory ran out: see dmesg on node
 
 
 def test_cause_that_a_leader_recorded_stays(tmp_path):
-    """By who waits for a Slurm job: there the records may say less, or come later."""
+    """For a command that waits for a Slurm job: its records may be less complete, or come later."""
     ended(tmp_path, worker(0, "crash", "echo", "Traceback: echo\n"))
     end = killed(1, at=2.0)
     record = {"code": 137, "message": f"error: {end.text}", "rank": 1, "cause": "killed"}
@@ -523,7 +523,7 @@ def test_an_earlier_version_s_record_of_the_end_stays_readable(tmp_path, end):
 
 
 def test_only_the_end_of_a_long_output_is_read(tmp_path):
-    """The dump of a rank that died is the last that it prints."""
+    """A rank that dies prints its dump last."""
     errors = tmp_path / "rank_00000.err"
     with errors.open("ab") as file:
         file.truncate(2_000_000_000)  # a hole, which takes no space
@@ -581,17 +581,17 @@ def test_a_path_that_leaves_the_copied_project_is_explained(tmp_path, path, leav
     path = path.replace("RUN", str(tmp_path))
     message = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
     ended(tmp_path, worker(0, "crash", message, "Traceback: missing\n"))
-    assert len(explain(tmp_path, 1).context) == 1  # it was no copy
+    assert len(explain(tmp_path, 1).context) == 1  # the project was not copied
     write(tmp_path, {"snapshot.json": {"project": "/home/me/p", "commit": "", "files": []}})
     first, *more = explain(tmp_path, 1).context
     assert bool(more) == leaves == ("--no-snapshot" in first)
 
 
-# -- what is printed of an output, and what was printed before ------------------------------------
+# -- which part of an output is printed, and what was printed before -------------------------------
 
 
 def last_lines(folder: Path, shown: bytes = b"") -> list[str]:
-    """What is printed of the run after `shown`, but for the run folder."""
+    """Return the lines that are printed about the run after `shown`, without its folder."""
     return report(explain(folder, 2, 1), folder, shown).splitlines()[1:]
 
 

@@ -1,4 +1,4 @@
-"""A run whose disk is full ends with one line that names the disk's file, and leaves no record."""
+"""A run whose disk is full ends with one line that names a file on it, and leaves no record."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ while os.environ["RANK"] == "0":
 
 
 def on_a_small_disk(tmp_path, *words):
-    """How a command with this folder for its runs went, and what it left."""
+    """Run a command with a small disk for its runs; return its result, and a copy of the run."""
     skip_if_quick()
     (logs := tmp_path / "logs").mkdir()
     argv = [sys.executable, SUBMIT, "--logs-dir", str(logs), "--run-id", "full", *words]
@@ -53,7 +53,7 @@ needs_root = pytest.mark.needs("root", "namespaces")  # to make a small disk
 
 
 def named_in(done, run_dir) -> str:
-    """The cause that was printed last, for a run that had no space to record it."""
+    """Return the cause that was printed last by a run that had no space to record it."""
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not list(run_dir.rglob("*.partial")) and not (run_dir / "exit.json").exists()
@@ -62,7 +62,7 @@ def named_in(done, run_dir) -> str:
 
 @needs_root
 def test_program_that_fills_disk_is_reported_as_disk_full(tmp_path):
-    """By what it prints: no rank, and no agent, has room for a word about it."""
+    """Its output fills the disk, so no rank and no agent has space to record the cause."""
     (tmp_path / "prints.py").write_text(PRINTS)
     flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--quiet"]
     done, run_dir = on_a_small_disk(tmp_path, *flags, "--", "./prints.py")

@@ -1,6 +1,6 @@
-"""Whatever is killed, at whichever moment: no checkpoint is lost, and no loss is another.
+"""Whatever is killed, at any moment, no checkpoint is lost, and no loss changes.
 
-A moment of each kind; `make soak` tries twenty.
+Each kind of kill is tried at one moment; `make soak` tries twenty.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 MOMENTS = range(int(os.environ.get("SOAK_MOMENTS", "1")))
 NODES = 3
-# So many checkpoints that a kill often falls into the writing of one.
+# There are so many checkpoints that a kill often interrupts the writing of one.
 FLAGS = [
     "--launcher", "local", "--task", "synthetic", "--nodes", str(NODES), "--threads", "1",
     "--epochs", "5", "--evaluate", "never", "--checkpoint-every", "7", "--no-save-model",
@@ -35,7 +35,7 @@ KINDS = ["worker", "write", "agent", "node"]
 def victims(
     kind: str, launcher: subprocess.Popen, run_dir: Path, chance: random.Random
 ) -> list[psutil.Process | None]:
-    """What is to be killed; for "write" it is rank 0, while it writes a checkpoint."""
+    """Return the processes to kill; for "write", this is rank 0 while it writes a checkpoint."""
     agents = children(psutil.Process(launcher.pid))
     agent = chance.choice(agents) if agents else None
     match kind:
@@ -68,7 +68,7 @@ def finished(run_dir: Path) -> list[str]:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
-    """With torchrun and, in half the time, without."""
+    """One of three moments is tried with torchrun, the others without."""
     chance = random.Random(f"{kind} {moment}")
     workers = ["--workers", ("torchrun", "manual", "manual")[moment % 3]]
     process = start(
@@ -81,11 +81,12 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     before = finished(run_dir)
     found = victims(kind, process, run_dir, chance) if process.poll() is None else []
     for victim in filter(None, found):
-        with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+        with suppress(psutil.NoSuchProcess):  # it has ended in the meantime
             victim.kill()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    # that it was too late for is a run that was done; else it went on from what was there, or later
+    # if the kill came too late, the run was done; otherwise it continued from that checkpoint, or
+    # from a later one
     if "attempt 2 of at most 4" in out:
         went_on = int(out.partition("resuming from step ")[2].partition(" ")[0])
         assert went_on >= int(before[-1].removeprefix("step_"))

@@ -38,7 +38,7 @@ def clean(*words: str) -> tuple[int, str, str]:
 
 
 def here(tmp_path) -> list[str]:
-    """What is left over, without other users' things in /tmp."""
+    """Return the leftovers of this test, without other users' files in /tmp."""
     return [one.what for one in leftovers.here() if one.path.startswith(str(tmp_path))]
 
 
@@ -92,7 +92,7 @@ def test_link_to_missing_disk_in_checkout_is_no_leftover(tmp_path, monkeypatch):
 
 @pytest.fixture
 def base(tmp_path, monkeypatch) -> Path:
-    """Muster's folder on a login node, with this version, and one of another day."""
+    """Muster's folder on a login node, with this version, an old one and a new one."""
     base = tmp_path / ".muster"
     for name in ("this", "other", "new"):
         write(base / "versions" / name, {".sent": "", "launch/x.py": "12345"})
@@ -111,7 +111,7 @@ def session(base: Path, name: str, days: int) -> Path:
 
 def test_on_a_login_node_other_versions_and_old_sessions_go(base, tmp_path):
     session(base, "run-1", days=2)
-    session(base, "run-2", days=0)  # whose laptop may ask for the last output
+    session(base, "run-2", days=0)  # a laptop may still ask for its last output
     found = [leftover for leftover in leftovers.here() if leftover.path.startswith(str(tmp_path))]
     names = [str(Path(leftover.path).relative_to(base)) for leftover in found]
     assert names == ["sessions/run-1", "sessions/run-1.call", "versions/other"]

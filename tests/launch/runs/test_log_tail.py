@@ -1,4 +1,4 @@
-"""What workers write is shown as it comes, whatever else happens to their files."""
+"""The output of workers is shown as it comes, whatever happens to its files."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ LINES = "".join(f"{number:099}\n" for number in range(10_000))
 
 @pytest.fixture
 def workers(tmp_path):
-    """Adds to what a worker has printed."""
+    """A function that appends to a worker's output."""
 
     def add(rank, text, ending="out"):
         (tmp_path / "workers").mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def test_line_on_a_lost_peer_is_not_shown_but_logged(tmp_path, workers, capfdbin
 
 
 def test_traceback_that_ended_a_worker_is_left_to_the_cause(tmp_path, workers, capfdbinary):
-    """One that its program has printed by itself is shown."""
+    """A traceback that the program itself has printed is shown."""
     lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "KeyError: 'x'"]
     follower = Follower(tmp_path, prefixes=True)
     workers(1, "\n".join([*lines, "goes on\n"]), "err")
@@ -102,7 +102,7 @@ def test_lost_peer_line_behind_progress_bar_is_hidden(
 
 
 def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):
-    """Drawn anew after each `\\r`, as by tqdm, or before it, as by wget; every few seconds."""
+    """It is redrawn after each `\\r`, as by tqdm, or before it, as by wget, every few seconds."""
     monkeypatch.setattr(log_tail, "BAR_PRINTED_EVERY_S", 3600.0)
     follower = Follower(tmp_path, prefixes=True)
     for look in ("\r 1%\r 2%", "\r 3%", "\r 4%"):
@@ -154,7 +154,7 @@ def test_tail_shows_the_last_lines_and_what_follows(tmp_path, workers, capfdbina
 
 
 def test_new_file_of_same_name_is_shown_from_start(tmp_path, workers, capfdbinary):
-    """A requeued job puts aside what its last attempt left."""
+    """A requeued job moves the files of its last attempt aside."""
     follower = Follower(tmp_path)
     workers(0, "the first attempt said much\n")
     follower.poll()
@@ -173,7 +173,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypa
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", out)
-        follower.poll()  # which a pipe of 64 KiB would hold up
+        follower.poll()  # a full pipe of 64 KiB would block it
         workers(0, "the end\n")
         found = b""
         while not found.endswith(b"the end\n"):

@@ -1,4 +1,4 @@
-"""A node that was the cause twice in seven days is bad: it is named, and can be avoided."""
+"""A node that has caused two failures in seven days is bad: it is named, and can be avoided."""
 
 import json
 import subprocess

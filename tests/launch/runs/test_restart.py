@@ -1,4 +1,4 @@
-"""A run that loses a worker goes on from its checkpoint; one that gets nowhere is given up."""
+"""A run that loses a worker continues from its checkpoint; one without progress is given up."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.train.workers import read_json
 from tests.written import write
 
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
-# So long that it is not over before a look finds its first checkpoint.
+# Long enough that the run is not over before its first checkpoint is noticed.
 SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "25"]
 
 
@@ -35,23 +35,23 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path):
     first = tmp_path / "hurt" / "attempts" / "0"
     logs = [first / "workers" / f"rank_00001.{end}" for end in ("out", "err")]
     assert (pointer in err) == any(log.stat().st_size for log in logs), err
-    # what the other rank says of it is no cause, and is in its own log
+    # the other rank's message about it is not a cause, and is in that rank's own log
     assert "lost rank" not in err and "lost another worker" not in err, err
     log = (first / "workers" / "rank_00000.err").read_text()
     agent = read_json(first / "agents" / "node_00000.exit.json")
-    # on a busy machine it is killed before it can write
+    # on a busy machine it may be killed before it can write
     is_killed = "SIGKILL" in [process["signal"] for process in agent["terminated"].values()]
     assert is_killed or "error: lost " in log or "error: stopped by SIGTERM" in log
     assert recovery_s(out, tmp_path / "hurt", "step [0-9]+ again") > 0
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}
-    # "stacks" only where a worker was still there to be asked
+    # "stacks" exists only if a worker could still be asked
     assert names - {"stacks"} == {
         *("agents", "exit.json", "exits", "metrics", "start.json", "workers")
     }
 
 
 def test_a_crash_loop_ends_by_itself(tmp_path):
-    # the second step has no finite loss any more, each time
+    # in each attempt, the loss is no longer finite at the second step
     flags = ["--optimizer", "sgd", "--lr", "1e38", "--logs-dir", str(tmp_path)]
     code, _, err = submit(*FLAGS, *flags, "--max-restarts", "9", "--run-id", "loop")
     assert code == NO_RETRY, err
@@ -73,7 +73,7 @@ def test_the_last_step_of_any_rank_counts(tmp_path):
     for rank, last in enumerate([3, 4]):
         steps = "".join(f'{{"kind": "step", "step": {step}}}\n' for step in range(1, last + 1))
         write(tmp_path, {f"metrics/rank_{rank:05d}.jsonl": steps + '{"kin'})
-    (tmp_path / "metrics" / "rank_00002.jsonl").mkdir()  # as one that cannot be read
+    (tmp_path / "metrics" / "rank_00002.jsonl").mkdir()  # so that it cannot be read as a file
     assert restart.last_step(tmp_path) == 4
 
 
@@ -89,7 +89,7 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     flags = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
     program = Program.module("train.worker", *flags, takes_resume=True)
     spec = LaunchSpec("run", tmp_path, program)
-    assert restart.with_resume_flags(spec, tmp_path) == spec  # nothing yet
+    assert restart.with_resume_flags(spec, tmp_path) == spec  # no checkpoint yet
     done = tmp_path / "checkpoints" / "step_00000007"
     write(done, {"manifest.json": {}, "state.json": {"run_id": "of somebody else"}})
     assert restart.with_resume_flags(spec, tmp_path) == spec

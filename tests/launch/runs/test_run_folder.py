@@ -35,7 +35,7 @@ TAKEN = ".taken"
 
 
 def test_one_of_many_that_start_at_once_gets_the_folder(tmp_path):
-    """However far each is: all have seen an empty folder when the first takes it."""
+    """All of them have seen an empty folder before the first takes it."""
     count = 8
     seen = threading.Barrier(count)
 
@@ -72,7 +72,7 @@ def left(run_dir):
 
 
 def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
-    """Of every kind, also what attempts left, and what was cut short as it was written."""
+    """Files of every kind, also those of attempts, and those whose writing was interrupted."""
     words = {"rank": 3, "node": 1, "attempt": 0, "host": "node1", "name": "x"}
     for file in run_files.FILES:
         fields = {name: word for name, word in words.items() if f"{{{name}}}" in file.pattern}
@@ -105,7 +105,7 @@ def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
 
 
 def test_nodes_that_share_a_disk_of_their_own_claim_it_once(tmp_path):
-    """The second comes when the first has begun to write; the next start is another run's."""
+    """The second node comes after the first has begun to write; the next claim is another run's."""
     run_files.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
     fill(tmp_path / "run", ["metrics/rank_00000.jsonl", "checkpoints/step_00000001/state.json"])
     run_files.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)

@@ -1,4 +1,4 @@
-"""Runs are found again, also those whose disk was away, and where a user has no home."""
+"""Runs are found again, even after their disk was away; a user without a home has no index."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path):
     for number in range(3):
         remembered(tmp_path / f"disk{number}" / "run")
     index = tmp_path / "state" / "muster" / "runs"
-    (index / "notes.txt").touch()  # somebody's own
+    (index / "notes.txt").touch()  # the user's own file
     first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
     first.parent.chmod(0o000)
     look = "from launch.runs import run_record; print(*run_record.run_folders(), sep='\\n')"

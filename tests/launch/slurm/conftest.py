@@ -1,4 +1,4 @@
-"""Slurm's commands as scripts, of a cluster whose controller one can silence."""
+"""Slurm's commands as scripts, for a cluster whose controller can be silenced."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ case "$*" in *--parsable*) echo $number ;; *) echo "Submitted batch job $number"
 
 
 class FakeSlurm:
-    """Scripts in a folder, and what they answer."""
+    """Scripts in a folder, and methods that set their answers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,17 +61,17 @@ class FakeSlurm:
         self.queue_is(f"12|12|{state}|{start}|N/A|{reason}")
 
     def prints_to(self, output: Path | str, restarts: int = 0) -> None:
-        """Where the batch scripts of all jobs print, and how often Slurm has restarted them."""
+        """Set where the batch scripts of all jobs print, and how often Slurm has restarted them."""
         (self._folder / "output").write_text(f"{output}")
         self._more = f"{restarts}|{output}"
 
     def queue_is(self, *lines: str) -> None:
-        """What squeue prints of all jobs that it is asked for."""
+        """Set what squeue prints, whichever jobs it is asked for."""
         (self._folder / "new").write_text("".join(f"{line}|{self._more}\n" for line in lines))
         (self._folder / "new").rename(self._folder / "queue")
 
     def has_gpus(self, *nodes: str, **partitions: str) -> None:
-        """What sinfo says of nodes (partition, cores, GPUs), and scontrol of partitions."""
+        """Set what sinfo prints on nodes (partition, cores, GPUs), and scontrol on partitions."""
         words = (node.split() for node in nodes)
         self.has_nodes(
             *(f"{name}|infinite|{cores}|64000|idle|{gres}" for name, cores, gres in words)
@@ -80,22 +80,22 @@ class FakeSlurm:
             (self._folder / f"partition-{name}").write_text(f"{text}\n")
 
     def has_nodes(self, *lines: str) -> None:
-        """What sinfo prints: partition, time limit, cores, memory, state and GPUs of each node."""
+        """Set what sinfo prints: per node partition, time limit, cores, memory, state and GPUs."""
         (self._folder / "nodes").write_text("".join(f"{line}\n" for line in lines))
 
     def forget(self) -> None:
         (self._folder / "queue").unlink()
 
     def greets(self, banner: str) -> None:
-        """Each command is a site's own wrapper, which prints this first."""
+        """Make each command print `banner` first, like a site's own wrapper."""
         (self._folder / "banner").write_text(f"{banner}\n")
 
     def refuses(self, message: str) -> None:
-        """What sbatch says of a job, which it does not take."""
+        """Make sbatch refuse every job with this message."""
         (self._folder / "refusal").write_text(f"{message}\n")
 
     def would_refuse(self, option: str, message: str) -> None:
-        """What sbatch says of a job with this option when it is asked beforehand."""
+        """Make sbatch's --test-only refuse jobs with this option, with this message."""
         (self._folder / "refused").write_text(option)
         (self._folder / "why").write_text(f"{message}\n")
 
@@ -106,7 +106,7 @@ class FakeSlurm:
         (self._folder / "silent").unlink()
 
     def calls(self, command: str) -> list[str]:
-        """What the command was asked so far."""
+        """Return the calls of the command so far."""
         path = self._folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if line.startswith(f"{command} ")]
@@ -120,7 +120,7 @@ class FakeSlurm:
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch) -> FakeSlurm:
-    """Slurm's commands on the path; a job 12 is running."""
+    """Slurm's commands on the path; job 12 is running."""
     (tmp_path / "slurm" / "bin").mkdir(parents=True)
     fake = FakeSlurm(tmp_path / "slurm")
     fake.job_is("RUNNING")

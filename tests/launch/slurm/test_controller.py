@@ -1,4 +1,4 @@
-"""What Slurm is asked, and how often, and what is understood of its answers."""
+"""What Slurm is asked, how often, and how its answers are read."""
 
 import os
 from datetime import datetime
@@ -12,7 +12,7 @@ from launch.slurm.run_watcher import JobStates
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 MORE = ("1", "/home/me/a|b/run/submitit/%j_0_log.out")  # restarts and output
-# As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
+# The answer of squeue, which is byte for byte the same in 22.05.8 and 24.11.5.
 QUEUE = (
     f"2|2|PENDING|N/A|N/A|{DOWN}",
     "3|3|PENDING|2026-11-22T17:28:36|N/A|BeginTime",
@@ -46,7 +46,7 @@ def test_squeue_is_asked_once_for_all_jobs(queue):
         "2": JobState("PENDING", DOWN.replace(" ", "_"), "N/A", "N/A", *MORE),
         "3": JobState("PENDING", "BeginTime", "2026-11-22T17:28:36", "N/A", *MORE),
         "7_3": of_array,
-        "9": of_array,  # as the job itself knows it
+        "9": of_array,  # the number inside the job
         "99": JobState(FORGOTTEN),
     }
 
@@ -82,7 +82,7 @@ def test_slurm_is_asked_for_all_jobs_together_and_seldom(queue, monkeypatch):
     assert len(queue.calls("squeue")) == 6 and queue.calls("scontrol") == []
     assert "--jobs=1,2 " in queue.calls("squeue")[-1]  # one that is over is not asked about again
     queue.queue_is(QUEUE[1].replace("3|3", "2|2"))
-    jobs.state("2", change_stamp="exit.json")  # its files have changed: so has its state, perhaps
+    jobs.state("2", change_stamp="exit.json")  # its files have changed, so its state may have
     now[0] += 1.0
     assert jobs.state("2", change_stamp="exit.json").reason == "BeginTime"
 

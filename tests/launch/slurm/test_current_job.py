@@ -1,4 +1,4 @@
-"""A run inside somebody's job has that job's nodes, and asks for nothing that it cannot have."""
+"""A run inside an existing job uses that job's nodes; any request beyond the job is refused."""
 
 import os
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_a_part_of_an_array_is_known_by_its_place():
     assert CurrentJob.from_env(part).name == "120_3"
 
 
-# As `scontrol show job --details --oneliner` prints them, of two versions.
+# As two versions of `scontrol show job --details --oneliner` print them.
 NODES = "NodeList=a,b BatchHost=a NumNodes=2 Nodes=a,b CPU_IDs=0-7 Mem=0 GRES="
 GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=gpu:2(IDX:0-1)"
 

@@ -1,4 +1,4 @@
-"""The nodes of a job that are gone are told from those that answer."""
+"""Nodes of a job that are gone are distinguished from nodes that answer."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.written import executable
 
 @pytest.fixture
 def ask_nodes(tmp_path, monkeypatch):
-    """Which nodes of a job do not answer whose srun is a script with these cases."""
+    """A function that lists the nodes that do not answer, with these cases in place of srun."""
     monkeypatch.setattr("launch.slurm.node_health.SLURM_NODES_ANSWER_S", 6.0)
 
     def ask(cases: str) -> list[str]:
@@ -26,6 +26,6 @@ def test_a_node_that_does_not_answer_is_left_out(ask_nodes, node, gone):
 
 
 def test_nodes_are_not_gone_because_the_controller_is_busy(ask_nodes):
-    """It takes one request after the other, each for longer than a node is waited for."""
+    """It handles one request after another, each for longer than the wait for a node."""
     slow = "*=node0*) sleep 6.5 ;; *=node1*) sleep 6.6 ;; *=node2*) sleep 6.7 ;;"
     assert ask_nodes(slow.replace(" ;;", "; exit 0 ;;")) == []

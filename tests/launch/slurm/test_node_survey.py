@@ -1,4 +1,4 @@
-"""srun is asked for what sbatch would be, inside a job and outside."""
+"""srun asks for the resources that sbatch would ask for; inside a job, it uses that job."""
 
 import pytest
 

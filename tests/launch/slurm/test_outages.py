@@ -1,4 +1,4 @@
-"""A controller that does not answer says nothing of a job; one that is requeued is not over."""
+"""If Slurm does not answer, the state of a job is unknown; a requeued job is not over."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 @pytest.mark.parametrize(("state", "code"), [("CANCELLED", 143), ("OUT_OF_MEMORY", 1)])
 def test_waiting_command_records_no_end_of_a_job(slurm, tmp_path, state, code):
-    """One that never had a leader: it was cancelled while it was pending, for example."""
+    """The job never had a leader, for example because it was cancelled while pending."""
     slurm.job_is(state)
     returned, out, err = finish(start(tmp_path, "--wait", "--json"))
     assert returned == code, err
@@ -114,7 +114,7 @@ FAILED = {"code": 1, "message": "boom", "cause": "program"}
 
 @pytest.mark.parametrize("outage", ["silent", "another cluster"])
 def test_recorded_end_counts_where_slurm_cannot_be_asked(slurm, tmp_path, outage, capsys):
-    """Unless the job is perhaps requeued."""
+    """Unless the job may have been requeued."""
     failed = run_folder(tmp_path, "failed", JOB, FAILED)
     noticed = run_folder(tmp_path, "noticed", JOB, DONE_IN_ORDER)
     write(noticed, {"stopped.json": {"why": NOTICE}})
@@ -154,8 +154,8 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
 BY_HAND = "/home/me/muster-12.out"
 PART = "/logs/sweep/submissions/001/submitit/"
 BEFORE, AFTER = (datetime.fromtimestamp(1.0 + seconds).isoformat() for seconds in (-5.0, 500.0))
-# What the run's record has of its job's output, whose leader began at 1.0 s; then what Slurm shows
-# of job 12: its output, its start, and how often it was restarted; and the state of the run.
+# The job's output in the record of a run whose leader began at 1.0 s; then Slurm's values for
+# job 12: its output, its start, and how often it was restarted; and the state of the run.
 RECOGNIZED = [
     (None, "{run}/submitit/%j_0_log.out", AFTER, 0, "running"),  # of an earlier version
     (None, "/elsewhere/run/submitit/%j_0_log.out", AFTER, 0, "unknown"),
@@ -168,7 +168,7 @@ RECOGNIZED = [
     (BY_HAND, BY_HAND, BEFORE, 0, "running"),
     (BY_HAND, BY_HAND, AFTER, 1, "running"),  # restarted, and its leader has not begun yet
     (BY_HAND, BY_HAND, AFTER, 0, "lost"),
-    (BY_HAND, BY_HAND, "N/A", 0, "lost"),  # another one, which waits
+    (BY_HAND, BY_HAND, "N/A", 0, "lost"),  # another job, which waits
     (BY_HAND, "/home/me/other-12.out", BEFORE, 0, "lost"),
 ]
 
@@ -177,7 +177,7 @@ RECOGNIZED = [
 def test_job_that_has_the_number_of_a_run_is_not_taken_for_it(
     slurm, tmp_path, monkeypatch, recorded, output, start, restarts, word
 ):
-    """Where Slurm is installed anew, for example, it numbers jobs from 1 again."""
+    """For example, a new installation of Slurm numbers jobs from 1 again."""
     monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
     run, lines = run_folder(tmp_path, "run", JOB), []
     if recorded is not None:

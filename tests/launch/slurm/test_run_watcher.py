@@ -1,4 +1,4 @@
-"""A run whose end nobody has recorded is judged from Slurm and its records, each time alike."""
+"""A run without a record of its end is judged by Slurm and its other records, always alike."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.written import write
 
 
 def of_agents(*ends: End) -> dict:
-    """The records of two agents, of how each node's part has ended."""
+    """Return the records of agents about how each of their nodes has ended."""
     files = {}
     for index, end in enumerate(ends):
         place = {"index": index, "node": f"node{index}", "ranks": [index]}
@@ -45,7 +45,7 @@ def says(state: str) -> str:
     return f"error: Slurm reports {state} for job 12"
 
 
-# What Slurm says, what the folder has, and then: the word, the exit code, the cause, the message.
+# Slurm's answer, the files in the run folder, and the expected word, exit code, cause and message.
 ENDS = {
     "cancelled while pending": (
         "CANCELLED", {}, "stopped", 143, "signal", "cancelled before it began",
@@ -77,7 +77,7 @@ ENDS = {
 
 @pytest.fixture
 def documents(tmp_path, monkeypatch):
-    """What is printed with --json from now on."""
+    """A function that returns the documents printed with --json so far."""
     with (tmp_path / "documents").open("wb") as file:
         monkeypatch.setattr(json_output, "_descriptor", os.dup(file.fileno()))
     yield lambda: [*map(json.loads, (tmp_path / "documents").read_text().splitlines())]
@@ -85,7 +85,7 @@ def documents(tmp_path, monkeypatch):
 
 
 class Submits(Pretended):
-    """It has submitted job 12."""
+    """A launcher that has submitted job 12."""
 
     submits = True
     name = "slurm"
@@ -125,7 +125,7 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED", ""])
 def test_status_writes_nothing_into_the_run_folder(slurm, tmp_path, monkeypatch, state):
-    """Nor does it matter whether the disk is full by then."""
+    """The status is also the same if the disk is full by then."""
     run = write(run_folder(tmp_path, "run", JOB), NPROC)
     if state:
         slurm.job_is(state)
@@ -151,7 +151,7 @@ def test_output_of_a_job_without_a_leader_is_shown(slurm, tmp_path, capsys):
 
 
 def test_unreadable_leader_record_does_not_end_following(slurm, tmp_path, monkeypatch):
-    """A shared disk may show it later."""
+    """A shared disk may show the record later."""
     run = write(run_folder(tmp_path, "run", JOB), of_ranks("done", "", 0))
 
     class Gone(SlurmRunWatcher):
@@ -167,7 +167,7 @@ def test_unreadable_leader_record_does_not_end_following(slurm, tmp_path, monkey
 
 
 def test_run_of_completed_held_job_without_record_is_lost(slurm, tmp_path):
-    """It is one that somebody held; the run's leader was elsewhere, and has recorded nothing."""
+    """Somebody held the job; the run's leader was elsewhere, and has recorded nothing."""
     slurm.job_is("COMPLETED")
     run = run_folder(tmp_path, "run", JOB)
     write(run, {"slurm.json": {"nproc": ["gpu"], "step": "muster-run"}})

@@ -1,4 +1,4 @@
-"""What the scripts of slurm/ run, with Slurm's commands and Python as scripts beside them."""
+"""What the scripts in slurm/ run, with scripts in place of Slurm's commands and Python."""
 
 import shutil
 import signal
@@ -11,7 +11,7 @@ from muster.checkout import CHECKOUT
 from tests.launch.submit import wait_until
 from tests.written import executable
 
-# Each says what it was called with; scontrol as Slurm does, and in its own time.
+# python and srun record their arguments. scontrol answers as Slurm's does, slowly if `slow` exists.
 COMMANDS = {
     "python": """case "$2" in
 *grid) echo 18 2 bf16 64 ;;
@@ -30,7 +30,7 @@ LEADING = ["multinode.sh", "singlenode.sh", "accelerate.sh", "sweep.sh"]
 
 @pytest.fixture
 def job(tmp_path):
-    """Starts a batch script as Slurm does, in the folder where sbatch was called."""
+    """A function that starts a batch script as Slurm does, in the folder of the sbatch call."""
     for name, text in COMMANDS.items():
         log = f"cd '{tmp_path}'" if name == "scontrol" else ""
         own = text.replace("> ", f"> {tmp_path}/")

@@ -31,7 +31,7 @@ from tests.launch.run_folders import JOB
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
-    """sbatch's options by name, and the job's command under `command`."""
+    """Return sbatch's options by name, and the job's command as `command`."""
     config = make_config(LaunchConfig, launcher="slurm", **(launch or {}))
     launcher = build(Settings(config, SshConfig(), make_config(SlurmConfig, **(slurm or {}))))
     program = Program.module("train.worker")
@@ -84,7 +84,7 @@ def slurm_launcher() -> Slurm:
 
 
 def submitted(*run_dirs: Path) -> list[str]:
-    """The numbers of the jobs of these runs: of several, the parts of one array."""
+    """Submit these runs, several as the tasks of one array; return the numbers of their jobs."""
     launcher = slurm_launcher()
     specs = []
     for run_dir in run_dirs:
@@ -192,7 +192,7 @@ SIZES += ("main*|1:00:00|16|64000|down*|gpu:a100:2(S:0)", "big|infinite|96|90000
 
 
 def problems(launch=None, slurm=None) -> list[str]:
-    """The lines by which a submission is refused."""
+    """Return the lines with which a submission is refused."""
     config = make_config(LaunchConfig, launcher="slurm", **(launch or {}))
     launcher = build(Settings(config, SshConfig(), make_config(SlurmConfig, **(slurm or {}))))
     try:
@@ -223,7 +223,7 @@ def test_switches_of_sbatch_need_no_value():
 
 
 def test_what_is_wrong_with_another_option_is_said_by_sbatch_before_the_start(slurm):
-    """In its words about the script, where an option without a value stands on a line alone."""
+    """Its own message is shown; in the script, an option without a value has its own line."""
     slurm.would_refuse("#SBATCH --comment\n", "sbatch: option '--comment' requires an argument")
     (line,) = problems(slurm={"slurm": "comment"})
     assert "option '--comment' requires" in line
@@ -270,7 +270,7 @@ def test_banner_of_sinfo_is_no_partition(slurm):
 
 
 def sbatch_output(script: str, folder: Path) -> str:
-    """What the installed sbatch prints about a batch script."""
+    """Return what the installed sbatch prints about a batch script."""
     (folder / "slurm.conf").write_text(CONFIG)
     (folder / "job.sh").write_text(script)
     env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
@@ -280,7 +280,7 @@ def sbatch_output(script: str, folder: Path) -> str:
 
 
 def parsed(script: str, folder: Path) -> dict[str, str]:
-    """The options in a batch script as the installed sbatch reads them."""
+    """Return the options in a batch script as the installed sbatch reads them."""
     return dict(
         re.findall(r"^sbatch: ([\w-]+) +: (.*)$", sbatch_output(script, folder), re.MULTILINE)
     )
@@ -336,7 +336,7 @@ TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=
 
 @fuzzed(TEXTS | st.text())
 def test_random_slurm_text_is_refused_or_one_sbatch_option(text):
-    """Which sbatch is given as one word, whatever is in it."""
+    """sbatch gets the option as one word, whatever the text contains."""
     try:
         config = SlurmConfig(slurm=tuple(map(SbatchOption.parse, text.split("\n"))))
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""submitit submits jobs; in those of earlier versions it makes way for the leader."""
+"""submitit submits jobs; in jobs of earlier versions, the leader then replaces it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from muster.errors import MusterError
 from tests.commands import call
 from tests.written import executable, write
 
-# As submitit does in a job, before it calls the function; the checkout is another.
+# Does what submitit does in a job before it calls the function, with another checkout.
 IN_A_JOB = """import pathlib, signal, sys
 import muster.command
 from launch.slurm.submitit_jobs import lead
@@ -21,7 +21,7 @@ for number in (signal.SIGUSR2, signal.SIGTERM):
 muster.command.CHECKOUT = pathlib.Path(sys.argv[2])
 lead(sys.argv[1])
 """
-# In the leader's place: what signals do at its start.
+# Takes the leader's place, and prints how it would handle signals at its start.
 SHOWS = """import signal, sys
 names = ("SIGUSR1", "SIGUSR2", "SIGTERM")
 print(sys.argv[1:], *(signal.getsignal(getattr(signal, name)).name for name in names))

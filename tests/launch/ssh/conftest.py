@@ -1,4 +1,4 @@
-"""A small checkout, and hosts that are folders here for the real rsync."""
+"""A small checkout, and hosts that are folders on this machine, for the real rsync."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from launch.ssh.login_node.installation import Installation
 from tests.required import need
 from tests.written import executable, write
 
-# Takes ssh's place: a host is a home below HOMES.
+# Takes the place of ssh: a host is a home folder below HOMES.
 SSH = """#!/bin/bash
 while [[ $1 == -* ]]; do
     case $1 in
@@ -25,14 +25,14 @@ cd "$HOME" || exit
 [[ ! -f .bashrc ]] || . ./.bashrc
 exec sh -c "$*"
 """
-# Start-up files of a login shell that disturb what is asked of it.
+# Start-up files of a login shell that disturb the commands it is given.
 TITLE = "printf '\\033]0;me@muster:~\\007'; printf 'hello, 7 users' >&2\n"
 READS = "read -r answer\n"
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A small one in the place of this."""
+    """A small checkout in place of the real one."""
     packages = [f"{one}/here.py" for one in ("launch", "muster", "train")]
     names = ("Makefile", "configs/here.yaml", *packages)
     root = write(tmp_path / "checkout", dict(zip(names, names, strict=True)))
@@ -42,7 +42,7 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hosts(tmp_path, monkeypatch, checkout):
-    """Makes hosts; each has a home of its own, but those that are given another's."""
+    """A function that makes hosts, each with its own home unless it is given another host's."""
     need("rsync")
     homes = tmp_path / "homes"
     (tmp_path / "bin").mkdir()

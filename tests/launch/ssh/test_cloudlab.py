@@ -1,4 +1,4 @@
-"""Which nodes a manifest of CloudLab's has, how they are reached, and what no manifest may say."""
+"""Which nodes a CloudLab manifest has, how they are reached, and which manifests are refused."""
 
 import re
 

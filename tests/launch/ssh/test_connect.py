@@ -16,7 +16,7 @@ DROPPED = "kex_exchange_identification: Connection closed by remote host"
 
 @pytest.fixture
 def call(tmp_path):
-    """Dials a program in ssh's place, which counts how often it was called."""
+    """A function that runs connect.py with a script in place of ssh, and counts its calls."""
 
     def call(script: str) -> tuple[int, str, int]:
         count = tmp_path / "count"

@@ -1,4 +1,4 @@
-"""The folder of ssh's socket belongs to this user alone, and is said to if it does not."""
+"""The folder of ssh's socket must belong to this user alone; otherwise, a message says why."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from tests.commands import refusal
 
 @pytest.fixture
 def folder(hosts, tmp_path, monkeypatch):
-    """Where it is made for a user without XDG_RUNTIME_DIR."""
+    """The path of the socket's folder for a user without XDG_RUNTIME_DIR."""
     hosts("node0")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

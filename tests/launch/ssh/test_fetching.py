@@ -1,4 +1,4 @@
-"""What a login node sends back: nothing of it names, links to or runs anything here."""
+"""Nothing that a login node sends back can name, link to or run anything on this machine."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.written import executable, write
 
 @pytest.fixture
 def fetch(installation, tmp_path, monkeypatch):
-    """Fetches a run into `project/logs`; the login node says that it is in this folder."""
+    """A function that fetches a run into `project/logs`; the login node answers with its folder."""
     monkeypatch.chdir(write(tmp_path / "project", {".git/hooks/README": ""}))
 
     def of(run: str, answer: object) -> Path:
@@ -89,7 +89,7 @@ def test_results_stay_private(fetch, remote_run):
 
 
 def test_login_greeting_is_no_part_of_a_runs_end(tmp_path, monkeypatch):
-    """One that has no record of its end, which would have come with the results."""
+    """The run has no record of its end, which would have come with the results."""
     state = {"word": "failed", "over": True, "detail": "", "notes": []}
     end = {"exit_code": 1, "rank": None, "message": "Slurm reports NODE_FAIL for job 12"}
     answer = {"code": 1, "word": "failed", "is_over": True, "detail": "", "notes": []}

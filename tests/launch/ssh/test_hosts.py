@@ -1,4 +1,4 @@
-"""What hosts files and --hosts are read as, and what is said of those that are refused."""
+"""How hosts files and --hosts are read, and how wrong ones are refused."""
 
 import ipaddress
 import re
@@ -28,7 +28,7 @@ def names(*words: str) -> list[str]:
 
 @pytest.fixture
 def read(tmp_path, monkeypatch):
-    """The nodes of a file with this text."""
+    """A function that returns the nodes of a hosts file with this text."""
     monkeypatch.chdir(tmp_path)
     return lambda text, **more: read_hosts(
         write(Path(), {"hosts": text}) / "hosts", ONE_WORKER, **more
@@ -36,7 +36,7 @@ def read(tmp_path, monkeypatch):
 
 
 def nodes_from_text(text: str) -> tuple[NodeSpec, ...]:
-    """The nodes of a file `hosts` with this text."""
+    """Return the nodes of a file `hosts` with this text."""
     with TemporaryDirectory() as folder, chdir(folder):
         Path("hosts").write_text(text)
         return read_hosts(Path("hosts"), ONE_WORKER)
@@ -64,7 +64,7 @@ FILES = [
     (
         b"\xef\xbb\xbfb\r\na\r\n",
         [NodeSpec("b", ONE_WORKER), NodeSpec("a", ONE_WORKER)],
-    ),  # other editors'
+    ),  # of editors that write a BOM and CRLF
     (
         "a slots=2 max_slots=4\nb max-slots=8 slots=gpu",
         [NodeSpec("a", WorkersPerNode(2)), NodeSpec("b", ONE_PER_GPU)],
@@ -163,7 +163,7 @@ IPV6_HOST = st.ip_addresses(v=6).map(str)
 
 @given(st.lists(HOST | IPV6_HOST.map("[{}]".format), min_size=1, max_size=4), st.integers(1, 21))
 def test_mpich_worker_count_is_refused_by_line_with_slots(hosts, count):
-    """`node0:4`: here a port stands after the colon, and ssh has none so low."""
+    """In `node0:4`, the number after the colon would be a port here, and ssh has none so low."""
     text = "\n".join(f"{host}:{count}" for host in hosts)
     assert problems(text, read=nodes_from_text) == [
         f"hosts:{line}: '{host}:{count}': ssh has no port {count}; for workers: slots={count}"

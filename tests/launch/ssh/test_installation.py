@@ -1,4 +1,4 @@
-"""What is sent to a login node: to which places, and who may write there."""
+"""Where files are sent on a login node, and who may write there."""
 
 import os
 import sys
@@ -18,14 +18,14 @@ from tests.written import executable, write
 
 @pytest.fixture
 def umask():
-    """That of a laptop and of a login node where each user has a group: 002."""
+    """Set the umask to 002, as on a laptop and a login node where each user has their own group."""
     before = os.umask(0o002)
     yield
     os.umask(before)
 
 
 def writable(folder: Path) -> list[str]:
-    """What others than its owner may write, at or below a folder."""
+    """Return the paths, at or below a folder, that users other than the owner may write."""
     every = [folder, *folder.rglob("*")]
     return [str(path) for path in every if not path.is_symlink() and path.stat().st_mode & 0o022]
 
@@ -67,7 +67,7 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(words, t
 
 
 def test_output_of_a_login_nodes_start_up_file_is_no_answer(installation, tmp_path, capfdbinary):
-    """Nor of a command's output: what was seen of it is counted, to go on there after a loss."""
+    """Nor is it counted with a command's output, which is resumed by size after a lost link."""
     write(tmp_path / "homes" / "node0", {".bashrc": TITLE})
     checkout = Path(installation.checkout)
     checkout.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a command with `--login` makes of a program, before the login node is asked."""
+"""How a command with `--login` reads its words, before the login node is contacted."""
 
 import sys
 
@@ -9,7 +9,7 @@ from launch.ssh.login_node import __main__ as login
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """The name of a run of these words, and whether all of Muster is installed there for it."""
+    """A function that returns the name of a run, and whether all of Muster is installed for it."""
 
     def started(*program):
         given = {}

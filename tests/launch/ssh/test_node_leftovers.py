@@ -1,4 +1,4 @@
-"""Nodes with their own disk are asked what runs left there; what a run needs stays."""
+"""Nodes with their own disks are asked what runs left there; files that a run needs are kept."""
 
 import sys
 from dataclasses import replace
@@ -20,13 +20,13 @@ LATER = f"import time; now = time.time; time.time = lambda: now() + {node_facts.
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
-    """A checkout that was sent to a node, which does not see this one."""
+    """A checkout that was sent to a node that does not see this machine's checkout."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return write(tmp_path / "muster", {node_facts.MARKER: "", "logs/.keep": ""})
 
 
 def ran(checkout: Path, name: str) -> Path:
-    """The files that a run has left on a node."""
+    """Write the files that a run leaves on a node."""
     write(checkout / "logs" / f".snapshot-{name}", {"train.py": "print()"})
     files = {".claimed-1": "", "agents/node_00000.json": {}, "workers/rank_00000.out": "123"}
     files |= {"agents/node_00000.exit.json": {"code": 0}, "checkpoints/step_1/model.pt": "12345"}
@@ -34,7 +34,7 @@ def ran(checkout: Path, name: str) -> Path:
 
 
 def a_week_later() -> Transport:
-    """The transport to a node with another time than its files."""
+    """Return a transport to a node whose clock is a week ahead."""
     commands = [(sys.executable, "-c", LATER + LOAD, "0")]
     return replace(local_transport(1), commands=commands)
 
@@ -42,7 +42,7 @@ def a_week_later() -> Transport:
 def ask(
     checkout: Path, *, running=(), transport: Transport | None = None, remove=False
 ) -> dict[str, str]:
-    """The reason why each of them stays, by name; "" for one that goes."""
+    """Return the reason why each leftover is kept, by name; "" if it can be removed."""
     transport = transport or local_transport(1)
     found, silent = on_nodes(transport, str(checkout), running, remove=remove)
     assert silent == []
@@ -85,7 +85,7 @@ def test_the_newest_file_of_a_run_decides(checkout, monkeypatch, changed):
 
     assert not is_used()
     path = checkout / "logs" / changed
-    while path.lstat().st_ctime <= newest_s:  # which a kernel counts in milliseconds
+    while path.lstat().st_ctime <= newest_s:  # a kernel updates it every few milliseconds
         path.write_text("1234")
     assert is_used()
 

@@ -14,7 +14,7 @@ from muster.errors import MusterError
 from tests.written import write
 
 BASE = [*extras.packages(extras.BASE)]
-# In the place of node_setup.sh: FOLDER TORCH_INDEX [PACKAGE ...]
+# Takes the place of node_setup.sh; its arguments: FOLDER TORCH_INDEX [PACKAGE ...]
 SCRIPT = """
 cd -- "$1"
 echo "made from ${2:-the usual index}${3+, alone: ${*:3}}" >>made
@@ -28,7 +28,7 @@ fi
 
 @pytest.fixture
 def setup(tmp_path, monkeypatch):
-    """Makes the environments of nodes; what each node's folder says of it."""
+    """A function that makes nodes' environments, and returns the record in each node's folder."""
     monkeypatch.setattr(transfer, "SCRIPT", write(tmp_path, {"script.sh": SCRIPT}) / "script.sh")
 
     def setup(nodes):

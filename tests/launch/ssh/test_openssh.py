@@ -1,4 +1,4 @@
-"""OpenSSH is asked itself what it makes of the options that it is given."""
+"""OpenSSH itself is asked how it reads the options that it gets."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from tests.written import write
 
 @pytest.fixture
 def settings(tmp_path):
-    """What OpenSSH would do for a node, where the user's own configuration says `text`."""
+    """A function that returns OpenSSH's settings for a node; `text` is the user's configuration."""
 
     need("ssh")
 
@@ -39,7 +39,7 @@ def settings(tmp_path):
 
 
 def test_a_run_never_opens_the_connection_that_other_logins_share(settings):
-    """A master that a run opened ended with it, and the user's other logins with that."""
+    """A master opened by a run would end with the run, and so would the user's other logins."""
     config = "Host *\n ControlMaster auto\n ControlPath ~/.ssh/%C\n ControlPersist 10m\n"
     found = settings(config, NodeSpec("node0", ONE_WORKER))
     assert found["controlmaster"] == "false" and found["controlpersist"] == "no"
@@ -61,7 +61,7 @@ BY_HAND = """Host *
 
 @pytest.mark.parametrize(("level", "ours"), [("QUIET", "INFO"), ("DEBUG3", "INFO"), ("ERROR",) * 2])
 def test_settings_for_logins_by_hand_do_not_change_what_is_run(settings, level, ours):
-    """ssh refused the command, ran another one, or gave it no input; or said nothing of why."""
+    """ssh would refuse the command, run another one, give it no input, or not say why it failed."""
     after = settings(BY_HAND.format(level=level), NodeSpec("node0", ONE_WORKER))
     left = {after.get(name.lower(), "none") for name in openssh.INTERACTIVE_SETTINGS}
     assert left <= {"none", "no", "false", "default"}

@@ -1,4 +1,4 @@
-"""Commands on a login node: they go on by themselves, and what those have left long ago goes."""
+"""Commands on a login node go on without a connection, and old files of theirs are removed."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ def session(verb, folder, *words, stdin="") -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def start_session(tmp_path):
-    """Start Python there, in a folder with a space, with a value that has one."""
+    """A function that starts Python in a session; its folder and a variable contain a space."""
     folders = []
 
     def begin(code: str):

@@ -1,4 +1,4 @@
-"""The code goes where nothing can be lost: real rsync, to hosts that are folders here."""
+"""The code is sent only where no file can be lost: the real rsync, to hosts that are folders."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def test_nobody_else_may_write_the_code_on_a_node(hosts, checkout, monkeypatch):
 
 
 def test_files_of_somebody_else_are_not_touched(hosts):
-    """They were deleted, below train/, configs/ and launch/, and overwritten elsewhere."""
+    """Earlier, they were deleted below train/, configs/ and launch/, and overwritten elsewhere."""
     nodes = hosts("a", "b")
     own = dict.fromkeys(("train/my_model.py", "configs/my.yaml", "data"), "mine")
     folder = write(Path(nodes[0].repository), own)
@@ -73,7 +73,7 @@ def test_files_of_somebody_else_are_not_touched(hosts):
     assert str(refused.value) == MESSAGE.format(folder=folder)
     assert files(folder) == before
     assert files(nodes[1].repository) == [".muster-sent"]  # nothing is sent where one is refused
-    # and the command that it names is the way on
+    # and the command in the message makes it possible
     way_on = str(refused.value).rpartition("): ")[2]
     subprocess.run(["bash", "-c", way_on], check=True)
     transfer.send_checkout(nodes, SshConfig())
@@ -122,7 +122,7 @@ def test_ignored_file_is_neither_sent_nor_removed(hosts, checkout):
     assert files(node.repository) == sorted([*sent, *theirs])
 
 
-# Takes rsync's place on a link that hardly moves: it is there, and says so.
+# Takes rsync's place, as on a very slow link: it records that it has started, and does not end.
 STUCK = """#!/bin/bash
 touch {folder}/sending
 exec tail -f {folder}/sending
@@ -130,7 +130,7 @@ exec tail -f {folder}/sending
 
 
 class Sending(Pretended):
-    """Sends the code as `--launcher ssh` does, to `nodes` that it says it has."""
+    """A launcher that sends the code to `nodes` as `--launcher ssh` does."""
 
     def __init__(self, nodes):
         super().__init__("fails")
@@ -150,7 +150,7 @@ def test_signal_during_code_transfer_ends_run_and_is_recorded(hosts, tmp_path, n
 
     def interrupt():
         wait_until((tmp_path / "sending").exists)
-        # the main thread is not woken, as by a signal that comes when it begins to wait
+        # to this thread, so that the main thread is not woken, as if it was about to wait
         signal.pthread_kill(threading.get_ident(), number)
 
     user = threading.Thread(target=interrupt)
@@ -172,8 +172,8 @@ def test_a_start_up_file_that_spoils_rsync_s_answer_is_named(hosts, tmp_path):
 
 # -- the data of a run ----------------------------------------------------------------------------
 
-# Stands before rsync on this machine, but not on nodes: it records its process and its options,
-# and limits its speed while a file of that name exists.
+# A wrapper for rsync on this machine, not on nodes: it records its process number. While a file
+# `slow` exists, it limits the speed; otherwise it writes a log.
 RECORDS = """#!/bin/bash
 case $1 in --server) exec {rsync} "$@" ;; esac
 echo $$ >> {folder}/started
@@ -184,7 +184,7 @@ exec {rsync} --stats --log-file={folder}/log.$$ "$@"
 
 @pytest.fixture
 def recorded(hosts, tmp_path, monkeypatch):
-    """Records each rsync of this machine."""
+    """Record each rsync of this machine; return a function that lists their process numbers."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     recording = RECORDS.format(rsync=shutil.which("rsync"), folder=tmp_path)
     executable(tmp_path / "bin" / "rsync", recording)
@@ -205,7 +205,7 @@ def send(data: Path, nodes, place: str = "~/my set") -> list[Path]:
 
 
 def below(folder: Path) -> dict[str, bytes | str]:
-    """All files and links of a folder, but our mark."""
+    """Return the contents of all files and links below a folder, except Muster's mark."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if not path.is_symlink() else "link"
         for path in folder.rglob("*")

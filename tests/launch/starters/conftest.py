@@ -55,7 +55,7 @@ class Node:
     def begin(
         self, text: str, *words: str, modules: str = "json", port: int = 0, **env: str
     ) -> Workload:
-        """The workload of one attempt at a program."""
+        """Start the workload of one attempt of a program."""
         assignment = self.assignment(text, *words, modules=modules)
         port = port or free_port()
         return start_workload(assignment, port, {**self.env, **env}, self.warm)
@@ -68,7 +68,7 @@ class Node:
         return workload
 
     def output(self) -> str:
-        """What its workers and their starter have printed."""
+        """Return what its workers and their starter have printed."""
         paths = sorted((self.folder / "run").rglob("*"))
         return "".join(
             path.read_text() for path in paths if path.suffix in (".log", ".out", ".err")

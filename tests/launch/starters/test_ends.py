@@ -1,4 +1,4 @@
-"""A starter says which rank has ended, with which code or signal, and when."""
+"""A starter reports which rank has ended, with which code or signal, and when."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from muster.errors import UsageError
 from tests.fork_server import skip_if_quick
 from tests.launch.submit import wait_until
 
-# Rank 1 fails, and then rank 0 ends when the file `go` is there, whatever it is sent.
+# Rank 1 fails; then rank 0 ends only when the file `go` exists, even if it gets SIGTERM.
 FAILS_WHILE_ANOTHER_WAITS = """
 import os, signal, sys, time
 def wait_for(name):
@@ -35,7 +35,7 @@ wait_for('go')
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["torchrun"], indirect=True)
 def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
-    """It names the worker only after it has ended all others, which may take long."""
+    """torchrun names the worker only after it has ended all others, which may take long."""
     skip_if_quick()
     workload = node.begin(FAILS_WHILE_ANOTHER_WAITS)
     log = next((node.folder / "run").rglob("*.log"))
@@ -51,7 +51,7 @@ def test_end_time_is_when_torchrun_noticed_not_when_reported(node):
 
 @pytest.mark.parametrize("node", ["manual"], indirect=True)
 def test_output_like_torchruns_ends_no_rank(node):
-    """Only torchrun's own log is read for such words."""
+    """Only torchrun's own log is searched for such lines."""
     line = "failed (exitcode: 3) local_rank: 0 (pid: 7) of binary: python"
     workload = node.finish(node.begin(f"import os\nos.write(2, b'{line}\\n')"))
     assert [end.exit_code for end in workload.ends()] == [0, 0]
@@ -68,7 +68,7 @@ for rank in range({len(RANKS)}):
 
 @pytest.fixture
 def torchrun(tmp_path):
-    """torchrun's log, with a starter that writes nothing to it but what a test does."""
+    """A starter that writes nothing itself, and its log, into which a test writes."""
     with (tmp_path / "log").open("a+b") as log:
         command = NodeCommand("localhost", 0, (sys.executable, "-c", ""), {}, str(tmp_path))
         process = TorchrunProcess(command, NodeStart(RANKS, dict(os.environ), log, spawn))
@@ -77,7 +77,7 @@ def torchrun(tmp_path):
 
 
 def test_log_line_between_two_reads_is_not_lost(torchrun):
-    """torchrun writes through the position of the file that the agent reads."""
+    """torchrun and the agent share the position in this file, so each write moves it."""
     process, log = torchrun
     ends: list[WorkerEnd] = []
     with subprocess.Popen([sys.executable, "-c", WRITES], stdout=log) as writer:
@@ -105,7 +105,7 @@ def test_program_line_like_torchruns_names_no_foreign_rank(torchrun):
 
 @pytest.mark.slow
 def test_starter_of_package_that_node_lacks_is_watched(tmp_path):
-    """What it starts is torchrun, or each worker by itself."""
+    """Such a starter starts torchrun, or each worker separately."""
     with pytest.raises(UsageError, match="unknown 'absent'"):
         starter_of("absent")
     command = NodeCommand(

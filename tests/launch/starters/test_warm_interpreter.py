@@ -78,7 +78,7 @@ def test_worker_of_later_attempt_starts_like_first_one(node):
 
 @pytest.mark.slow
 def test_each_attempt_has_its_own_log(node):
-    """That of the last one is moved away between them."""
+    """The log of the last attempt is moved away before the next one."""
     node.finish(attempt(node, 0, "import os\nos.write(2, b'first')"))
     log = next((node.folder / "run").rglob("*.log"))
     log.rename(log.with_name("earlier.log"))
@@ -100,7 +100,7 @@ def test_workers_are_ended_between_attempts_and_the_interpreter_is_not(node):
 
 @pytest.mark.slow
 def test_a_signal_for_workers_reaches_them_and_ends_no_interpreter(node):
-    """Also one that comes when they have ended."""
+    """The interpreter also survives a signal that comes after they have ended."""
     first = attempt(node, 0, SLEEPS)
     node.wait(lambda: node.output().count("sleeps") == 2)
     (pid,) = first.pids
@@ -156,7 +156,7 @@ def test_ended_interpreter_leaves_no_process(node):
 
 @pytest.mark.slow
 def test_interpreter_that_survives_sigkill_is_left(node, monkeypatch):
-    """As where it waits for a disk: its agent goes on without it."""
+    """For example, it is waiting for a disk; its agent goes on without it."""
     monkeypatch.setattr("launch.starters.preload.KILLED_PROCESS_IS_GONE_S", 0.1)
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "kill", lambda process: None)
@@ -167,7 +167,7 @@ def test_interpreter_that_survives_sigkill_is_left(node, monkeypatch):
 
 @pytest.mark.slow
 def test_an_environment_larger_than_a_pipe_delays_nobody(node):
-    """It is sent as far as the other side has room."""
+    """Each part is sent once the other side has room for it."""
     first = node.finish(attempt(node, 0))
     os.kill(first.pids[0], signal.SIGSTOP)
     begun = time.monotonic()
@@ -180,7 +180,7 @@ def test_an_environment_larger_than_a_pipe_delays_nobody(node):
 
 @pytest.mark.slow
 def test_interpreter_that_has_not_forked_is_ended(node):
-    """Between two attempts it ignores SIGTERM, which would be lost."""
+    """Between two attempts it ignores SIGTERM, so that signal would be lost."""
     first = node.finish(attempt(node, 0))
     assert first.may_have_workers
     os.kill(first.pids[0], signal.SIGSTOP)

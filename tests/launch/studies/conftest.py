@@ -1,3 +1,3 @@
-"""Sweeps on Slurm have its commands as scripts, as its own tests do."""
+"""Tests of sweeps on Slurm use its commands as scripts, like the tests in tests/launch/slurm."""
 
 from tests.launch.slurm.conftest import slurm as slurm

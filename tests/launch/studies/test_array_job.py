@@ -1,4 +1,4 @@
-"""What came of each run of a sweep's job array is told as by all others who look at it."""
+"""The results of a job array's runs are the same in a sweep as in every other view of them."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.written import write
 
 @pytest.fixture
 def sweep(slurm, tmp_path, monkeypatch):
-    """One run, which is being run by job 12."""
+    """A sweep of one run, which job 12 runs."""
     monkeypatch.setattr(array_job, "ARRAY_JOB_TICK_S", 0.0)
     monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
     cell = Cell("a", {}, ("--task=synthetic",))
@@ -27,7 +27,7 @@ def sweep(slurm, tmp_path, monkeypatch):
 
 
 def ends(monkeypatch, sweep, act):
-    """Call `act` with each look's number, before it; return what the run's row says at the end."""
+    """Call `act` with each look's number before it; return the run's last state and message."""
     looks = []
     states_of = run_state.states_of
 
@@ -53,7 +53,7 @@ def test_a_run_that_is_done_by_its_ranks_has_not_failed(slurm, sweep, tmp_path, 
 
 
 def test_a_record_that_is_seen_after_slurm_s_word_counts(slurm, sweep, monkeypatch):
-    """A shared disk may show it later."""
+    """A shared disk may show the record later."""
 
     def act(look):
         if look == 1:

@@ -1,4 +1,4 @@
-"""What came of a run of a sweep is told from its exit code and its own record."""
+"""The result of a sweep's run is read from its exit code and its own record."""
 
 import signal
 from contextlib import nullcontext
@@ -41,7 +41,7 @@ def test_advice_of_a_stopped_run_is_left_out_of_its_study(tmp_path):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Two runs, which an earlier call has recorded as done."""
+    """A sweep of two runs that an earlier call has recorded as done."""
     cells = check_cells([Cell(name, {}, ("--nodes=1", "--", "ls", name)) for name in "ab"])
     found = Sweep("s", cells, folder=tmp_path)
     for cell in cells:

@@ -1,4 +1,4 @@
-"""A grid is the product of its values, and every point has a name of its own for a folder."""
+"""A grid is the product of its values, and each point has its own name for a folder."""
 
 import math
 import re

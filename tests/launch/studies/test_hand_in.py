@@ -1,4 +1,4 @@
-"""What is packed for a course says what is Muster's, and how its runs are repeated."""
+"""An archive for a course says which files are Muster's, and how to repeat its runs."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ NO_SYNC = "base: {task: synthetic}\ngrid:\n  - {seed: [1, 2]}\n"
 
 @pytest.fixture
 def done(tmp_path, monkeypatch):
-    """Reads a study, of which every run is done."""
+    """A function that reads a study and marks each of its runs as done."""
     (tmp_path / "a b").mkdir()
     monkeypatch.chdir(tmp_path)
 
@@ -109,5 +109,5 @@ def test_texts_from_before_the_runs_stay_on_record(finished_study):
     assert recorded()["texts"] == finished_study.texts
     record = {name: value for name, value in recorded().items() if name != "texts_before"}
     finished_study.folder.joinpath("study.json").write_text(json.dumps(record))
-    cell_runs.begin(finished_study)  # of a version that had no such record
+    cell_runs.begin(finished_study)  # as an earlier version wrote it
     assert recorded()["texts_before"] == finished_study.texts

@@ -1,4 +1,4 @@
-"""A study runs what is not done yet, survives what fails, and goes on where it was."""
+"""A study runs only what is not done yet, goes on after a failed run, and can be resumed."""
 
 import json
 import re
@@ -36,7 +36,7 @@ QUICK = CHECKOUT / "configs" / "studies" / "quick.yaml"
 
 
 def study(folder, text, *words: str) -> subprocess.CompletedProcess:
-    """A call of the study of this text, or of a file, whose own folder is `out`."""
+    """Run the study with this text, or the file QUICK, with the output folder `out`."""
     path = text if text is QUICK else write(folder, {"mine.yaml": text}) / "mine.yaml"
     words = (path, "--output", folder / "out", "--launcher", "local", *words)
     return call(interpreter(), STUDY, *words, timeout_s=840)
@@ -100,9 +100,10 @@ def test_stopped_study_stops_its_run(tmp_path):
 
 @pytest.mark.slow
 def test_killed_study_goes_on_with_the_same_command(tmp_path):
-    """It runs what it was killed in, and not what was done before; its last line is a command.
+    """The next call completes the interrupted run, but does not repeat the run before it.
 
-    It has left a run, which ends by itself, and is waited for.
+    The killed study leaves a run, which ends on its own, and the next call waits for it. The last
+    line is a command.
     """
     skip_if_quick()
     path, folder = tmp_path / "short.yaml", tmp_path / "out"
@@ -133,7 +134,7 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     message = (report / "report.md").read_text()
     for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
         assert f"{mode}, " in message
-    # of the single process, digit for digit or nearly so
+    # the losses equal those of the single process, exactly or nearly so
     losses = re.findall(r"\| (equal|within \de-0[7-9]) ", message)
     assert len(losses) == 4
     assert (report / "report.pdf").exists()
@@ -166,7 +167,7 @@ def test_an_assignment_has_names_of_parameters_and_an_archive(tmp_path):
 
 @pytest.mark.slow
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
-    write(tmp_path, {"out/collectives/network": ""})  # where its folder would be
+    write(tmp_path, {"out/collectives/network": ""})  # in place of its folder
     done = study(tmp_path, ASSIGNMENT)
     assert done.returncode == 0 and "collectives: could not be measured: " in done.stderr
     assert [one["state"] for one in cells(tmp_path / "out").values()] == ["done"]

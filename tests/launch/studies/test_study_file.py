@@ -102,12 +102,12 @@ def test_shipped_study_is_read(path):
     study = shipped(path)
     assert study.about and len(study.cells) >= 3
     assert study.x and study.series
-    # flags may change any number: the report says those of the runs
+    # flags may change any number, so the text has none: the report gives those of the runs
     assert not re.search(r"(?<![-\w])\d", study.about)
 
 
 def test_bscs_own_grid_is_whole():
-    """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
+    """1 to 16 GPUs, with 64 to 256 samples each, or 128 to 4096 in evaluation, in equal parts."""
     study = shipped(CHECKOUT / "configs" / "studies" / "bsc_cluster.yaml")
     found = set()
     for cell in study.cells:
@@ -157,7 +157,7 @@ def test_any_file_is_a_study_or_refused_by_name(tmp_path_factory, text):
         assert str(path) in str(error)
 
 
-# nine lists of nine lists of ..., written as a few bytes
+# a few bytes that stand for nine lists of nine lists of ...
 BOMB = "title: &l0 x\nquestion: &l1 [*l0]\ngrid:\n"
 BOMB += "".join(f"- {{a{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}\n" for n in range(2, 12))
 

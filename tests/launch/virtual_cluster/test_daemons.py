@@ -1,4 +1,4 @@
-"""A daemon is there until its last thread has ended."""
+"""A daemon is alive until its last thread has ended."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
 from tests.launch.submit import wait_until
 from tests.written import write
 
-# Its first thread ends by itself alone, as slurmd's may while others still close connections; the
-# other stays until its standard input is closed.
+# Only its first thread ends, as slurmd's may while other threads still close connections. The other
+# thread stays until its standard input is closed.
 FIRST_THREAD_ENDS = """
 import ctypes, os, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()
@@ -69,7 +69,7 @@ def test_ending_daemon_is_waited_for(monkeypatch):
 
 
 def test_ended_daemon_is_no_zombie(monkeypatch):
-    """Its parent is the machine's first process, which may take its time."""
+    """A daemon's parent is the machine's first process, which may reap it late."""
     monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 300)
     process = subprocess.Popen(["sleep", "1000"])
     stat = Path(f"/proc/{process.pid}/stat")

@@ -1,4 +1,4 @@
-"""What one asks of a testbed, and what is refused."""
+"""The options of a testbed, and which values are refused."""
 
 import pytest
 

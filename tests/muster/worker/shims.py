@@ -1,4 +1,4 @@
-"""Programs that muster/worker/worker_main.py runs, and how they ended."""
+"""Run programs through muster/worker/worker_main.py, and read how they ended."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ WORKER_MAIN = CHECKOUT / "muster" / "worker" / "worker_main.py"
 
 
 class Mute(Exception):
-    """What a program's own exceptions may do."""
+    """An exception without a text, as a program's own exceptions may be."""
 
     def __str__(self) -> str:
         raise ValueError("no text")

@@ -1,4 +1,4 @@
-"""The collectives of gloo's and of NCCL's recorder are read, each once; a double has NCCL's."""
+"""The collectives in gloo's and NCCL's recorders are read once each; a test double has NCCL's."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ NCCL = trace([entry("nccl", 1, retired=True), entry("nccl", 2)], **{"0": (2, 1)}
 
 @pytest.fixture
 def recorders(monkeypatch):
-    """torch with these two recorders."""
+    """Return a function that sets the contents of torch's two recorders."""
     module = Mock(spec=["_dump_fr_trace_json", "_dump_nccl_trace_json"])
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
 

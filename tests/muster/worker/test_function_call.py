@@ -1,4 +1,4 @@
-"""A worker calls what it finds in its folder, if it may be unpickled."""
+"""A worker calls the function that it finds in its folder, if it may be unpickled."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.muster.worker.shims import Mute
 
 
 def call(folder: Path) -> tuple[int, dict]:
-    """The exit code of a worker that calls what is in `folder`, and what it records of its end."""
+    """Run a worker on the call in `folder`; return its exit code and the record of its end."""
     env = {"MUSTER_RUN_DIR": str(folder / "run"), "RANK": "1"}
     done = commands.call(sys.executable, shims.WORKER_MAIN, "--function", folder / "call", env=env)
     return done.returncode, shims.ended(folder / "run", 1)
@@ -29,7 +29,7 @@ def test_file_that_others_may_write_is_not_unpickled(tmp_path):
     code, record = call(tmp_path)
     assert code == 1 and "other users may have written it" in record["message"]
     (tmp_path / "call" / "call.pkl").chmod(0o600)
-    (tmp_path / "call" / "call.json").chmod(0o620)  # which says where modules are imported from
+    (tmp_path / "call" / "call.json").chmod(0o620)  # it lists the folders for imports
     code, record = call(tmp_path)
     assert code == 1 and "other users may have written it" in record["message"]
     write_private(tmp_path / "mine", b"x")

@@ -27,7 +27,7 @@ def test_gloo_thread_is_awaited_until_idle(tmp_path, monkeypatch, looks, waits):
     )
     write(tmp_path / "12", *looks[0])
     write(tmp_path / "11", "R", 3, name="python")
-    (tmp_path / "13").mkdir()  # it ends just now
+    (tmp_path / "13").mkdir()  # a thread that is just ending
     gloo_threads.wait(tmp_path)
     assert len(list(later)) == len(looks) - waits
 

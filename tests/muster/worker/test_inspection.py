@@ -1,4 +1,4 @@
-"""A worker's inspection answers, and is not in the way of what the worker does."""
+"""A worker's inspection answers, and does not disturb the worker."""
 
 import sys
 from pathlib import Path
@@ -66,7 +66,7 @@ asked.wait()
 
 
 def test_python_does_not_end_while_a_question_is_answered(tmp_path):
-    """A thread that is in torch's code then would abort it."""
+    """A thread in torch's code at that moment would abort Python."""
     script, folder = tmp_path / "ends.py", tmp_path / "inspection"
     script.write_text(ENDS)
     folder.mkdir()

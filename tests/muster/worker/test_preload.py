@@ -1,4 +1,4 @@
-"""Workers that are forked from one import are what torchrun would have started."""
+"""Workers that are forked after a single import are like those that torchrun would have started."""
 
 import json
 import subprocess
@@ -18,9 +18,9 @@ from tests.fork_server import skip_if_quick
 
 WORKER = CHECKOUT / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
-# Lines of several workers do not mix.
+# Written in one call, so that lines of several workers do not mix.
 SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
-# Of torchrun's own store, folder and process.
+# Variables about torchrun's own store, folder and process.
 TORCHRUNS = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
              "TORCHELASTIC_SIGNALS_TO_HANDLE")  # fmt: skip
 SHOW = """
@@ -39,7 +39,7 @@ say(json.dumps({
 
 @pytest.fixture
 def project_with_packages(tmp_path, monkeypatch) -> Path:
-    """A program, and a folder of packages that stand for what is installed."""
+    """Make a program, and a folder with packages that stand in for the installed ones."""
     root = tmp_path / "project"
     root.mkdir()
     (root / "train.py").write_text(SHOW)
@@ -224,7 +224,7 @@ def test_module_hidden_by_an_archive_is_not_preloaded(project_with_packages, pro
 
 
 def test_random_numbers_differ_as_they_do_between_processes(project_with_packages):
-    """Those of data loaders, dropout and initial weights, too; torch draws its seed at import."""
+    """This includes data loaders, dropout and initial weights; torch draws its seed at import."""
     skip_if_quick()
     (project_with_packages / "train.py").write_text(RANDOM.replace("SEED", ""))
     lines = run_preloaded(

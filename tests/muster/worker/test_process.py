@@ -1,4 +1,4 @@
-"""What processes need is written once; what an agent starts ends with it, from the first moment."""
+"""Helpers of processes are defined once; processes end with their agent, from the first moment."""
 
 import os
 import re
@@ -25,7 +25,7 @@ SOURCES = [
     for path in CHECKOUT.glob(f"{folder}/**/*.py")
 ]
 SAYS_SO = "import time\nprint('here', flush=True)\ntime.sleep(10_000)\n"
-# Each stands in process.py alone.
+# Patterns of code that may occur only in process.py.
 ONCE = {
     "the call prctl": r"\.prctl\(",
     "its options": r"^PR_SET_\w+ = ",
@@ -33,7 +33,7 @@ ONCE = {
     "notices": r"= \(signal\.SIGUSR1, signal\.SIGUSR2\)",
     "the folders of a wheel": r"\"_checkout\"",
 }
-# What becomes whole by a new name, and is no file that one process writes at once.
+# All files that rename something, with the reason.
 RENAME = {
     "launch/agent/log_sync.py": "it comes from a node in several messages",
     "launch/nodes/node_data.py": "a folder; on a node there is nothing of ours to import",
@@ -76,7 +76,7 @@ def test_unfinished_file_is_removed(tmp_path):
 
 @pytest.fixture
 def own_scripts(tmp_path) -> list[tuple[str, ...]]:
-    """Commands as of torchrun, of a worker, and of one whose Python is a script around another."""
+    """Return commands as for torchrun, a worker, and a worker whose Python is a wrapper script."""
     (tmp_path / "tool.py").write_text(SAYS_SO)
     around = executable(tmp_path / "python", f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
     worker = (str(CHECKOUT / WORKER_MAIN), str(tmp_path / "tool.py"))
@@ -94,7 +94,7 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
     child = spawn(NodeCommand("node0", 0, argv, {}, str(tmp_path)), env, subprocess.DEVNULL)
     try:
         command = psutil.Process(child.pid).cmdline
-        wait_until(command)  # the kernel has it only when the new program has begun
+        wait_until(command)  # the kernel shows it only when the new program has begun
         assert command() == list(argv)
     finally:
         child.kill()
@@ -103,7 +103,7 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["torchrun", "worker", "script"])
 def test_processes_end_with_their_agent(which, own_scripts, tmp_path):
-    """Even by kill -9."""
+    """They end even if the agent is killed by kill -9."""
     code = (
         "import os, sys\n"
         "from launch.spec import NodeCommand\n"
@@ -123,7 +123,7 @@ def test_processes_end_with_their_agent(which, own_scripts, tmp_path):
 
 
 def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
-    """A Python that starts has no reaction to it yet; the agent lets it wait."""
+    """A starting Python has no handler for the signal yet, so the agent makes the signal wait."""
     log = tmp_path / "log"
     env = {**os.environ, "PYTHONPATH": str(tmp_path), process.AGENT_PID: str(os.getpid())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -154,7 +154,7 @@ print("lives", flush=True)
 
 
 def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
-    """As with `nohup ... &`: no agent has started torchrun there."""
+    """As with `nohup ... &`, no agent has started torchrun here."""
     (tmp_path / "tool.py").write_text(LIVES)
     log = tmp_path / "log"
     words = [sys.executable, str(CHECKOUT / RUN_MODULE), "tool"]

@@ -1,4 +1,4 @@
-"""A worker knows whether it has met the others by torch, and says nothing where that is open."""
+"""A worker reports whether it has connected to others by torch, or None if that is unknown."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from muster.worker.process_group import OTHER_LIBRARIES, SPAWNS, has_connected
 
 @pytest.fixture(autouse=True)
 def _as_at_the_start(monkeypatch):
-    """No group of another test, and none of the ways by which this process may have met others."""
+    """Remove other tests' groups and all modules by which this process may have met others."""
     for name in ("_default_pg_init_method", "_backend"):
         monkeypatch.setattr(distributed_c10d, name, None)
     for name in (*OTHER_LIBRARIES, *SPAWNS):
@@ -43,6 +43,6 @@ def test_process_group_state_is_unknown_without_known_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, distributed_c10d.__name__, types.ModuleType("another"))
     assert has_connected() is None
     monkeypatch.delitem(sys.modules, distributed_c10d.__name__)
-    assert has_connected() is False  # torch alone
+    assert has_connected() is False  # torch without its distributed module
     monkeypatch.setattr(process_group.sys, "modules", {})
     assert has_connected() is None

@@ -1,4 +1,4 @@
-"""However a program ends, its exit code and its traceback are its own, and its record says how."""
+"""However a program ends, its exit code and traceback are its own, and its record shows how."""
 
 import signal
 import subprocess
@@ -96,8 +96,8 @@ def test_a_worker_whose_agent_is_gone_ends(tmp_path):
     assert run(tmp_path, "train.py", MUSTER_AGENT_PID=str(gone.pid)).returncode == 128 + 9
 
 
-# gloo's threads run only while the others of this processor sleep: the last collective's thread
-# has not let go of it when the program is through.
+# gloo's threads run only while the other threads of this processor sleep, so the last collective's
+# thread has not released the collective when the program is finished.
 LATE_THREADS = """
 import os, sys, torch, torch.distributed as dist
 sys.modules["_muster.gloo_threads"].LIMIT_S = 250  # beside busy processes they run late
@@ -118,7 +118,7 @@ dist.all_reduce(torch.ones(1000))
     [("dist.destroy_process_group()", 0), ("pass", 0), ("sys.exit(3)", 3)],
 )
 def test_threads_of_gloo_end_before_the_interpreter(tmp_path, end, code):
-    """Otherwise three in four of these end with SIGABRT, with plain Python, too."""
+    """Otherwise, three in four of these runs end with SIGABRT, also with plain Python."""
     (tmp_path / "train.py").write_text(LATE_THREADS + end)
     done = run(tmp_path, "train.py")
     assert done.returncode == code, done.stderr

@@ -1,4 +1,4 @@
-"""A program finds everything as with plain python, and leaves how it ended in the run folder."""
+"""A program finds everything as with plain Python, and the run folder shows how it ended."""
 
 import json
 import os
@@ -34,7 +34,7 @@ print(json.dumps({
 
 @pytest.fixture
 def clashing_project(tmp_path) -> Path:
-    """A folder with the names that this repository has, too."""
+    """Make a folder with names that this repository also has."""
     root = tmp_path / "a project"
     for name in ("configs", "launch", "package"):
         (root / name).mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_a_worker_keeps_to_the_cpus_that_its_agent_has_chosen(clashing_project):
             cpus = f"{','.join(map(str, every))};{last}"
             found = run(clashing_project, *words, MUSTER_CPUS=cpus, LOCAL_RANK=str(local_rank))
             assert found.stdout == f"{own}\n" and found.stderr == ""
-    elsewhere = run(clashing_project, "cpus.py", MUSTER_CPUS="1023")  # taken away meanwhile
+    elsewhere = run(clashing_project, "cpus.py", MUSTER_CPUS="1023")  # no longer available
     assert elsewhere.stdout == f"{every}\n"
     assert elsewhere.stderr == "note: not bound to CPUs 1023: Invalid argument\n"
 
@@ -117,7 +117,7 @@ def test_worker_of_a_scheduler_has_its_own_task_number(clashing_project):
         )
 
 
-# A few that this repository's own files, or torch's launcher, import.
+# Some modules that this repository's own files or torch's launcher import.
 HIDDEN = ("resource", "json", "signal", "traceback", "socket", "ctypes")
 
 
@@ -261,7 +261,7 @@ LOSES = "raise RuntimeError('[pair.cc:553] Connection closed by peer [10.0.0.2]:
 
 @pytest.mark.parametrize("is_led", [True, False])
 def test_error_of_a_lost_peer_is_marked(clashing_project, is_led):
-    """Also where the program has a hook of its own, as torch has."""
+    """This holds even if the program has its own hook, as torch has."""
     hook = "import sys\nshow = sys.excepthook\n"
     hook += "sys.excepthook = lambda *all: (sys.stderr.write('mine\\n'), show(*all))\n"
     (clashing_project / "train.py").write_text(hook + LOSES)

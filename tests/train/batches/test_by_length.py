@@ -1,5 +1,5 @@
-"""A cut by length has every sample once, is never slower than one that ignores lengths, and is near
-the best."""
+"""A cut by length has every sample once, is never slower than a cut that ignores lengths, and is
+close to the best cut."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ ONE_PASS = 1e9  # a pass costs so much that no rank has two
 
 
 def plain_of(widths, shares):
-    """The cut that ignores lengths: for each rank the number of samples and the longest."""
+    """Return the cut that ignores lengths: each rank's number of samples and its longest."""
     ends = list(itertools.accumulate(split_batch(len(widths), shares), initial=0))
     parts = [widths[start:end] for start, end in itertools.pairwise(ends)]
     return [(len(part), max(part, default=0)) for part in parts]
@@ -32,7 +32,7 @@ def tokens(part, widths):
 
 
 @given(WIDTHS, SHARES, st.sampled_from([0.0, 5.0, 100.0, ONE_PASS]))
-@example([10, 47, 67, 8, 59], [7, 5, 1, 9], ONE_PASS)  # ordered by shares alone it is slower
+@example([10, 47, 67, 8, 59], [7, 5, 1, 9], ONE_PASS)  # slower if ordered by shares alone
 def test_slowest_rank_has_no_more_tokens_than_with_lengths_ignored(widths, shares, pass_tokens):
     plain = plain_of(widths, shares)
     ordered = sorted(widths)
@@ -45,7 +45,7 @@ def test_slowest_rank_has_no_more_tokens_than_with_lengths_ignored(widths, share
 
 @given(st.lists(st.integers(1, 128), min_size=1, max_size=6), st.integers(1, 3))
 def test_cut_with_one_pass_per_rank_is_the_best_of_all(widths, ranks):
-    """Of all cuts, in whatever order: sorting loses nothing."""
+    """It is the best even among cuts of any other order, so sorting loses nothing."""
     shares = [1.0] * ranks
     ordered = sorted(widths)
     parts = Cut(ordered, shares, ONE_PASS).best(plain_of(widths, shares))

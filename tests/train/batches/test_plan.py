@@ -1,4 +1,4 @@
-"""The plan: every sample once per epoch, whatever the ranks; the same batches for any split."""
+"""The plan has every sample once per epoch for any ranks, and the same batches for any split."""
 
 import itertools
 import tracemalloc
@@ -42,7 +42,7 @@ def test_order_in_32_bit_numbers_equals_that_in_64(size):
 
 
 def python_bytes_of(call):
-    """The most memory of Python's objects during `call`; the values of tensors do not count."""
+    """Return the peak memory of Python objects during `call`, without the values of tensors."""
     tracemalloc.start()
     try:
         call()

@@ -20,7 +20,7 @@ EVEN = BatchPlan(400, 64, (1.0, 1.0), 1, 0)
 
 @pytest.fixture
 def better(monkeypatch):
-    """A call that gives the plan after each rank's seconds and samples; printed lines; records."""
+    """Return a function from all ranks' seconds and samples to a plan; also lines and records."""
     lines = []
     records = []
     splitter = Splitter(Ranks(0, 2), lines.append, records.append)
@@ -85,7 +85,7 @@ class Slow(nn.Module):
 
 
 class Layers(nn.Module):
-    """Passes wait for all ranks in a BatchNorm, and with fsdp where each layer is gathered."""
+    """Passes wait for all ranks in a BatchNorm, and with fsdp also where a layer is gathered."""
 
     def __init__(self, rank):
         super().__init__()
@@ -107,7 +107,7 @@ class Normalised(Mlp):
 
 
 def weights(ranks):
-    """Of each mode; a busy machine may slow the fast rank down, so there are several tries."""
+    """Return each mode's weights; as a busy machine may slow the fast rank, try several times."""
     by_mode = {}
     for mode in ("ddp", "fsdp"):
         config = TrainConfig(sync=mode, split="auto", batch_size=6, max_steps=9, evaluate="never")

@@ -1,4 +1,4 @@
-"""`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
+"""`muster.steps` has every sample once per epoch for any ranks, and resumes where it was."""
 
 import itertools
 import time
@@ -20,7 +20,7 @@ from train.sync.ranks import Ranks
 
 @pytest.fixture
 def as_rank(monkeypatch):
-    """`muster.steps` as a rank of several would call it."""
+    """Return `muster.steps` as one of several ranks would call it."""
 
     def call(rank, world_size, *args, **options):
         monkeypatch.setattr(steps_module, "current_ranks", lambda: Ranks(rank, world_size))
@@ -52,7 +52,7 @@ def test_sample_counts_once_over_ranks_and_weights_give_mean(
         micros = [micro for one in step for micro in one.micro_batches]
         counted = [i for micro in micros if micro.weight for i in micro.indices]
         assert len(counted) == step[0].samples == sum(one.local_samples for one in step)
-        assert sorted(counted) == sorted(whole.micro_batches[0].indices)  # those of any other split
+        assert sorted(counted) == sorted(whole.micro_batches[0].indices)  # as in any other split
         for micro in micros if by_length else ():
             assert micro.tokens == micro.samples * max(lengths[at] for at in micro.indices)
         total = sum(micro.weight for micro in micros)
@@ -99,7 +99,7 @@ class Squares(Dataset):
 
 
 def through(steps, loader, last=99):
-    """The loop: what it computes, and where it says that it is, step by step."""
+    """Yield each micro-batch's expected and loaded values, and the step in the saved state."""
     batches = iter(loader)
     for step in steps:
         for micro, batch in zip(step.micro_batches, batches, strict=False):
@@ -120,7 +120,7 @@ def test_a_loader_that_reads_ahead_moves_no_position(options):
     steps, loader = steps_and_loader()
     found = list(through(steps, loader, last=4))
     assert [at for *_, at in found] == [1, 1, 2, 2, 3, 3, 4, 4]
-    found += through(steps, loader)  # the same loader, and workers, from step 5 on
+    found += through(steps, loader)  # the same loader and workers, from step 5 on
     assert all(wanted == got for wanted, got, _ in found)
     assert [got for _, got, _ in found] == whole
     again, loader = steps_and_loader()
@@ -204,7 +204,7 @@ class SlowerOnRankOne(nn.Module):
 
 
 class NormalisedOnAllRanks(SlowerOnRankOne):
-    """It waits for the other ranks in its forward pass, too."""
+    """It also waits for the other ranks in its forward pass."""
 
     def __init__(self, rank):
         super().__init__(rank)
@@ -212,7 +212,7 @@ class NormalisedOnAllRanks(SlowerOnRankOne):
 
 
 def parts_of(ranks, name):
-    """Of all ranks; a busy machine may slow the fast one down, so there are several tries."""
+    """Return all ranks' parts; as a busy machine may slow the fast rank, try several times."""
     for _ in range(8):
         both = [None, None]
         dist.all_gather_object(both, own_parts(ranks, name))
@@ -242,7 +242,7 @@ def test_auto_splits_a_model_whose_passes_wait_for_other_ranks(tmp_path, name):
 
 
 def labelled_words():
-    """Sentences of six words, and which of these have a label: in some sentences none."""
+    """Return sentences of six words, and their labels; some sentences have no label."""
     generator = torch.Generator().manual_seed(3)
     words = torch.randint(11, (30, 6), generator=generator)
     hidden = torch.rand(30, 6, generator=generator) < 0.4
@@ -254,7 +254,7 @@ class_weights = torch.tensor([0.1, 1.0, 7.0, 0.0, 2.5], dtype=torch.float64)
 
 
 def trained_by_units(ranks):
-    """Losses and weights with a mean over words, and with weights of classes, for two splits."""
+    """Return losses and weights for means over words and for class weights, with two splits."""
     words, labels = labelled_words()
     found = []
     for kind, split in itertools.product(("words", "classes"), ([5, 1, 0], [1, 2, 2])):

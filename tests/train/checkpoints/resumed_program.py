@@ -1,4 +1,4 @@
-"""A program of several ranks that saves, goes on, and prints what came back; for the tests."""
+"""A program of several ranks, for tests, that saves, resumes, and prints what it has restored."""
 
 import json
 import os
@@ -25,7 +25,7 @@ TRAININGS = {  # options of muster.sync, and the step after which the run is cut
 
 
 class Net(nn.Module):
-    """Its layers are not used in the order of their names, so DDP cuts its buckets anew."""
+    """Its layers are not used in the order of their creation, so DDP changes its buckets."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Own:
 
 
 def trained(run, name, folder, last, saves=False):
-    """Losses, and the bits of weights and buffers at the end."""
+    """Train; return the losses, and the exact weights and buffers at the end."""
     torch.manual_seed(0)
     model = muster.sync(Net(), bucket_mb=0.001, **TRAININGS[name][0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -78,7 +78,7 @@ def goes_on(run, name):
 
 
 def own_states(run):
-    """What each rank's objects hold after a resume, and what they held."""
+    """Return what each rank's objects contain after a resume, and what they contained before."""
     rank = run.rank
     states = {
         "position": {"epoch": 2, "seen": [rank] * (rank + 1), 7: torch.tensor([rank, 5])},

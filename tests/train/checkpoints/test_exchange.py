@@ -1,4 +1,4 @@
-"""What ranks remember, and whose it is when a run goes on."""
+"""Which tensors are kept from each rank, and which rank gets them when a run resumes."""
 
 import torch
 
@@ -44,7 +44,7 @@ def test_tensors_that_differ_by_rank_are_sent_to_writing_ranks_only(tmp_path):
 
 
 def retained_of_odd_sizes(ranks):
-    """Tensors of several types, whose sizes differ by rank, and one larger than a group."""
+    """Gather tensors of several types with sizes that differ by rank, one larger than a group."""
     count = 3 + 2 * ranks.rank
     own = {
         "bytes": torch.arange(count, dtype=torch.uint8),

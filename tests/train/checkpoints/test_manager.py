@@ -1,4 +1,4 @@
-"""When checkpoints are made, which are kept, and what a signal leaves."""
+"""When checkpoints are made, which are kept, and what a signal leaves behind."""
 
 import errno
 import json
@@ -122,7 +122,7 @@ def test_run_that_does_not_go_on_from_the_folder_of_another_is_refused(tmp_path,
 
 
 def test_restarted_run_sets_its_own_checkpoints_aside(tmp_path, monkeypatch, capsys):
-    """One that starts from the beginning again, or that torchrun has restarted."""
+    """The run starts from the beginning again, or torchrun has restarted it."""
     here = tmp_path / "here"
     config = replace(CONFIG, checkpoint_dir=here, checkpoint_every="4", max_steps=4)
     run(replace(config, run_id="run"), tmp_path / "a")
@@ -207,14 +207,14 @@ def test_patience_ends_a_run_without_improvement(tmp_path):
     _, lines = run(first, tmp_path / "a", task=Perplexed(ANY, 9.0, 3.0, 5.0))
     assert lines[-1].startswith("--patience 1: ") and lines[-1].endswith(" step 24")
     assert steps(folder) == [16, 8]
-    # a resume counts on: from the best so far, and the steps after it
+    # a resumed run continues the count, from the best so far and the steps after it
     again = replace(config, patience=2, resume="auto")
     trainer, lines = run(again, tmp_path / "b", task=Perplexed(ANY, 5.0, 6.0))
     assert trainer.position.step == 32 and lines[-1].startswith("--patience 2: ")
 
 
 def interrupt_at(last):
-    """What stops a run after step `last`."""
+    """Return a callback that stops a run after step `last`."""
     return lambda step: step == last - 1 and os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -276,7 +276,7 @@ def test_signal_ends_the_run_after_its_step_with_a_checkpoint(tmp_path, number):
     with pytest.raises(StoppedCleanly) as stopped:
         run(CONFIG, tmp_path / "cut", at_step)
     assert stopped.value.why == signal.Signals(number).name
-    # the signal came after step 5 had been agreed on: the next one is the last
+    # the signal came after step 5 had been agreed on, so the next step is the last
     assert stopped.value.step == 6 and steps(tmp_path / "cut" / "checkpoints") == [6]
     again, _ = run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
     assert bits(again) == bits(whole)
@@ -309,7 +309,7 @@ def test_failed_write_at_a_stop_is_an_error(tmp_path):
 
 
 def full_at(monkeypatch, *steps):
-    """The disk is full when the checkpoints of these steps are written; without steps, always."""
+    """Make the disk full for the checkpoints of these steps, or for all if no step is given."""
     write = storage._write
 
     def fails(partial, files, saved):
@@ -347,14 +347,14 @@ def test_failed_best_checkpoint_is_an_error_and_the_previous_best_stays(tmp_path
     config = replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.003)
     trainer, _ = run(replace(config, checkpoint_every="8"), tmp_path)
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
-    assert min(losses, key=losses.__getitem__) == 32  # it is the last one, too
+    assert min(losses, key=losses.__getitem__) == 32  # it is also the last step
     with pytest.raises(TrainedButNotSaved, match="step 32: the checkpoint could not be written to"):
         trainer.manager.require()
     assert steps(tmp_path / "checkpoints") == [24]
 
 
 def ends_of_disks(ranks, folder):
-    """How a run ends whose ranks write to disks of their own, if those of some ranks are full."""
+    """Return how a run ends if each rank writes to its own disk, and the disks of some are full."""
     found = []
     nothing = ObjectStates({}, ranks, writes=True)
     for full in ((), (1,), (0, 1)):

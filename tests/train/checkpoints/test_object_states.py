@@ -1,4 +1,4 @@
-"""On several ranks each object comes back on each rank as it was there, or is refused."""
+"""On several ranks, each object is restored on each rank as it was there, or is refused."""
 
 import json
 from collections import OrderedDict
@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program_output(folder):
-    """How each rank of the program has ended."""
+    """Run the program on all ranks and return how each rank ended."""
     text = Path(__file__).with_name("resumed_program.py").read_text()
     env = {"SAVED": str(folder / "saved"), "MUSTER_RUN_DIR": str(folder / "run")}
     ended = run_program(folder, text, RANKS, OMP_NUM_THREADS="1", **env)
@@ -32,7 +32,7 @@ def program_output(folder):
 
 @pytest.fixture(scope="module")
 def ended(program_output):
-    """What each rank of the program has printed."""
+    """Return the output of each rank of the program."""
     return [json.loads(out) for _, out, _ in program_output]
 
 

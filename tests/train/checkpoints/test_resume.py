@@ -1,6 +1,6 @@
-"""A run that goes on from a checkpoint is the run that was never stopped, bit for bit.
+"""A run that is resumed from a checkpoint equals an uninterrupted run, bit for bit.
 
-On another number of ranks it is so to rounding.
+On another number of ranks, it is equal up to rounding.
 """
 
 import json
@@ -21,18 +21,18 @@ from train.checkpoints import storage
 from train.tasks import synthetic
 
 NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
-# The others are changed by making a checkpoint; their own tests make the same ones twice.
+# The other modes are changed by making a checkpoint; their own tests compare equal checkpoints.
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
-# One whose ranks have the whole model, and one whose ranks have parts of it.
+# In the first mode, each rank has the whole model; in the second, a part of it.
 TWO_KINDS = ["all_reduce", "fsdp"]
 SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def resume_in_modes(ranks, folder, *modes):
-    """Each rank has a disk of its own, of which only rank 0's holds checkpoints.
+    """Resume in each mode; each rank has its own disk, and only rank 0's has checkpoints.
 
-    With losses of another number of ranks in `folder`, it goes on from their checkpoints, too,
-    from those of the same mode and of the next one.
+    If `folder` has the losses of another number of ranks, also resume from their checkpoints: from
+    those of the same mode and of the next mode.
     """
     after = dict(zip(modes, (*modes[1:], modes[0]), strict=True))
     base = replace(CONFIG, accumulation=2, split=SPLITS[ranks.world_size], warmup_steps=0)
@@ -48,7 +48,7 @@ def resume_in_modes(ranks, folder, *modes):
             f"{mode}: not the same losses"
         )
 
-        plain = replace(config, dropout=0.0)  # which differs over numbers of ranks
+        plain = replace(config, dropout=0.0)  # dropout differs between numbers of ranks
         reference = Path(folder, f"{mode}.pt")
         if not reference.exists():
             whole = train(ranks, plain, disk / "plain")
@@ -119,7 +119,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
 
 
 class Counter:
-    """An object of a program, whose state is no model's."""
+    """An object of a program whose state is not a model's."""
 
     def state_dict(self):
         return {"0.weight": 3}
@@ -137,7 +137,7 @@ def program_states(**objects):
 
 
 LINEAR = torch.nn.Linear(2, 1)
-# What writes a folder, the settings with which a run is to go on from it, and what is said.
+# A function that writes a folder, the settings of the run that resumes from it, and the error.
 REFUSED = [
     (Path.mkdir, {}, "--resume {folder}: no checkpoint in"),
     (cut_after_two, {"batch_size": 128},
@@ -150,7 +150,7 @@ REFUSED = [
      "--decay is all, but was matrices in the checkpoint; use matrices, or"),
     (cut_after_two, {"precision": "fp64"}, "in torch.float64; "),
     (program_states(model=LINEAR), {}, "it contains model, but this program has hist"),
-    # with objects of its own that have the names of ours
+    # programs with objects of their own that have the names of ours
     (program_states(model=Counter()), {}, "it contains model, but this program has hist"),
     (program_states(settings=Counter()), {}, "it contains settings, but this program has hist"),
 ]  # fmt: skip
@@ -253,9 +253,9 @@ def test_reset_flags_discard_parts_of_a_checkpoint(tmp_path):
     base = replace(CONFIG, resume=str(tmp_path / "cut"))
 
     fresh, _ = run(replace(base, reset_lr_scheduler=True), tmp_path / "lr")
-    assert fresh.history.steps[0].lr == 0.0 and results(fresh)[12][1] == 0.0  # its warm-up, again
+    assert fresh.history.steps[0].lr == 0.0 and results(fresh)[12][1] == 0.0  # warm-up again
     fresh, _ = run(replace(base, reset_optimizer=True, optimizer="sgd"), tmp_path / "optimizer")
     assert min(results(fresh)) == 12
     fresh, _ = run(replace(base, reset_data=True, batch_size=512), tmp_path / "data")
-    assert sorted(results(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
+    assert sorted(results(fresh)) == list(range(12, 20))  # two epochs of four steps, after step 11
     assert [one.epoch for one in fresh.history.steps] == [1] * 4 + [2] * 4

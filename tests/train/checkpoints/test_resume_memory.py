@@ -1,4 +1,4 @@
-"""A rank that resumes needs little more memory than one that trains."""
+"""A rank that resumes needs little more memory than a rank that trains."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 WIDTH, LAYERS = 1024, 14  # 56 MiB of parameters
 MODES = ("ddp", "zero1", "fsdp", "local_sgd")
-MOST = 1.3  # of the peak in training
+MOST = 1.3  # times the peak in training
 
 
 class Deep(synthetic.Synthetic):
@@ -27,7 +27,7 @@ class Deep(synthetic.Synthetic):
 
 
 def peaks_of(ranks, folder):
-    """By mode and for a loop by hand: the most memory of a training, and of its resume."""
+    """Return peak memory of a training and of its resume, for each mode and a handwritten loop."""
     found = {mode: _peaks_in_mode(ranks, Path(folder, mode), mode) for mode in MODES}
     found["muster.checkpoints"] = _peaks_by_hand(ranks, Path(folder, "by-hand"))
     return found

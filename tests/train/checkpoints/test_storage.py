@@ -1,4 +1,4 @@
-"""A checkpoint is whole or it is not there, whatever happened while it was written."""
+"""A checkpoint is complete or absent, whatever happened while it was written."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from train.checkpoints import storage
 from train.checkpoints.storage import Damaged, SavedState
 
 TENSORS = {"objects.pt": {"weight": torch.arange(6.0)}, "sync.pt": {"step": torch.tensor(3.0)}}
-# Writes checkpoints without end; prints the step of each that is finished.
+# Writes checkpoints endlessly; prints the step of each finished checkpoint.
 ENDLESS = """
 import itertools, sys, torch
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_last_write_of_a_step_is_read(tmp_path):
     folder = tmp_path / "new" / "folder"
     write(folder, 7)
     new = SavedState(step=7, world_size=1, run_id="new")
-    storage.write(folder, TENSORS, new)  # the one that is there gives way
+    storage.write(folder, TENSORS, new)  # the existing checkpoint is replaced
     (checkpoint,) = storage.list_checkpoints(folder)
     _, tensors, saved, _ = storage.read_verified(checkpoint.path)
     assert checkpoint.step == 7 and saved == new
@@ -141,7 +141,7 @@ def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
 
 
 def sign(path: Path, **changed: object) -> None:
-    """Note the checksums of all files as they are now, and other values in the manifest."""
+    """Write the current checksums of all files, and other values, to the manifest."""
     sums = {one.name: storage.sha256(one) for one in path.iterdir() if one.suffix != ".partial"}
     sums.pop(storage.MANIFEST)
     manifest = {"version": storage.VERSION, "sha256": sums, **changed}
@@ -149,7 +149,7 @@ def sign(path: Path, **changed: object) -> None:
 
 
 def fallback(folder: Path) -> tuple[int, list[str]]:
-    """The step that a run goes on from, and what is said."""
+    """Return the step from which a run resumes, and the notes."""
     whole, notes = storage.newest_intact(folder)
     assert whole is not None
     return whole.saved.step, notes
@@ -229,7 +229,7 @@ ODD_STATES = st.dictionaries(st.sampled_from(KEYS), JSON).map(json.dumps).map(st
 
 
 def changed_bytes(draw, data: bytes) -> bytes:
-    """Some bytes of a file are others, or its end is lost."""
+    """Change some bytes of a file, and perhaps cut off its end."""
     new = bytearray(data)
     for _ in range(draw(st.integers(1, 5))):
         new[draw(st.integers(0, len(new) - 1))] = draw(st.integers(0, 255))
@@ -260,7 +260,7 @@ def two_checkpoints(tmp_path_factory):
 
 @fuzzed(st.data(), examples=30)
 def test_checkpoint_of_random_content_is_read_or_skipped(two_checkpoints, data):
-    """It runs no code, and nothing but a line is said."""
+    """It runs no code, and one that is skipped causes a single note."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "checkpoints")
         newest = shutil.copytree(two_checkpoints, place) / "step_00000002"
@@ -288,7 +288,7 @@ def test_checkpoint_of_random_content_is_read_or_skipped(two_checkpoints, data):
 
 
 class Runs:
-    """To unpickle it makes a folder."""
+    """Unpickling it makes a folder."""
 
     def __init__(self, made: Path) -> None:
         self._made = str(made)
@@ -298,7 +298,7 @@ class Runs:
 
 
 def test_kill_while_writing_leaves_the_last_finished_checkpoint(tmp_path):
-    """Wherever the kill falls: what `write` returned is on the disk, and all that is found is."""
+    """Whenever the kill comes, finished writes are on the disk, and what is found is intact."""
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -346,7 +346,7 @@ def test_write_is_retried_after_a_passing_error(tmp_path, monkeypatch):
 
 
 def test_partial_folder_of_a_living_process_is_not_removed(tmp_path, monkeypatch):
-    """Of any process of this host, without a look at /proc, which macOS has not."""
+    """This holds for any process of this host, and without /proc, which macOS does not have."""
     with ended(begin("sleep", "10000")) as child:
         folder = tmp_path / f"step_00000001.{socket.gethostname()}.{child.pid}{storage.UNFINISHED}"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""What a rank holds in memory while it resumes, and how it gets a checkpoint it does not see."""
+"""A rank's memory while it resumes, and how it gets a checkpoint that it does not see."""
 
 import shutil
 from dataclasses import replace
@@ -30,9 +30,9 @@ class Wide(synthetic.Synthetic):
 
 
 def resumes_of(ranks, folder):
-    """Of a resume from one disk, and of one without: its peak, bytes broadcast, if it is right.
+    """Resume with and without a shared disk: peak memory, broadcast bytes, and whether it is right.
 
-    Results of the functions below follow.
+    The results of the two functions below follow.
     """
     config = replace(CONFIG, max_steps=STEP, checkpoint_every="1", batch_size=8, evaluate="never")
     config = replace(config, sync="ddp")
@@ -66,7 +66,7 @@ def resumes_of(ranks, folder):
 
 
 def _step_after_a_twin(ranks, folder):
-    """Where a resume ends if rank 1's own disk has the same checkpoint."""
+    """Return the last step of a resumed run if rank 1's own disk has the same checkpoint."""
     config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
     run(config, Path(folder, "fsdp"), ranks=ranks)
     agreement.wait_for_all(ranks.world_size)  # until rank 0 has written
@@ -80,7 +80,7 @@ def _step_after_a_twin(ranks, folder):
 
 
 def _end_on_full_disk(ranks, folder):
-    """How each rank ends if rank 1, which sees no checkpoint, has no space for it."""
+    """Return how each rank ends if rank 1, which sees no checkpoint, has no space for it."""
     checkpoint = Path(folder, "ddp", "checkpoints", f"step_{STEP:08d}")
     disk = Path(folder, f"full{ranks.rank}")
 
@@ -108,7 +108,7 @@ def resumes(tmp_path_factory):
 
 @pytest.mark.slow
 def test_resume_from_shared_disk_needs_no_transfer_or_copy(resumes):
-    """Its peak is that of what stays: the optimizer's state, two thirds of the checkpoint."""
+    """Its peak is the memory that stays: the optimizer's state, two thirds of the checkpoint."""
     for (most, sent, is_right), *_ in resumes[0]:
         assert most < 0.9 * CHECKPOINT_BYTES
         assert (sent, is_right) == (0, True)

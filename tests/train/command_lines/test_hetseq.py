@@ -1,4 +1,4 @@
-"""HetSeq's command lines mean what they say, start a node's workers, and meet as they say."""
+"""HetSeq's command lines keep their meaning, start a node's workers, and connect them as stated."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from train.command_lines import hetseq
 from train.distributed.address import bind_own_address
 from train.distributed.world import World
 
-# As HetSeq's README and the article give it for the second of two nodes, but for the folders.
+# The command of HetSeq's README and article for the second of two nodes, except for the folders.
 GIVEN = (
     "--task bert --data /hetseq/test_128/ --dict /hetseq/vocab.txt "
     "--config_file /hetseq/bert_config.json --max-sentences 32 --fast-stat-sync "
@@ -90,7 +90,7 @@ def test_every_refused_hetseq_flag_is_named():
 
 
 def test_hetseqs_ner_command_is_refused_with_ours():
-    """As HetSeq's page on named entities gives it, but for the folders."""
+    """The command is from HetSeq's page on named entities, except for the folders."""
     given = (
         "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5 "
         "--dict vocab.txt --config_file bert_config.json --transformers_state_dict bert.bin "

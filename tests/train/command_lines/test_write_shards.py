@@ -1,4 +1,4 @@
-"""Shards written from text hold the very samples that a run on the text would draw."""
+"""Shards written from text contain exactly the samples that a run on the text would draw."""
 
 import pytest
 
@@ -12,7 +12,7 @@ EPOCHS, WIDTH = 2, 24
 
 @pytest.fixture
 def folder(tmp_path):
-    """Text, a vocabulary and a model's configuration."""
+    """Make a folder with text, a vocabulary and a model's configuration."""
     (tmp_path / "text").mkdir()
     for name, documents in {"train": 60, "valid": 8, "wiki.test": 5}.items():
         (tmp_path / "text" / f"{name}.txt").write_text(text(documents))

@@ -1,4 +1,4 @@
-"""Command lines of other programs, which ours translate or refuse."""
+"""Command lines of other programs, which our programs translate or refuse."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 
 def any_words(flags: Sequence[str], values: Sequence[str]) -> st.SearchStrategy[list[str]]:
-    """Some of the flags with some of the values, as one word each or as two."""
+    """Draw some of the flags with some of the values, each pair as one word or as two."""
     pair = st.tuples(st.sampled_from(flags), st.sampled_from(values))
     joined = pair.map(lambda one: ["=".join(one)])
     return st.lists(pair.map(list) | joined, max_size=5).map(

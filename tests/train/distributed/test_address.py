@@ -1,4 +1,4 @@
-"""The addresses of this machine, asked of the kernel, are those that psutil knows."""
+"""This machine's addresses, as reported by the kernel, are the same as psutil's."""
 
 import socket
 

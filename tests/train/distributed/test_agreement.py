@@ -1,4 +1,4 @@
-"""Ranks exchange values without a pickle: what a stranger sends in between runs nothing.
+"""Ranks exchange values without pickle, so that data from a stranger runs no code.
 
 And a slow disk ends no run: ranks wait for it where they must, and are not late for a collective.
 """
@@ -21,13 +21,13 @@ from train.checkpoints import storage
 from train.distributed import agreement
 from train.distributed.agreement import encoded, gather
 
-# a slow disk is slower than the ranks of a busy machine, which are not late within the limit
+# a slow disk takes longer than the limit, within which ranks of a busy machine are not late
 SLOW_S, TIMEOUT_S = 20.0, 15.0
 TRAIN = ["--task", "synthetic", "--sync", "all_reduce", "--lr", "0.01", "--threads", "1"]
 
 
 def start_two(run_dir, *flags):
-    """Two workers of one run, started by hand, that write to a slow disk."""
+    """Start two workers of one run by hand, which write to a slow disk."""
     script = str(CHECKOUT / "tests" / "train" / "slow_disk_worker.py")
     place = ["--logs-dir", str(run_dir.parent), "--run-id", run_dir.name]
     port = str(free_port())
@@ -39,10 +39,10 @@ def start_two(run_dir, *flags):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """A run to its end, and one that is told to stop; they wait for their disks side by side."""
+    """Return a complete run and a stopped run, which wait for their disks at the same time."""
     logs = tmp_path_factory.mktemp("logs")
     whole, cut = logs / "whole", logs / "cut"
-    # a step takes a small part of the time that one checkpoint takes
+    # a step takes only a small part of the time of a checkpoint
     often = ["--checkpoint-every", "1", "--keep-last", "99"]
     done = start_two(whole, *often, "--epochs", "2", "--keep-best", "accuracy")
     stopped = start_two(cut, *often, "--epochs", "100000")

@@ -1,4 +1,4 @@
-"""A worker of ours says how it ended, whatever ended it, and nobody else says so for it."""
+"""Our worker reports how it ended, whatever the cause, and no other process does so for it."""
 
 import json
 import os

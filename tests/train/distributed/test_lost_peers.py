@@ -1,4 +1,4 @@
-"""Who did not come is named; the ranks that waited are not taken for its cause."""
+"""The missing ranks are named; the ranks that waited for them are not blamed."""
 
 import os
 import re
@@ -21,7 +21,7 @@ LATE = RuntimeError("[x.cc:78] Timed out waiting 3000ms for recv operation to co
 LOST = RuntimeError("[x.cc:553] Connection closed by peer [10.0.0.1]:5507. GLHF!")
 
 
-# As DDP tells it, of a bucket that was under way beside the one that timed out.
+# DDP's error for a bucket that was in progress beside the bucket that timed out.
 BESIDE = RuntimeError(
     "Got the following error when running the callback: RuntimeError: "
     "Application timeout caused pair closure\n\nAt:\n  hooks.py(148): summed"
@@ -82,7 +82,7 @@ NO_ANSWER, LIVES = {"answered": False}, {"rank_0_lives": True}
         ([lost(0), lost(1), lost(2), lost(3)], {}, "lost another worker ([x.cc:553]", ()),
         ([lost(0), lost(1), End(3, "left", "")], {}, "rank 3 on b left muster.init()", (3,)),
         ([late(1)], NO_ANSWER, "the other ranks waited 3 s for rank 0 on a ", (0,)),
-        # it may wait for a rank that has failed, and notice when that one's process is gone
+        # rank 0 may wait for a failed rank, and notice when that rank's process is gone
         ([lost(1)], LIVES, "lost rank 2 on b, rank 3 on b ", (2, 3)),
     ],
 )
@@ -113,7 +113,7 @@ def test_failed_rank_is_named_to_others_through_the_store(monkeypatch):
         ended[rank] = explained(error, world, ["a", "b", "c"], store, 3.0)
 
     failed = UnicodeError("bad text")
-    with ThreadPoolExecutor() as threads:  # all have told: nobody is waited for
+    with ThreadPoolExecutor() as threads:  # all have reported, so nobody waits
         list(threads.map(leave, range(3), [LATE, LOST, failed], timeout=90))
     assert ended[2] is failed
     assert str(ended[0]) == str(ended[1]) == "rank 2 on c failed: UnicodeError: bad text"
@@ -150,7 +150,7 @@ def test_hanging_store_does_not_delay_the_end(monkeypatch):
 def test_stopped_or_killed_worker_is_named_by_its_peers(tmp_path, number, words):
     flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "15"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
-    port, pids = free_port(), tmp_path / "pids"  # a worker that trains leaves its own
+    port, pids = free_port(), tmp_path / "pids"  # for a training worker's own pid
     pids.mkdir()
     workers = [
         start_by_hand(

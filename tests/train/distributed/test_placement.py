@@ -1,4 +1,4 @@
-"""From one list of workers every rank concludes the same: neighbours, cores, GPUs."""
+"""From the same list of workers, every rank derives the same neighbours, cores and GPUs."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -44,7 +44,7 @@ def test_cores_are_shared_by_simulated_nodes_alone():
     [
         ([worker(gpus="ab"), worker(gpus="ab")], [0, 1]),  # torchrun: all see all
         ([worker(gpus="a"), worker(gpus="b")], [0, 0]),  # each sees its own, as srun can bind
-        ([worker("x", gpus="abc"), worker("y", gpus="abc")], [0, 1]),  # pretend nodes
+        ([worker("x", gpus="abc"), worker("y", gpus="abc")], [0, 1]),  # simulated nodes
         ([worker(machine="p", gpus="a"), worker(machine="q", gpus="a")], [0, 0]),
         ([worker(gpus="a"), worker(gpus="a")], None),
         ([worker(gpus="ab"), worker(machine="q")], None),
@@ -82,7 +82,7 @@ def test_too_few_gpus_are_named_and_the_cpu_is_used(capsys):
 
 @pytest.mark.parametrize("job", [None, "SLURM_JOB_ID", "PBS_JOBID"])
 def test_gpu_too_few_is_an_error_on_a_cluster(monkeypatch, job):
-    """Of two nodes, or of one that a scheduler has given; --device cpu is a request."""
+    """The cluster is two nodes, or one node from a scheduler; --device cpu is always accepted."""
     workers = [worker(gpus="ab")] * 2 + [worker("h2", machine="other", gpus="a")] * 2
     if job is not None:
         monkeypatch.setenv(job, "7")
@@ -97,7 +97,7 @@ def test_gpu_too_few_is_an_error_on_a_cluster(monkeypatch, job):
 
 
 def test_slices_of_one_gpu_are_several(monkeypatch):
-    """torch gives each the id of the whole GPU."""
+    """torch reports the id of the whole GPU for each slice."""
     whole = Mock(uuid="a-b-c")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -1,4 +1,4 @@
-"""Workers meet, or each says in one line who or what is missing and what to check."""
+"""Workers meet, or each reports in one line who or what is missing and what to check."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def test_missing_ranks_are_named_after_join_timeout(tmp_path):
     port = free_port()
     more = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, 5, port, *more) for rank in (0, 2, 3)])
-    # rank 0 says so after 10 s, by when a busy machine may not have started the others
+    # rank 0 prints this after 10 s, when a busy machine may not have started the others yet
     assert re.search(r"^waiting for rank 1, (2, )?(3, )?4$", ended[0][2], re.M), ended[0][2]
     assert "still missing: rank 1, 4 (of 5)" in only_error(ended[0])
     for other in ended[1:]:
@@ -84,7 +84,7 @@ def test_duplicate_rank_or_other_world_size_is_named_on_all_ranks(workers, messa
 
 @pytest.fixture
 def process(monkeypatch):
-    """Makes this process another one, of that number, on a host of its own; returns its world."""
+    """Return a function that gives this process another id and host, and returns its world."""
 
     def process(pid, rank, world_size):
         monkeypatch.setattr("os.getpid", lambda: pid)
@@ -143,7 +143,7 @@ def test_missing_ranks_are_named_and_all_give_up_in_the_same_words(monkeypatch, 
 
 
 def agree(ranks, folder):
-    """What ranks of one host each get: rank 0's choice, a refusal of each, and data they made."""
+    """Return what a rank gets: rank 0's choice, each rank's refusal, and prepared data."""
     rank, size = ranks.rank, ranks.world_size
     found = {"chosen": agreement.broadcast_result(rank, size, lambda: f"by rank {rank}")}
     for failing in range(size):
@@ -181,7 +181,7 @@ def test_ranks_agree_on_choices_refusals_and_who_prepares_data(tmp_path):
         assert found[f"refused by {1 - rank}"] == refused
         assert found["own"] == (1, True)  # once per host that does not see what rank 0 made
         assert found["sha"] == (int(rank == 0), True)
-        assert found["slow"] is None  # whatever ranks wait for elsewhere
+        assert found["slow"] is None  # despite the limit of other waits
 
 
 def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
@@ -201,7 +201,7 @@ def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
     monkeypatch.setattr(rendezvous, "ANNOUNCE_S", 0.0)
     monkeypatch.setattr(rendezvous, "broadcast_result", lambda rank, size, act, patience_s: act())
     monkeypatch.setattr(rendezvous, "gather_results", lambda size, act, patience_s: act())
-    for rank, size in ((1, 2), (0, 1)):  # whose output is not shown, and for whom nobody waits
+    for rank, size in ((1, 2), (0, 1)):  # without output, and without waiting ranks
         prepare(rank, size, lambda: None)
     assert capsys.readouterr().err == ""
     prepare(0, 2, make)
@@ -224,7 +224,7 @@ def test_nccl_group_connects_at_its_creation(device, backend, monkeypatch):
 
 @pytest.fixture
 def leave(monkeypatch):
-    """Has a rank of two leave, which finds the other one late; `closes` is called then."""
+    """Make one of two ranks leave and find the other one late; `closes` is called then."""
     closes = Mock()
     monkeypatch.setattr(rendezvous, "LEFT_ALONE_S", 0.0)
     monkeypatch.setattr(rendezvous, "DISK_PATIENCE_S", 60.0)
@@ -258,7 +258,7 @@ def test_rank_that_leaves_hears_of_one_that_fails(leave):
     explained(KeyError("x"), World(rank=1, world_size=2), ["a", "b"], store, 3.0)
     with pytest.raises(RuntimeError, match="connection closed"):
         first.result(timeout=300)
-    assert rendezvous._leave_together.__name__ == rank_view.LEAVES  # by which agents see it
+    assert rendezvous._leave_together.__name__ == rank_view.LEAVES  # agents look for this name
 
 
 def test_only_connections_of_the_group_are_shut_down():
@@ -280,7 +280,7 @@ def test_only_connections_of_the_group_are_shut_down():
 
 @pytest.fixture
 def open_store(monkeypatch):
-    """Opens the store of rank 0, which is there until the test ends."""
+    """Return a function that opens rank 0's store, which exists until the test ends."""
     monkeypatch.setattr(rendezvous, "_STORES", {})
 
     def opened(address, **more):
@@ -318,7 +318,7 @@ def test_store_keys_are_hidden_without_the_attempts_secret(open_store):
 
 
 def test_failed_rank_aborts_nccl_kernels_without_waiting(monkeypatch):
-    """They wait for the other ranks, so their end, and even an abort, may take for ever."""
+    """The kernels wait for the other ranks, so their end, and even an abort, may take forever."""
     begins = Event()
     is_over = Event()
     destroy = Mock()

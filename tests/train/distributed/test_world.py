@@ -1,4 +1,4 @@
-"""Who a worker is: its launcher's variables, flags by hand, or one process alone."""
+"""A worker's identity: from its launcher's variables, flags by hand, or as a single process."""
 
 from dataclasses import asdict
 from typing import Any
@@ -36,7 +36,7 @@ HERE = "--master-ip 10.10.1.1"
     ("env", "argv", "wanted"),
     [
         (TORCHRUN, "", TORCHRUN_VARIABLES),
-        (TORCHRUN, "--rank 1", TORCHRUN_VARIABLES),  # the local one, of torch.distributed.launch
+        (TORCHRUN, "--rank 1", TORCHRUN_VARIABLES),  # the local rank, from torch.distributed.launch
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "", {"run_id": None}),
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": MADE_UP}, "", {"run_id": None}),
         ({}, "", ALONE),
@@ -50,7 +50,7 @@ HERE = "--master-ip 10.10.1.1"
         (MPIRUN, f"{HERE} --num-nodes 2", {"rank": 1, "world_size": 2, "master_addr": "10.10.1.1"}),
         (MPIRUN, "--master-port 6585", {"master_port": 6585}),
         (MPIRUN, "--rank -1", {"world_size": 1}),
-        # flags that are complete win
+        # complete flags win
         (MPIRUN, f"{HERE} --num-nodes 3 --rank 0", {"rank": 0, "world_size": 3}),
         (TORCHRUN, f"{HERE} --num-nodes 3 --rank 0", {"rank": 0, "agent_store": False}),
     ],
@@ -81,7 +81,7 @@ def test_world_is_read_from_environment_and_flags(env, argv, wanted):
     ],
 )
 def test_incomplete_or_contradicting_rank_settings_are_refused(env, argv, message):
-    """Environments are changes of torchrun's, mpirun's, or none."""
+    """The environment is torchrun's with changes, mpirun's, or empty."""
     every = env if env is MPIRUN else {} if env is None else {**TORCHRUN, **env}
     env = {name: value for name, value in every.items() if value is not None}
     with pytest.raises(UsageError) as error:

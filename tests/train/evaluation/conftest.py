@@ -1,4 +1,4 @@
-"""`evaluate` keeps its copies of modules in a folder of each test, and asks no Hub."""
+"""`evaluate` keeps its copies of modules in a folder per test, and does not ask the Hub."""
 
 import sys
 
@@ -10,7 +10,7 @@ OF_CONFIG = ("HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory, monkeypatch):
-    """The folder, here and in what the test starts."""
+    """The folder, for this process and for processes that the test starts."""
     folder = tmp_path_factory.mktemp("evaluate")
     monkeypatch.setenv("HF_HOME", str(folder))
     monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""One rank's part of the metrics of test_evaluate_metrics.py: `FOLDER`, with cases and answers."""
+"""One rank's part of the metrics of test_evaluate_metrics.py; FOLDER has cases and answers."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ MODULES = Path(__file__).with_name("modules")
 
 
 def part(values, rank, ranks, cut):
-    """This rank's part: of several ranks the second has none, the last the most."""
-    if cut == "strided":  # as torch's DistributedSampler has it: the first samples once more
+    """Return this rank's part: of three or more ranks the second has none, the last the most."""
+    if cut == "strided":  # like torch's DistributedSampler, which repeats the first samples
         padded = [*values, *values[: -len(values) % ranks]]
         return padded[rank::ranks]
     size = len(values)
@@ -47,7 +47,7 @@ def main(folder):
 
 
 def samples_go_to_rank_0_alone(rank, ranks):
-    """What a rank decodes of others is small, but on rank 0."""
+    """Check that what a rank decodes from other ranks is small, except on rank 0."""
     received, decoded = [], agreement.decoded
 
     def counted(data):
@@ -63,7 +63,7 @@ def samples_go_to_rank_0_alone(rank, ranks):
 
 
 def refusal_on(rank, ranks):
-    """Wrong input of one rank is refused on all ranks; the next call works."""
+    """Check that wrong input on one rank is refused on all ranks, and that the next call works."""
     scores = str(MODULES / "class_scores.py")
     last = rank == ranks - 1
     refuse_partial_columns(scores, last, ranks)
@@ -80,7 +80,7 @@ def refusal_on(rank, ranks):
 
 
 def refuse_partial_columns(scores, last, ranks):
-    """A column of some ranks only is refused on all, unless the others have no samples."""
+    """Check that a column on only some ranks is refused, unless the others have no samples."""
     others = ", ".join(map(str, range(ranks - 1)))
     for name in ("positions", "references") if ranks > 1 else ():
         given = {"predictions": [1, 0], "references": [1, 0], "positions": [2, 0]}

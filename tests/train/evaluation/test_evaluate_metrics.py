@@ -1,4 +1,4 @@
-"""A metric of `evaluate` over several ranks is that of one process, without a file to share."""
+"""A metric of `evaluate` on several ranks equals that of one process, without a shared file."""
 
 import json
 import random
@@ -22,7 +22,7 @@ NOWHERE = "/proc/no-home"  # nobody can create a folder there, not even root
 
 
 def cases():
-    """Of 23 samples each: whole numbers, reals, vectors, texts, and several metrics at once."""
+    """Yield cases of 23 samples: whole numbers, reals, vectors, texts, and several metrics."""
     draw = random.Random(3)
     classes = [[draw.randrange(3) for _ in range(23)] for _ in range(2)]
     reals = [[draw.random() for _ in range(23)] for _ in range(2)]
@@ -45,7 +45,7 @@ def cases():
 
 
 def by_one_process(metric, columns, arguments, cache):
-    """The results of `evaluate`, called as its own documentation does."""
+    """Return the results of `evaluate`, called as in its own documentation."""
 
     def load(name):
         return library.load(name, cache_dir=str(cache))
@@ -57,13 +57,13 @@ def by_one_process(metric, columns, arguments, cache):
     else:
         module = library.combine(list(map(load, metric)))
     result = module.compute(**columns, **arguments)
-    # ranks exchange lists for arrays, and texts as keys
+    # ranks exchange arrays as lists, and keys as texts
     return json.loads(json.dumps(result, default=lambda array: array.tolist()))
 
 
 @pytest.fixture
 def answers(tmp_path):
-    """A folder with each case and its results in one process."""
+    """Make a folder with each case and its results in one process."""
     written = []
     for columns, metric, arguments in cases():
         answer = by_one_process(metric, columns, arguments, tmp_path)
@@ -114,7 +114,7 @@ def test_metric_writes_no_sample_to_a_disk_and_draws_no_random_number(cache):
 
 
 def test_random_numbers_of_a_metric_do_not_change_later_ones(tmp_path):
-    """Rouge's resampling draws some with numpy. Rank 0's dropout would differ afterwards."""
+    """Rouge's resampling draws some with numpy, after which rank 0's dropout would differ."""
     path = tmp_path / "drawing.py"
     path.write_text(
         "import random\nimport datasets\nimport evaluate\nimport numpy\nimport torch\n"

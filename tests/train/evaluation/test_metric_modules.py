@@ -1,4 +1,4 @@
-"""Where a metric's module comes from: a file, the cache, the Hub; and what is said without it."""
+"""The source of a metric's module: a file, the cache or the Hub; and the error without a module."""
 
 import shutil
 import threading
@@ -21,7 +21,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture
 def hub(tmp_path_factory, monkeypatch):
-    """A server in the Hub's place, with one metric, which imports from beside it."""
+    """Run a server in place of the Hub, with one metric, which imports from its own folder."""
     root = tmp_path_factory.mktemp("hub")
     metric = root / "spaces" / "evaluate-metric" / "class_scores" / "resolve"
     shutil.copytree(MODULES, metric / f"v{library.__version__}")
@@ -53,7 +53,7 @@ def test_unknown_metric_name_is_refused_at_once(monkeypatch):
     with pytest.raises(UsageError, match=unknown):
         evaluate("none_such", **SAMPLES)
     monkeypatch.setattr(library.config, "HF_ENDPOINT", NOWHERE)
-    monkeypatch.setattr(time, "sleep", pytest.fail)  # as before another try
+    monkeypatch.setattr(time, "sleep", pytest.fail)  # called before a retry
     with pytest.raises(UsageError, match=unknown):
         evaluate("none_such", **SAMPLES)
     with pytest.raises(UsageError, match=r"metric owner/none_such: .*there is no file"):

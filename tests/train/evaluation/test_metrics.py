@@ -11,12 +11,12 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from train.evaluation.metrics import Confusion, Correlation
 
-# scikit-learn on sets so small that one of the classes is missing
+# from scikit-learn, on sets so small that one of the classes is missing
 pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 
 
 def over_ranks(make, logits, labels, ranks, batch=3):
-    """The results of the sum of the ranks' states; rank r has samples r, r + ranks, ..."""
+    """Return the results of the sum of the ranks' states; rank r has samples r, r + ranks, ..."""
     metrics = [make() for _ in range(ranks)]
     for rank, metric in enumerate(metrics):
         for rows in torch.arange(len(labels))[rank::ranks].split(batch):

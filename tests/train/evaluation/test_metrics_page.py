@@ -1,4 +1,4 @@
-"""The examples of docs/library.md, as they stand there, beside a user's `train.py`."""
+"""The examples of docs/library.md run unchanged beside a user's `train.py`."""
 
 import re
 
@@ -16,7 +16,7 @@ PAGE = (CHECKOUT / "docs" / "library.md").read_text()
 
 
 def files():
-    """my_metric.py and score.py of the page."""
+    """Return my_metric.py and score.py of the page."""
     return re.findall(r"```python\n(.*?)```", PAGE.partition("\n## Metrics")[2], re.DOTALL)
 
 
@@ -35,7 +35,7 @@ def test_example_of_the_page_prints_its_score_on_any_ranks(tmp_path, monkeypatch
         torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
         done = call(*torchrun, f"--nproc-per-node={ranks}", "score.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
-        # ranks write into one pipe: a line of one may begin in the middle of another's
+        # ranks write into one pipe, so a line may begin in the middle of another rank's line
         lines = sorted(re.findall(r"rank \d: f1 [\d.]+ of \d+", done.stdout))
         assert lines == [f"rank {rank}: {printed}" for rank in range(ranks)]
 

@@ -1,4 +1,4 @@
-"""When lengths count, and that they change who computes what and nothing else."""
+"""When sample lengths are used, and that they change only how the work is divided."""
 
 from dataclasses import replace
 

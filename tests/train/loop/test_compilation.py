@@ -1,4 +1,4 @@
-"""Compiled layers compute what they computed before, one after the other."""
+"""Compiled layers give the same results as before, and still run one after the other."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ class TwoLayers(SmallBert):
 
 
 def trained(ranks: Ranks, *, compiles: bool) -> tuple[list[str], list[float], torch.Tensor, set]:
-    """Names, losses and parameters, and whether the last layer's gradients come before others'."""
+    """Return names, losses, parameters, and whether the last layer's gradients come first."""
     config = replace(CONFIG, compile=compiles)
     trainer = trainer_of(config, ranks, TwoLayers(config, ranks.rank))
     model, orders = trainer.state.model, set[bool]()
@@ -38,10 +38,10 @@ def trained(ranks: Ranks, *, compiles: bool) -> tuple[list[str], list[float], to
 
 
 def gaps(ranks: Ranks) -> list[float]:
-    """What compiling changes of losses and of parameters."""
+    """Return how much compiling changes the losses and the parameters."""
     plain, compiled = (trained(ranks, compiles=one) for one in (False, True))
     assert compiled[0] == plain[0]
-    # the last layer's gradients are there before the first one's are made: they can travel by then
+    # the last layer's gradients exist before the first layer's, so they can be sent early
     assert compiled[3] == {True}
     assert len(plain[1]) == 3 and plain[1][0] != plain[1][1]
     return [

@@ -1,4 +1,4 @@
-"""What a run saves loads back, and scores as it did when training ended."""
+"""A saved model can be loaded again, and scores the same as at the end of training."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
 
 
 def scores_of(ranks: Ranks, mode: str, folder: str) -> dict[str, float]:
-    """Of the weights in `folder`."""
+    """Return the scores of the weights in `folder`."""
     config = TrainConfig(task="synthetic", sync=mode, epochs=0, seed=1, device="cpu")
     task, console, cpu = synthetic.build(config), Console(speaks=False), torch.device("cpu")
     trainer = build.trainer(config, ranks, cpu, task, console, Mock(), weights=Path(folder))

@@ -18,7 +18,7 @@ GPU = torch.device("cuda", 0)
 
 
 class Placed:
-    """As a tensor on a GPU."""
+    """A stand-in for a tensor on a GPU."""
 
     def __init__(self, number):
         self.number = number
@@ -30,7 +30,7 @@ class Placed:
 
 @pytest.fixture
 def streams(monkeypatch):
-    """What the computing stream has waited for."""
+    """Return the list of streams that the computing stream has waited for."""
     waited = []
     computing = SimpleNamespace(wait_stream=waited.append)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: "copies")

@@ -1,4 +1,4 @@
-"""A task may bring optimizer and learning rates; parameters that drift apart are made equal."""
+"""A task may bring its own optimizer and schedule; parameters that drift apart are equalized."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from train.report.data import event_tables
 from train.report.data.subject import read_subject
 from train.tasks.synthetic import Synthetic
 
-ROUNDING = 2.0**-6  # of rank 1's first value, in each step
+ROUNDING = 2.0**-6  # added to rank 1's first value in each step
 CONFIG = TrainConfig(task="synthetic", sync="ddp", batch_size=256, max_steps=6, device="cpu",
                      dropout=0.0, evaluate="never")  # fmt: skip
 
@@ -41,7 +41,7 @@ class Own(Synthetic):
 
 
 def drifting(ranks, folder):
-    """Three trainings; in the last one rank 1 rounds differently."""
+    """Train three times; in the last run, rank 1 rounds differently."""
     for name, off, every in (("plain", 0, 0), ("alike", 0, 2), ("drifts", ROUNDING, 2)):
         config = replace(CONFIG, equalize_every=every)
         task = Own(config)
@@ -73,7 +73,7 @@ def test_drift_is_measured_and_reported(runs):
     for rank in (0, 1):
         found = records(runs / "drifts", rank, "drift")
         assert [row["step"] for row in found] == [2, 4, 6]
-        # of two steps; parameters round, too
+        # each is the drift of two steps, apart from rounding of the parameters
         drifts = [row["drift"] for row in found]
         assert drifts == pytest.approx([2 * ROUNDING] * 3, rel=1e-5)
     (row,) = event_tables.drift(read_subject([runs / "drifts"])).to_dict("records")

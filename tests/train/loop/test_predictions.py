@@ -1,4 +1,4 @@
-"""Labels of GLUE's test sets are predicted once each, on any ranks, in the form of GLUE's site."""
+"""Each GLUE test label is predicted once, on any number of ranks, in the format of GLUE's site."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from train.tasks import synthetic
 from train.tasks.base import Batch, Unlabelled
 
 TEXTS = ["The cat sat .", "A dog ran .", "Did it ?", "The cat sat sat sat sat .", "a dog"]
-# Headers of the files that GLUE gives out, in which keys are not always called the same.
+# Headers of the files that GLUE distributes; the key column does not always have the same name.
 HEADERS = {
     "rte": "index\tsentence1\tsentence2",
     "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
@@ -33,7 +33,7 @@ NAMES = {"rte": "RTE", "stsb": "STS-B", "cola": "CoLA", "qqp": "QQP", "mrpc": "M
 
 
 def with_tests(folder: Path) -> Path:
-    """Files of `make`, and test sets of five rows; MNLI's second has one row."""
+    """Make the files of `make` and test sets of five rows; MNLI's second set has one row."""
     made = make(folder)
     for task, header in HEADERS.items():
         columns = len(header.split("\t"))
@@ -52,7 +52,7 @@ def with_tests(folder: Path) -> Path:
 
 
 class Numbers(synthetic.Synthetic):
-    """A text is a number; it needs no transformers, whose import takes most of such a test."""
+    """A task with numbers as texts: no import of transformers, which takes most of such a test."""
 
     def unlabelled(self) -> dict[str, Unlabelled]:
         sets = {"five": ["0.5", "-2", "1", "3", "-1"], "single": ["4"]}
@@ -72,7 +72,7 @@ class Numbers(synthetic.Synthetic):
 
 
 def written(trainer: Trainer, run_dir: Path) -> dict[str, str]:
-    """What rank 0 writes, by the names of the files."""
+    """Return what rank 0 writes, by file name."""
     paths = predictions.write_predictions(trainer, predictions.unlabelled_sets(trainer), run_dir)
     return {path.name: path.read_text() for path in paths} if trainer.ranks.rank == 0 else {}
 
@@ -93,7 +93,7 @@ def predicted(made: Path, task: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("sync", ["ddp", "fsdp"])
 def test_predictions_of_three_ranks_are_in_order(tmp_path, sync):
-    """Of five rows, and of one row, of which two ranks have none."""
+    """One set has five rows; the other has a single row, so two ranks have none."""
     by_one_rank = predictions_of_numbers(Ranks(), str(tmp_path), "single")
     assert by_one_rank.keys() == {"five.tsv", "single.tsv"}
     header, *lines = by_one_rank["five.tsv"].splitlines()
@@ -128,7 +128,7 @@ def test_prediction_files_have_the_format_of_glue(tmp_path, task):
 
 
 def test_prediction_is_the_models_label_of_the_text(tmp_path):
-    """Short rows of a batch are padded, and a batch is not the whole set."""
+    """The label depends neither on padding nor on the other rows of a batch."""
     made = with_tests(tmp_path)
     task = prepared(made)
     torch.manual_seed(0)

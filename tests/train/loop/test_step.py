@@ -1,4 +1,4 @@
-"""One step costs what it has to: what does nothing to the gradient does not touch it."""
+"""A step does no needless work: gradients are touched only if that changes them."""
 
 import math
 from types import SimpleNamespace

@@ -42,7 +42,7 @@ CONFIG = TrainConfig(
 
 
 def test_max_steps_only_stops(tmp_path):
-    """The steps that a stopped run did are those of the whole run, learning rates too."""
+    """The steps of a stopped run equal those of the whole run, including their learning rates."""
     whole, _ = run(CONFIG, tmp_path)
     cut, _ = run(replace(CONFIG, max_steps=5), tmp_path)
     assert len(whole.steps) == 8 and len(cut.steps) == 5
@@ -91,7 +91,7 @@ def test_an_evaluation_does_not_change_the_dropout_after_it(tmp_path):
 
 
 class Drawing(synthetic.Synthetic):
-    """A task whose metric draws from every generator, as one that resamples does."""
+    """A task whose metric draws from every random generator, as a resampling metric does."""
 
     def metric(self, evaluation_set):
         random.random()
@@ -157,7 +157,7 @@ def test_a_step_that_fp16_skips_keeps_the_learning_rate(tmp_path, monkeypatch):
 
     def init(precision, name, device):
         made(precision, name, device)
-        precision._init_scale = 2.0**120  # of which every gradient overflows
+        precision._init_scale = 2.0**120  # with which every gradient overflows
 
     monkeypatch.setattr(Precision, "__init__", init)
     history, _ = run(config, tmp_path)
@@ -176,7 +176,7 @@ def test_dropout_reaches_every_dropout_of_a_model():
 def test_dropout_masks_differ_between_ranks_and_weights_do_not():
     seeds, params = [], []
     for rank in (0, 1):
-        torch.manual_seed(rank)  # what was drawn before changes nothing
+        torch.manual_seed(rank)  # earlier random draws change nothing
         trainer = trainer_of(CONFIG, Ranks(rank, 1), synthetic.build(CONFIG))
         params.append(list(trainer.model.parameters()))
         seeds.append(torch.initial_seed())
@@ -208,7 +208,7 @@ def test_records_are_whole_and_summary_excludes_first_step(tmp_path):
 
 
 def test_gpu_step_is_recorded_after_next_pass_or_before_checkpoint(tmp_path, monkeypatch):
-    """The trainer takes its device for no CPU; what is computed is on one."""
+    """The trainer believes that its device is not a CPU, but everything is computed on one."""
     config = replace(CONFIG, dropout=0.5, max_steps=5, checkpoint_every="3")
     plain, _ = retained.run(config, tmp_path / "plain")
     events = []
@@ -235,7 +235,7 @@ def test_gpu_step_is_recorded_after_next_pass_or_before_checkpoint(tmp_path, mon
 
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
-    """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
+    """After 120 steps Python uses as much memory as after 40, apart from its own fluctuations."""
     monkeypatch.setattr(retained, "FullHistory", History)
     held = []
 
@@ -256,7 +256,7 @@ def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("env", "is_due"), [({"MUSTER_TTY": "60"}, True), ({}, False)])
 def test_at_a_terminal_a_line_is_due_after_ten_seconds(monkeypatch, capsys, env, is_due):
-    """Where nobody looks on, as in a log, none is."""
+    """Without a terminal, as in a log, no line is due."""
     now_s = [100.0]
     monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     console = Console(speaks=True, env=env)
@@ -292,4 +292,4 @@ def test_the_console_draws_a_bar_only_on_a_terminal(speaks, env, has_bar, capsys
     out = capsys.readouterr().out
     assert ("hello" in out) == speaks
     assert ("\r" in out) == ("step" in out) == has_bar
-    assert "\x1b[3" not in out  # its log is read without a terminal, too
+    assert "\x1b[3" not in out  # its log is also read without a terminal

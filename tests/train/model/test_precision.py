@@ -1,4 +1,4 @@
-"""Weights are float32 unless they are asked for otherwise; what no cast can keep is refused."""
+"""Weights are float32 unless requested otherwise; weights that no cast can keep are refused."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_float_inputs_are_cast_to_the_models_dtype_and_integers_stay():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
 def test_float_labels_keep_at_least_float32(precision):
-    """And a loss can be computed with them and the numbers of a model in bfloat16."""
+    """A loss can be computed from them and the outputs of a bfloat16 model."""
     model = move_model(nn.Linear(1, 1).bfloat16(), precision, CPU)
     scores = torch.tensor([[2.6], [4.75]])
     batch = to_device({"x": torch.ones(2, 1), "labels": scores}, model, CPU)
@@ -88,7 +88,7 @@ def test_quantised_layer_is_refused_by_name():
     with pytest.raises(UsageError, match=r"the model's part 1 is quantised \(Linear\)"):
         move_model(model, "fp32", CPU)
     base = nn.Linear(4, 4)
-    base.hf_quantizer = object()  # as transformers marks what it has quantised
+    base.hf_quantizer = object()  # as transformers marks quantised models
     with pytest.raises(UsageError, match="the model's part 0 is quantised"):
         move_model(nn.Sequential(base), "fp32", CPU)
 
@@ -110,7 +110,7 @@ def test_float32_matmul_on_gpu_is_shown_and_torchs_default_stays():
     assert "highest, torch's default; --float32-matmul high (TF32)" in advice("fp32", gpu)
     try:
         torch.set_float32_matmul_precision("high")
-        set_float32_matmul("highest")  # the default leaves what a task has set
+        set_float32_matmul("highest")  # the default keeps a task's own setting
         assert advice("fp32", gpu).endswith(" high")
         set_float32_matmul("medium")
         assert torch.get_float32_matmul_precision() == "medium"

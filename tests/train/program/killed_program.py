@@ -1,8 +1,8 @@
-"""A program of several ranks that is killed at a moment, or goes on to its end; for the tests.
+"""A program of several ranks, for tests, that is killed at a given moment or runs to its end.
 
-Its environment says where it saves (SAVED), how it trains (TRAINING), and when it kills itself
-(KILL): "RANK EVENT NUMBER", as in "1 recorded 7". Each step's loss and this rank's samples, and at
-the end the weights, are lines of the file of its rank in SAVED.
+Environment variables set where it saves (SAVED), how it trains (TRAINING), and when it kills itself
+(KILL): "RANK EVENT NUMBER", such as "1 recorded 7". Each rank has a file in SAVED with a line for
+each step, with the loss and this rank's samples, and with a last line for the weights.
 """
 
 import json
@@ -26,7 +26,7 @@ TRAININGS = {  # options of muster.sync, and of muster.steps
     "auto": ({}, {"split": "auto"}),
 }
 SAMPLES = 96
-BATCH = 12  # 8 steps an epoch
+BATCH = 12  # 8 steps per epoch
 EPOCHS = 3
 SAVED_EVERY = 2  # steps
 
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 class Killer:
-    """Kills this process at a moment."""
+    """Kills this process at a given moment."""
 
     def __init__(self, text, rank):
         of_rank, self.event, number = text.split() if text else ("-1", "", "0")
@@ -58,7 +58,7 @@ class Killer:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _audit(self, event, given):
-        """The n-th time that something in the folder of checkpoints is opened or renamed."""
+        """Kill this process the n-th time that a file of a checkpoint is opened or renamed."""
         kind = event.removeprefix("os.")
         if kind != self.event or not isinstance(given[0], (str, Path)):
             return
@@ -69,7 +69,7 @@ class Killer:
 
 
 def wait_for_the_disk():
-    """A checkpoint is left out while the last one is being written: then the moments would move."""
+    """Wait for the last checkpoint: otherwise the next may be skipped, which shifts the moments."""
     for thread in threading.enumerate():
         if thread.name == "checkpoint":
             thread.join()
@@ -78,7 +78,7 @@ def wait_for_the_disk():
 def main():
     training = os.environ["TRAINING"]
     options, division = TRAININGS[training]
-    # dropout's masks depend on which rank computes a sample, and parts by speed on the machine
+    # dropout's masks depend on which rank computes a sample; parts by speed depend on the machine
     model = Net(0.0 if "NO_DROPOUT" in os.environ or training == "auto" else 0.2).double()
     every_sample = torch.randn(
         SAMPLES, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
@@ -120,7 +120,7 @@ def main():
                         loss = error.mean() * micro.weight if indices else 0 * error.sum()
                         loss.backward()
                     total += loss.detach()
-                    if micro.weight:  # a rank whose part is empty has a dummy, of weight 0
+                    if micro.weight:  # a rank whose part is empty has a dummy with weight 0
                         taken += indices
                 kill.reached("computed", step.step)
                 optimizer.step()

@@ -11,7 +11,7 @@ from train.sync.ranks import Ranks
 
 
 class OnDevice(torch.Tensor):
-    """To read its value, the host would wait for the device."""
+    """A tensor whose value the host could only read by waiting for the device."""
 
     def __float__(self):
         raise AssertionError("the host waits")

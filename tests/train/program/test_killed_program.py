@@ -1,6 +1,6 @@
-"""A user's loop that is killed at any moment goes on as if it had not been: at two moments.
+"""A user's loop that is killed at any moment resumes as if it had not been killed.
 
-`make soak` tries all twenty.
+Two moments are tried here; `make soak` tries all twenty.
 """
 
 import json
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 RANKS = 2
 STEPS = SAMPLES // BATCH * EPOCHS
 PROGRAM = Path(__file__).with_name("killed_program.py").read_text()
-# The training, the moment of the kill, and the number of ranks that go on. A moment is a rank (or
-# all of them), an event, and its step or how often it has happened.
+# The training, the moment of the kill, and the number of ranks that resume. A moment is a rank (or
+# all ranks), an event, and the event's step or how often it has happened.
 MOMENTS = [
     ("powersgd", "1 recorded 7", 2),  # between `record` and `after_step`
-    ("auto", "0 open 9", 3),  # within the write of a checkpoint
+    ("auto", "0 open 9", 3),  # while a checkpoint is written
     ("powersgd", "0 rename 3", 2),
     ("powersgd", "0 open 1", 2),
     ("bf16", "0 open 6", 3),
@@ -48,12 +48,12 @@ TRIED = MOMENTS[: int(os.environ.get("SOAK_MOMENTS", "2"))]
 
 @dataclass
 class Trained:
-    """What the lines of all ranks say, by step."""
+    """The results of all ranks, by step."""
 
     begun: int
     losses: dict[int, float]
     samples: dict[int, list[int]]
-    weights: Sequence[str]  # of rank 0, and the same on all; empty if it was killed
+    weights: Sequence[str]  # the same on all ranks; empty if the run was killed
 
     @classmethod
     def read(cls, folder: Path, ranks: int) -> "Trained":
@@ -78,7 +78,7 @@ class Trained:
 
 
 def trained(folder: Path, training: str, ranks: int, **env: str) -> tuple[Trained, list[int]]:
-    """What the ranks have written, and how they ended."""
+    """Run a training; return what the ranks wrote, and their exit codes."""
     folder.mkdir(exist_ok=True)
     env |= {"SAVED": str(folder), "TRAINING": training, "MUSTER_RUN_DIR": str(folder / "run")}
     ended = run_program(folder, PROGRAM, ranks, OMP_NUM_THREADS="1", **env)
@@ -90,7 +90,7 @@ def trained(folder: Path, training: str, ranks: int, **env: str) -> tuple[Traine
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """One that nobody kills, of each training; with other ranks to come it has no dropout."""
+    """Return a function for uninterrupted trainings, without dropout if the ranks are to change."""
     made: dict[tuple[str, ...], Trained] = {}
 
     def of(training: str, **env: str) -> Trained:

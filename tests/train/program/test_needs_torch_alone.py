@@ -1,4 +1,4 @@
-"""What docs/library.md says of packages: a rank of a program that has torch, and nothing else."""
+"""What docs/library.md states about packages, tested on ranks that have only torch."""
 
 import sys
 

@@ -17,7 +17,7 @@ for number in (1, 2):  # a program meets again
 """
 
 
-# Both begin in one second, and one leaves something before the other looks.
+# Both begin in the same second, and one writes a file before the other looks.
 SAME_SECOND = """
 import time, muster
 time.strftime = lambda text: "20260101-000000"

@@ -33,7 +33,7 @@ def test_steps_and_evaluations_are_counted_and_timed(run_dir):
     assert [(record["step"], record["epoch"], record["samples"]) for record in steps] == [
         (1, 1, 4), (2, 1, 4), (3, 2, 4), (4, 2, 4),
     ]  # fmt: skip
-    for record in steps[1:]:  # it is timed from when the first was recorded
+    for record in steps[1:]:  # timed from the moment when the first was recorded
         parts = [
             record[f"{part}_s"] for part in ("forward", "backward", "data", "sync", "optimizer")
         ]
@@ -67,7 +67,7 @@ def test_loss_with_a_graph_is_recorded(run_dir, recwarn):
     ("loss", "is_named"), [("1 / step", True), ("1 / step + max(0, rank * (step - 2))", False)]
 )
 def test_equal_losses_on_all_ranks_are_named_once(tmp_path, loss, is_named):
-    """As of ranks that go through the same samples, each alone."""
+    """Such losses come from ranks that each train alone on the same samples."""
     text = (
         "import muster\n"
         "with muster.init(device='cpu') as run:\n"
@@ -87,7 +87,7 @@ def test_seconds_of_an_evaluation_end_when_the_device_has_its_metrics(monkeypatc
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
 
     class OnDevice:
-        """A metric that a GPU still computes; whoever reads it waits."""
+        """A metric that a GPU is still computing; reading it waits for the GPU."""
 
         def __float__(self):
             clock[0] += 5

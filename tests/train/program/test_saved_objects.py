@@ -1,4 +1,4 @@
-"""What has a `state_dict` comes back bit for bit; what is no number or tensor is refused."""
+"""Objects with a `state_dict` are restored bit for bit; values that cannot be saved are refused."""
 
 import sys
 
@@ -13,7 +13,7 @@ from train.program.exchange import ProgramRequests
 
 
 class Own(dict):
-    """An object with a state, which is its items."""
+    """An object whose state is its items."""
 
     def state_dict(self):
         return dict(self)
@@ -39,7 +39,7 @@ STATE = {
 
 
 def exact(value):
-    """`value` in a form that is equal for the same types and bits only."""
+    """Return `value` in a form that is equal only for the same types and bits."""
     if isinstance(value, torch.Tensor):
         raw = value.resolve_conj().resolve_neg().flatten().clone().view(torch.uint8)
         return value.dtype, value.shape, raw.tolist()
@@ -63,7 +63,7 @@ def test_resumed_state_has_its_types(tmp_path):
 
 
 def trained(folder, stop=None):
-    """Losses of a training with dropout, momentum, a schedule and a scaler, from where it is."""
+    """Resume a training with dropout, momentum and a schedule; return its first step and losses."""
     torch.manual_seed(0)
     model = muster.sync(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1)), "single")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
@@ -91,7 +91,7 @@ def test_training_resumes_bit_for_bit(tmp_path):
     _, whole = trained(tmp_path / "whole")
     trained(tmp_path / "two", stop=7)
     begun, rest = trained(tmp_path / "two")
-    assert begun in (2, 4, 6)  # one that is due while another is written is left out
+    assert begun in (2, 4, 6)  # one that is due while another is being written is skipped
     assert rest == whole[begun:]
 
 
@@ -99,7 +99,7 @@ def test_recorded_step_has_one_small_collective(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path / "run"))
     recorder, rows = sys.modules[muster.record.__module__], []
     saved_objects = sys.modules[muster.checkpoints.__module__]
-    monkeypatch.setattr(recorder, "program_requests", ProgramRequests())  # not of another test
+    monkeypatch.setattr(recorder, "program_requests", ProgramRequests())  # not from another test
     monkeypatch.setattr(saved_objects, "program_requests", recorder.program_requests)
     ranks = recorder.Ranks
     gather = ranks.all_gather
@@ -238,7 +238,7 @@ def test_program_without_last_checkpoint_on_disk_ends_with_error(tmp_path, capsy
         folder.rmdir()
         folder.touch()
         checkpoints.after_step(1)
-    with pytest.raises(KeyError), checkpoints:  # an error of the program's own goes first
+    with pytest.raises(KeyError), checkpoints:  # the program's own error has priority
         raise KeyError
     folder.unlink()
     with checkpoints:
@@ -269,7 +269,7 @@ def test_trainings_with_names_have_folders_of_their_own(tmp_path, monkeypatch):
 
 
 def test_second_training_in_a_given_folder_is_warned(tmp_path, capsys):
-    """As in a loop over folds, which would go on from the fold before it."""
+    """As in a loop over folds, where each fold would resume from the one before."""
     for start, words in ((0, ""), (5, f"resuming from step 5 in {tmp_path}, ")):
         with muster.checkpoints(tmp_path, own=Own({"a": 1})) as checkpoints:
             assert checkpoints.resume() == start

@@ -1,4 +1,4 @@
-"""A traced run leaves a file per rank in which the phases have names."""
+"""A traced run leaves a file per rank, in which the phases are named."""
 
 import json
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """The folder of a run of two ranks, and what it printed."""
+    """Return the folder and the output of a run with two ranks."""
     folder = tmp_path_factory.mktemp("runs")
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "9"]
     flags += ["--log-with", "tensorboard", "--checkpoint-every", "4", "--evaluate", "end"]
@@ -27,7 +27,7 @@ def traced(tmp_path_factory):
 
 
 def test_profile_has_a_trace_of_each_rank_with_named_phases(traced):
-    """And every file of its folder is one that a run folder is known to have."""
+    """Also, every file of its folder is a known file of run folders."""
     run_dir = traced[0]
     assert unnamed(run_dir) == []
     names = {path.name for path in run_dir.iterdir()}

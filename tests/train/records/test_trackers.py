@@ -31,7 +31,7 @@ with muster.init(device="cpu") as run:
 
 
 def shown_in_tensorboard(run_dir: Path) -> tuple[dict[str, list[tuple[int, float]]], str]:
-    """Step and value of each number by name, and the settings."""
+    """Return the steps and values of each number by name, and the settings."""
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     numbers = {
@@ -46,7 +46,7 @@ def shown_in_tensorboard(run_dir: Path) -> tuple[dict[str, list[tuple[int, float
 
 
 def logged(data: bytes) -> Iterator[bytes]:
-    """The records in a log in LevelDB's format, which are cut where a block ends."""
+    """Yield the records of a log in LevelDB's format, which are split at the ends of blocks."""
     at, record = WANDB_HEADER, b""
     while at + RECORD_HEADER <= len(data):
         if (left := BLOCK - at % BLOCK) < RECORD_HEADER:
@@ -61,7 +61,7 @@ def logged(data: bytes) -> Iterator[bytes]:
 
 
 def shown_in_wandb(run_dir: Path) -> tuple[dict[str, list[tuple[int, float]]], dict[str, Any]]:
-    """The same of all attempts, and the id."""
+    """Return the same of all attempts."""
     from wandb.proto import wandb_internal_pb2
 
     numbers, settings = defaultdict(list), {}
@@ -90,7 +90,7 @@ def environment():
 
 @pytest.fixture(scope="module")
 def restarted(tmp_path_factory) -> Path:
-    """The folder of a run of a program that fails after step 5, and goes on after step 3."""
+    """Return the run folder of a program that fails after step 5 and resumes after step 3."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "train.py").write_text(PROGRAM)
     flags = ["--launcher", "local", "--nodes", "2", "--max-restarts", "1", "--run-id", "both"]

@@ -1,4 +1,4 @@
-"""What a host must send and receive follows from the collectives, whoever sits where."""
+"""The bytes that a host must send and receive follow from the collectives, for any placement."""
 
 import csv
 
@@ -68,7 +68,7 @@ def test_other_traffic_is_noted_only_beside_large_transfers():
     assert difference_note((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
         "1.50 times the expected bytes r"
     )
-    assert difference_note((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
+    assert difference_note((100e6, 0), (98_000_000, 0)) == ""  # the rest is still in a queue
     assert difference_note((100e6, 0), (60_000_000, 0)).endswith("another interface")
     assert difference_note((1e6, 1e6), (9_000_000, 9_000_000)) == ""
 

@@ -1,4 +1,4 @@
-"""Run folders in the real form, made of numbers that a test can reckon with."""
+"""Run folders in their real form, made of numbers with which a test can calculate."""
 
 import json
 from dataclasses import asdict
@@ -77,7 +77,7 @@ def make_run(
     end: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A finished run, unless `end` says otherwise; `rows` of all ranks, or by rank, are records."""
+    """Make a run, finished unless `end` says otherwise; `rows` are records, for all or by rank."""
     settings = {"task": "quickstart", "batch_size": 64, "precision": "fp32", "seed": 42}
     path.mkdir(parents=True)
     text = yaml.safe_dump(settings | {"sync": sync, "epochs": 2} | config)
@@ -106,7 +106,7 @@ def make_run(
 
 
 def subject_of(path: Path, *runs: dict[str, Any], **named: dict[str, Any]) -> Subject:
-    """What a report of these is about: of each run the settings and records, for `make_run`."""
+    """Make runs with these arguments of `make_run`; return the subject of their report."""
     every = {f"run{number}": one for number, one in enumerate(runs)} | named
     return read_subject([make_run(path / name, **raw) for name, raw in every.items()])
 

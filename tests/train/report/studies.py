@@ -1,4 +1,4 @@
-"""Studies of made run folders: one with much of everything, courses', and HetSeq's."""
+"""Studies of made-up run folders: one with a lot of everything, the courses', and HetSeq's."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from train.report.data.subject import read_subject
 # The workers of each mode.
 MODES = {"single": 1, "gather_scatter": 4, "all_reduce": 4, "ddp": 5, "accelerate": 5}
 LONG = "a-folder-with-a-name-as-long-as-some-are"
-# As the assignments have it: two modes with a collective per parameter, ddp as it is.
+# As in the assignments: two modes with a collective per parameter, and unchanged ddp.
 COURSES = {
     "single": {"sync": "single", "workers": 1, "step_s": 0.3, "bucket_mb": 25.0},
     "2a": {"sync": "gather_scatter", "workers": 4, "step_s": 0.6, "bucket_mb": 0.0},
@@ -36,9 +36,9 @@ COURSES = {
 
 
 def full_study(path: Path) -> Path:
-    """All modes, each kind of record, long names, large and small numbers, two precisions.
+    """Make a study: all modes, each kind of record, long names, large and small numbers.
 
-    And cells that failed or wait.
+    It has two precisions, and cells that have failed or are waiting.
     """
     cells = [cell("lost", state="failed", message="<script>alert(1)</script>", run_dir="")]
     cells += [cell("later", state="waiting", run_dir="")]
@@ -55,7 +55,7 @@ def full_study(path: Path) -> Path:
 
 
 def course_study(path: Path) -> Path:
-    """A course's ten runs, as configs/studies/cs744.yaml has them, each with all of its records."""
+    """Make a course's ten runs, as in configs/studies/cs744.yaml, each with all of its records."""
     study = yaml.safe_load((CHECKOUT / "configs/studies/cs744.yaml").read_text(encoding="utf-8"))
     texts = {name: study[name] for name in ("question", "implementation", "discussion")}
     more = [evaluation(20, accuracy=0.2345, eval_loss=2.3456)]
@@ -78,7 +78,7 @@ def course_study(path: Path) -> Path:
 
 
 def table_of(path: Path, runs: dict[str, dict[str, Any]], **roles: Any) -> pd.DataFrame:
-    """A study of these runs; what only a study knows of one stands in `of_bed` and `title`."""
+    """Return a study's table of these runs; `of_bed` and `title` of a run are the study's own."""
     cells = []
     for name, raw in runs.items():
         known = {"settings": raw.pop("of_bed", {}), "name": raw.pop("title", "")}
@@ -92,7 +92,7 @@ def courses(path: Path) -> pd.DataFrame:
 
 
 def unequal(path: Path) -> pd.DataFrame:
-    """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
+    """Return HetSeq's table: the batch grows; where `busy` is 1, a node has another program."""
     runs: dict[str, dict[str, Any]] = {}
     for workers, parts, busy, step_s in (
         (1, "even", 0, 0.7), (2, "even", 0, 0.8), (2, "even", 1, 1.5), (2, "auto", 1, 1.1),

@@ -80,7 +80,7 @@ def test_damaged_roles_are_noted_and_left_out(tmp_path, roles):
 
 
 def test_losses_and_speedups_are_against_the_reference_of_the_study(tmp_path):
-    """Also where every other setting differs; a run on as many workers is preferred for losses."""
+    """Even if all other settings differ. Losses prefer a run on the same number of workers."""
     runs = [
         {"title": "Even", "workers": n, "batch_size": 32 * n, "lr": 0.1,
          "rows": [step(k, samples=32 * n, loss=float(n)) for k in range(1, 9)]} for n in (1, 2)

@@ -1,4 +1,4 @@
-"""Two runs with equal losses compare as equal; else the first step that differs is named."""
+"""Two runs with equal losses compare as equal; otherwise the first differing step is named."""
 
 import pytest
 

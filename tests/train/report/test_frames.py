@@ -1,4 +1,4 @@
-"""A report's tables can be made of its records with pandas alone, as docs/report.md does."""
+"""A report's tables can be made from its records with pandas alone, as docs/report.md does."""
 
 import re
 
@@ -31,7 +31,7 @@ def test_the_example_of_the_page_prints_the_seconds_of_the_report(tmp_path, monk
     make_study(folder, cells, x="workers", series=["sync"])
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(code.strip().splitlines()) <= 11  # one is empty
+    assert len(code.strip().splitlines()) <= 11  # one of them is empty
     names: dict[str, object] = {}
     exec(code, names)
     printed = capsys.readouterr().out
@@ -83,4 +83,4 @@ def test_a_later_attempt_replaces_what_came_after_its_checkpoint(tmp_path):
     steps = read_subject([path]).steps
     kept = steps[steps["is_kept"]]
     assert dict(zip(kept["step"], kept["loss"], strict=True)) == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
-    assert list(steps[steps["is_timed"]]["step"]) == [4]  # not the first one of an attempt
+    assert list(steps[steps["is_timed"]]["step"]) == [4]  # not the first step of an attempt

@@ -1,4 +1,4 @@
-"""A report as a browser shows it: on a phone and on a desk, dark and light, without a network."""
+"""A report in a browser: at phone and desktop width, dark and light, without a network."""
 
 import shutil
 from importlib.resources import files
@@ -15,7 +15,7 @@ SMALLEST_TYPE_PX = 10.5
 
 @pytest.fixture
 def chromium():
-    """A headless Chromium that is started from the paths given: nothing is looked for online."""
+    """Start a headless Chromium from the installed paths, so nothing is looked for online."""
     browser, service = shutil.which("chromium"), shutil.which("chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
@@ -88,9 +88,9 @@ def test_report_can_be_read_on_a_phone_and_on_a_desk(chromium, tmp_path):
         figures, labels, unreadable = chromium.execute_script(FIGURES, SMALLEST_TYPE_PX)
         assert unreadable == [] and figures >= 7 and labels > 5 * figures
         script = "return performance.getEntriesByType('resource').map((one) => one.name)"
-        assert chromium.execute_script(script) == []  # it asks for nothing
+        assert chromium.execute_script(script) == []  # the page loads no resources
         assert chromium.get_log("browser") == []
-        # Behind the shadows that say that a table scrolls, axe would not look at contrast.
+        # axe would skip the contrast check behind the shadows which show that a table scrolls.
         style = "document.head.append(Object.assign(document.createElement('style'), {textContent:"
         chromium.execute_script(style + " '.wide {background: none !important}'}))")
         chromium.execute_script(axe.read_text(encoding="utf-8"))

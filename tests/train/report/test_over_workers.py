@@ -1,4 +1,4 @@
-"""What more workers do: BSC's table of devices, batch, accuracy, time, speed-up, and its charts."""
+"""Effects of more workers: BSC's table (devices, batch, accuracy, time, speed-up) and charts."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from train.report.data.subject import Subject, read_subject
 from train.report.pages import sections, verdict
 
 MIB = 2**20
-# Devices, batch of each, seconds of a step: those of 128 have no run on one device.
+# Devices, batch per device, seconds per step; there is no run with 128 on one device.
 ROWS = ((1, 256, 1.0), (2, 256, 1.25), (8, 256, 1.6), (8, 128, 0.8), (16, 128, 1.0))
 
 
@@ -41,9 +41,9 @@ def test_worker_table_has_accuracy_time_and_speedup_over_base(tmp_path):
     for row, (workers, local, step_s) in zip(rows, ROWS, strict=True):
         rate = workers * local / step_s
         assert row["epoch_s"] == pytest.approx(16_000 / rate)
-        assert row["train_s"] == pytest.approx(5 * step_s)  # the first counts as the others
+        assert row["train_s"] == pytest.approx(5 * step_s)  # the first step counts like the others
         assert row["accuracy_val"] == local / 1000 and row["accuracy_test"] == local / 2000
-    # over one device with the same batch of each; of 128 there is none, and another stands in
+    # over one device with the same batch; 128 has no such run, so the one with 256 is used
     assert rows[0]["speedup"] is None  # it is the base
     assert [row["speedup"] for row in rows[1:3]] == pytest.approx([2 / 1.25, 8 / 1.6])
     assert [row["speedup"] for row in rows[3:]] == pytest.approx([1024 / 0.8 / 256, 2048 / 256])
@@ -92,7 +92,7 @@ def test_memory_is_that_of_the_worker_that_had_most(tmp_path):
 
 
 def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
-    """2.5 times on two workers: one of the two was disturbed."""
+    """Two workers are 2.5 times as fast as one, so one of the two runs was disturbed."""
     made = evaluation(0, accuracy=0.5)
     runs = {
         f"on {workers}": {"workers": workers, "epochs": 0, "rows": [made | {"eval_s": eval_s}]}

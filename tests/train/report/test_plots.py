@@ -1,4 +1,4 @@
-"""A figure is given the numbers that were measured, and says no more than its table."""
+"""A figure shows the measured numbers, and no more than its table."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from train.report.pages import drawing, plots, sections
 
 @dataclass
 class Bars:
-    """What `plots.bars` was given: a bar for each row, in parts or beside each other."""
+    """The arguments of `plots.bars`: a bar for each row, in parts or side by side."""
 
     sizes: pd.DataFrame
     unit: str
@@ -30,7 +30,7 @@ class Bars:
 
 @pytest.fixture
 def as_values(monkeypatch):
-    """Have functions of `plots` return the panels and bars that they would draw."""
+    """Make functions of `plots` return the panels and bars that they would draw."""
     monkeypatch.setattr(
         plots, "lines", lambda rows, names=(): [panel for row in rows for panel in row]
     )
@@ -38,7 +38,7 @@ def as_values(monkeypatch):
 
 
 def texts(svg: str) -> set[str]:
-    """matplotlib draws outlines, and writes the text beside them as a comment."""
+    """Return a figure's texts: matplotlib draws outlines, and adds each text as a comment."""
     return set(re.findall(r"<!-- (.*?) -->", svg))
 
 
@@ -96,7 +96,7 @@ def test_an_interval_is_named_only_where_one_is_drawn(rows, is_drawn):
 
 
 def test_many_bars_are_several_figures_on_one_scale():
-    """On paper a figure of all of them would have type that nobody can read."""
+    """On paper, the type in a single figure of all bars would be too small to read."""
     figures = plots.evaluation(evaluations(*((float(number), None) for number in range(1, 41))))
     assert list(figures) == ["evaluation", "evaluation_2", "evaluation_3"]
     drawn = [texts(svg) for svg in figures.values()]
@@ -123,9 +123,9 @@ def test_throughput_is_the_total_by_workers_and_precision(as_values):
 
 
 def test_traffic_of_all_hosts_stands_beside_what_was_expected(as_values):
-    """What is not known of one host is not known of all."""
+    """If a number of one host is unknown, so is the sum over all hosts."""
     rows = (("a", "sent", 1e6), ("a", "sent", 2e6), ("b", "sent", 4e6), ("b", "sent", None))
-    rows += (("a", "received", 9e6),)  # as much as is sent, of all hosts
+    rows += (("a", "received", 9e6),)  # left out: over all hosts, as much is received as sent
     table = frame(
         {"run": run, "direction": way, "expected_bytes": size, "observed_bytes": 5e6}
         for run, way, size in rows
@@ -156,7 +156,7 @@ def test_differences_are_drawn_where_losses_differ(tmp_path, as_values):
     assert panel.is_log and "no point: equal" in panel.title
     assert both["first_losses"][0].table["run"].nunique() == 1  # one curve lies on the other
     same = table[table["difference"].fillna(0) == 0]
-    assert list(plots.losses(same)) == ["first_losses"]  # of equal losses nothing else is drawn
+    assert list(plots.losses(same)) == ["first_losses"]  # nothing else is drawn for equal losses
 
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):
@@ -203,7 +203,7 @@ def test_losses_on_one_another_are_called_so(tmp_path, as_values):
     both = {"sync": "single", "workers": 1}, equal, {"rows": [step(n, loss=2.0) for n in (1, 2)]}
     (apart,) = plots.losses(subject_of(tmp_path / "equal", *both).losses)["loss_differences"]
     assert "more curve" not in apart.title
-    assert titles(1e-7) == [title]  # rounding alone has no figure of its own
+    assert titles(1e-7) == [title]  # rounding errors alone get no figure
     assert titles(0.5)[0] == ""
 
 

@@ -1,4 +1,4 @@
-"""What a number of a report is: its interval, its unit, and the run that it is over."""
+"""What belongs to a number in a report: its interval, its unit and the run it is relative to."""
 
 import pytest
 from scipy import stats
@@ -36,7 +36,7 @@ def test_seconds_of_table_share_unit_and_memory_is_mib():
 
 
 def test_no_speedup_is_shown_over_a_base_in_doubt(tmp_path):
-    """Fifty times on two workers: the run of one was slowed. The data has the number."""
+    """A speed-up of 100 on two workers: the run on one was slowed. The data has the number."""
     subject = subject_of(
         tmp_path, {"sync": "single", "workers": 1, "step_s": 10.0}, {"step_s": 0.1}
     )

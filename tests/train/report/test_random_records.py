@@ -1,7 +1,7 @@
-"""Whatever a run folder holds, no number of its report is one that cannot be.
+"""Whatever a run folder contains, its report has no impossible numbers.
 
-Reports of random records: files and fields that are missing, values that are not finite, negative
-or of another type, one step, one run, a hundred runs, other people's programs.
+The reports are of random records: missing files and fields; values that are not finite, negative
+or of another type; one step, one run, a hundred runs; other people's programs.
 """
 
 import json
@@ -24,7 +24,7 @@ from train.report.pages import drawing, page, plots, sections, verdict
 
 pytestmark = pytest.mark.slow
 
-# What a field may hold beside what it should.
+# Values that a field may have besides the right ones.
 ODD = [None, math.nan, math.inf, -math.inf, -1, -0.25, 0, 0.0, 1e-300, 1e300, 10**30, 2**62, True]
 ODD += ["", "x", "nan", "-1", [], [1], {}, {"x": math.nan}]
 ODD_SETTINGS = [value for value in ODD if value != "nan"]  # a text is shown as it was set
@@ -45,7 +45,7 @@ NORMAL |= {"odd": [], "lost": [], "summary": {}, "is_foreign": False, "batch": 6
 
 @st.composite
 def runs_of(draw):
-    """Descriptions of runs, for `folder_of`."""
+    """Draw whether the runs are a study, and their descriptions for `folder_of`."""
     kinds = st.sampled_from([*RECORDS, "step", "step", "eval"])
 
     def odd():
@@ -77,7 +77,7 @@ def runs_of(draw):
 
 
 def folder_of(path, of_run):
-    """A run folder of what `runs_of` has drawn."""
+    """Make a run folder from a description that `runs_of` has drawn."""
     noise = of_run["noise"]
     rows = {}
     for rank in range(of_run["workers"]):
@@ -112,14 +112,14 @@ def folder_of(path, of_run):
 
 @pytest.fixture
 def without_drawings(monkeypatch):
-    """Figures take most of the time; their panels and bars are made all the same."""
+    """Leave out drawing, which takes most of the time; panels and bars are still made."""
     monkeypatch.setattr(plots, "lines", lambda rows, *more: "")
     monkeypatch.setattr(plots, "bars", lambda name, sizes, *more, **how: {name: ""})
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
 
 
 def subject_with(runs, **changes):
-    """A description for `example`: so many runs as usual but for `changes`."""
+    """Describe, for `example`, a number of runs that are normal apart from `changes`."""
     return False, [NORMAL | changes | {"workers": 1 + n % 4} for n in range(runs)]
 
 
@@ -192,7 +192,7 @@ def assert_no_efficiency_is_above_the_limit(text):
 
 
 def shown_tables(text):
-    """The tables of a report in Markdown: rows of cells by their heading."""
+    """Yield the tables of a Markdown report, each as rows of cells by heading."""
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = [[c.strip() for c in line[1:-2].split("|")] for line in block.splitlines()]
         yield [dict(zip(head, row, strict=True)) for row in rows]

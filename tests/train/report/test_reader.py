@@ -1,4 +1,4 @@
-"""Records are read as they are: cut off, of unknown kinds, of missing ranks."""
+"""Records are read even if they are cut off, of unknown kinds, or missing for some ranks."""
 
 import pytest
 

@@ -59,7 +59,7 @@ def test_printed_command_has_full_path_where_path_lacks_muster(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("is_users", [True, False])
 def test_printed_commands_work(tmp_path, is_users):
-    """The last line of a run makes its report, and the commands in the report repeat the run."""
+    """The command in a run's last line makes its report; the report's commands repeat the run."""
     env = {"PATH": f"{MUSTER.parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "s")}
     program = ["--task", "synthetic", "--max-steps", "1", "--evaluate", "never", "--no-save-model"]
     if is_users:

@@ -69,7 +69,7 @@ def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
 def test_no_table_has_numbers_of_an_earlier_one(tmp_path):
     subject = read_subject([course_study(tmp_path / "study")])
     parts = {part.name: part for part in sections.build(subject)}
-    for name in ("metrics", "speedup"):  # all of it is in the first table
+    for name in ("metrics", "speedup"):  # the first table already has all of it
         assert not parts[name].has_table and len(parts[name].table)
     assert not parts["metrics"].is_on_page and parts["speedup"].is_on_page  # with its figure
     assert {"train_s", "batch_of_each"} <= set(parts["training"].shown)
@@ -94,7 +94,7 @@ BARE = [{"kind": "step", "step": number, "loss": 1.0} for number in range(1, 5)]
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Figures and the PDF take most of the time."""
+    """Leave out the figures and the PDF, which take most of the time."""
     for name in ("losses", "seconds", "memory", "evaluation", "throughput", "over_x"):
         monkeypatch.setattr(plots, name, lambda *given: {})
     monkeypatch.setattr(drawing, "alone", lambda svg: svg)
@@ -126,7 +126,7 @@ def test_run_without_numbers_gives_a_report_with_the_reason(
 
 
 def test_texts_of_programs_are_letters_in_every_form_of_a_report(tmp_path, without_figures):
-    """Half a character of a file's name, a terminal's escapes, a formula, a tag."""
+    """The text has half a character of a file name, terminal escapes, a formula and a tag."""
     words = "=1+1|caf\udce9.csv \x1b[31m <img src=x>"
     folder = make_run(
         tmp_path / "run-\udce9", workers=1, steps=2, task=words, end={"code": 1, "message": words}
@@ -144,7 +144,7 @@ def test_texts_of_programs_are_letters_in_every_form_of_a_report(tmp_path, witho
 
 @st.composite
 def odd_run(draw):
-    """A file of a run folder that was damaged, and its content."""
+    """Draw the name of a damaged file of a run folder, and its content."""
     whole = {
         "launch.json": {"command": "python x", "run_id": "run", "nodes": [{"host": "a"}]},
         "job.json": {"launcher": "local", "started_unix_s": 1.0},
@@ -182,7 +182,7 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
 @pytest.mark.slow
 @pytest.mark.needs("Pango")
 def test_printed_course_report_has_its_numbers_inside_the_paper(tmp_path):
-    import weasyprint  # where Pango is
+    import weasyprint  # only works with Pango
 
     subject = read_subject([course_study(tmp_path / "course")])
     parts = sections.build(subject)
@@ -193,7 +193,7 @@ def test_printed_course_report_has_its_numbers_inside_the_paper(tmp_path):
     appendix = [n for n, boxes in enumerate(pages) if any(map(is_appendix, boxes))]
     assert len(appendix) == 1 and appendix[0] <= 8
     texts = [box for boxes in pages for box in boxes if getattr(box, "text", "").strip()]
-    right = (210 - 14) * 96 / 25.4  # of the text, in pixels
+    right = (210 - 14) * 96 / 25.4  # the right edge of the text, in pixels
     assert [one.text for one in texts if one.position_x + one.width > right + 1] == []
     printed = {word for one in texts for word in one.text.split()}
     for column in page.visible_columns(records(parts[0].rows)):
@@ -216,7 +216,7 @@ def test_long_table_moves_to_appendix_and_figure_stays(tmp_path, runs, is_long):
 
 
 def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
-    """What of ours a report may import, setup.cfg says to lint-imports."""
+    """lint-imports checks which of our own modules a report may import (see setup.cfg)."""
     code = "import sys, train.report.__main__; print({'scipy', 'pandas'} & {*sys.modules})\n"
     code += "from train.report.pages import page; print({'torch', 'matplotlib'} & {*sys.modules})"
     done = call(sys.executable, "-c", code, cwd=CHECKOUT)

@@ -1,4 +1,4 @@
-"""Speed-up is against one run that was measured, the same for all that did the same work."""
+"""Speed-up is relative to one measured run, the same for all runs that did the same work."""
 
 import pytest
 
@@ -27,20 +27,20 @@ NAMED = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
 @pytest.mark.parametrize(
     ("runs", "bases", "series"),
     [
-        # where the batch of each worker is set, each has its own
+        # if the batch per worker is set, each batch has its own base
         ([{"workers": workers, "local_batch_size": part}
           for workers in (1, 2, 4) for part in (16, 32)],
          {f"batch {part} per worker, 1 worker" for part in (16, 32)},
          {f"batch {part} per worker" for part in (16, 32)}),
-        # one that was set of each worker, also where 8 on two workers makes the 16 of one
+        # a batch that was set per worker counts, even if 8 on two workers makes the 16 of one
         ([{"workers": workers, "batch_size": part * workers, "local_batch_size": part}
           for workers, part in ((1, 8), (1, 16), (2, 8))],
          {"batch 8 per worker, 1 worker"}, {"batch 8 per worker"}),
-        # of several on the fewest workers the fastest
+        # the fastest of several runs on the fewest workers
         ([{"sync": sync, "workers": workers, "step_s": step_s / workers}
           for workers in (2, 4) for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))],
          {"ddp, 2 workers"}, {"gather_scatter", "ddp"}),
-        # of a named entry with a list each of its values
+        # a named entry with a list of values: each value is a series
         ([{"workers": workers, "split": split, "title": "DDP"} for workers, split in NAMED],
          {"DDP, even, 1 worker"}, {"DDP, even", "DDP, auto"}),
     ],
@@ -60,7 +60,7 @@ def test_prediction_of_an_older_version_is_ignored(tmp_path):
 
 
 def test_speedup_base_is_same_for_same_work_of_any_name(tmp_path):
-    """The courses' tasks by their names, against one base."""
+    """The courses' tasks, under their names, are all compared with one base."""
     names = {"single": "Task 1", "3": "Task 3", "2a": "Task 2a", "2b": "Task 2b"}
     table = table_of(tmp_path, {key: COURSES[key] | {"title": one} for key, one in names.items()})
     assert list(table["base"].unique()) == ["Task 1"]

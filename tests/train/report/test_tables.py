@@ -104,7 +104,7 @@ def test_seconds_that_differ_widely_are_marked_as_disturbed(tmp_path):
 
 
 def test_with_dropout_runs_are_compared_with_their_like(tmp_path):
-    """Another number of workers and another split draw other masks; the same ones do not."""
+    """Dropout masks depend on the number of workers and on the split."""
     runs = {}
     for name, workers, split, first in (
         ("a", 1, "even", 2.0), ("b", 2, "even", 3.0), ("c", 2, "even", 3.0), ("d", 2, "auto", 4.0)
@@ -122,10 +122,10 @@ def test_with_dropout_runs_are_compared_with_their_like(tmp_path):
 
 def test_hidden_communication_is_distinguished_from_waiting(tmp_path):
     steps = [step(n, comm_s=0.05, overlapped_s=0.03) for n in range(1, 6)]
-    # DDP's clock runs on one worker, too; there is nobody to communicate with
+    # DDP's timer also runs with one worker, which has nobody to communicate with
     subject = subject_of(tmp_path, {"rows": steps}, {"rows": steps, "workers": 1})
     alone, row = sorted(records(tables.seconds(subject)), key=lambda one: one["workers"])
     assert row["overlapped_s"] == pytest.approx(0.03) and row["exposed_s"] == pytest.approx(0.02)
     assert row["hidden_share"] == pytest.approx(3 / 5)
-    assert row["waited_share"] == pytest.approx(0.02 / row["mean_s"])  # as the terminal's `sync`
+    assert row["waited_share"] == pytest.approx(0.02 / row["mean_s"])  # like the terminal's `sync`
     assert alone["overlapped_s"] is alone["hidden_share"] is None

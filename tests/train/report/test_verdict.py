@@ -1,4 +1,4 @@
-"""What a report says first is true: each finding is left out where it was not measured."""
+"""A report's first statements are true: findings that were not measured are left out."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from train.report.pages import drawing, head, page, provenance, sections, verdic
 
 
 def verdict_on(path, **step_s):
-    """The verdict on runs of four workers, each with its seconds per step; `single` has one."""
+    """Return the verdict on runs with these seconds per step, on four workers (`single`: one)."""
     runs = {}
     for mode, seconds in step_s.items():
         spread = enumerate([0.98, 1.02, 1.0, 1.01, 0.99, 1.0, 1.0])
@@ -60,7 +60,7 @@ def test_losses_are_called_equal_only_where_they_are(tmp_path):
 
 
 def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
-    """Each repeat is compared with the run of its seed."""
+    """Each repeat is compared with the run that has the same seed."""
     far = [step(n, loss=1.0 / n + 0.5) for n in range(1, 21)]
     other = {"sync": "all_reduce", "seed": 2}
     subject = subject_of(tmp_path, SINGLE, {}, other, {"rows": far, "seed": 2})
@@ -88,14 +88,14 @@ def test_a_run_that_failed_has_a_row_that_says_so(tmp_path):
 
 def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
     subject = subject_of(tmp_path, {"rows": [folders.evaluation(0, accuracy=0.5)], "epochs": 0})
-    assert provenance.notes(subject) == []  # it was to have no steps
+    assert provenance.notes(subject) == []  # it was not meant to have steps
     (one,) = records(verdict.build(subject).table)
     assert one["time_per_evaluation"] == "500 ms" and one["accuracy"] == 0.5
     assert one["evaluated_samples_per_s"] == pytest.approx(200)
 
 
 def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
-    """As BSC's: some runs train, others evaluate."""
+    """As in BSC's study, some runs train and others evaluate."""
     made = folders.evaluation(0, accuracy=0.5, eval_loss=0.7)
     subject = subject_of(
         tmp_path, {"workers": 2},
@@ -112,7 +112,7 @@ def test_a_study_of_both_has_the_seconds_of_each(tmp_path):
 
 
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
-    """Two workers a core: what they do is not what as many nodes would do."""
+    """Two workers share a core, so they do not behave like the same number of nodes."""
     for launcher, is_one in (("local", True), ("ssh", False)):
         path = make_run(tmp_path / launcher, workers=8)
         for host in range(8):
@@ -126,7 +126,7 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
             assert (value in found.measured) is is_one
         hosts = provenance.hosts(read_subject([path]))
         assert len(hosts) == (1 if is_one else 8)
-        # the rate of a simulated link is the testbed's, whatever its interface says
+        # a simulated link has the testbed's rate, whatever its interface reports
         assert all((host["interface"] is None) == is_one for host in hosts)
         assert [one.details for one in found.warnings] == (
             [["8 workers on 4 cores: ddp"]] if is_one else []
@@ -144,10 +144,10 @@ def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
 def test_quantities_are_written_as_people_write_them():
     means, lows, highs = [0.0067351, 0.0851], [0.00662, math.nan], [0.00685, math.nan]
     texts = drawing.with_intervals(means, lows, highs, Unit("ms", 1e-3))
-    assert texts == ["6.74 ± 0.12 ms", "85.10 ms"]  # as many decimals in each row
+    assert texts == ["6.74 ± 0.12 ms", "85.10 ms"]  # the same number of decimals in each row
     assert drawing.column([10057.7, 10058, 871.24]) == ["10\xa0058", "10\xa0058", "871"]
     assert drawing.column([0.5, 0.25, math.nan]) == ["0.50", "0.25", "none"]
-    assert drawing.column([0.1, 3e-5]) == ["0.1", "3e-05"]  # a small one is not lost
+    assert drawing.column([0.1, 3e-5]) == ["0.1", "3e-05"]  # a small number is not lost
     assert drawing.column([18.94, 0.003], is_time=True) == ["18.94", "<0.01"]
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
@@ -195,7 +195,7 @@ def test_cut_table_has_first_rows_of_each_run():
 
 
 def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
-    def rows(tokens, first=1000):  # whose seconds are not shown
+    def rows(tokens, first=1000):  # the first step's seconds are not shown
         return [{**step(n), "local_tokens": tokens if n > 1 else first} for n in range(1, 4)]
 
     alike = subject_of(tmp_path / "alike", {"rows": rows(1000)}, {"rows": rows(1010, first=4000)})
@@ -249,7 +249,7 @@ def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
     subject = read_subject([make_study(tmp_path, [cell("a")], **more)])
     text, plain = page.html(subject, []), page.markdown(subject, [])
     assert list(subject.sources) == ["implementation"]
-    source = "configs/studies/&lt;a&gt;.yaml"  # before the text that is from it
+    source = "configs/studies/&lt;a&gt;.yaml"  # before the text that is taken from it
     assert text.count(source) == 1
     heading, named, own, other = map(
         text.index, ('id="implementation"', source, "<p>As it is.</p>", 'id="discussion"')

@@ -1,7 +1,7 @@
 """Workers of one process group train a network with BatchNorm in every way.
 
-Rank 0 also does what each case must equal, by itself; every rank checks that all ranks hold the
-same bits.
+Rank 0 also trains, alone, what each case must equal; every rank checks that all ranks have the same
+bits.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from tests.train.retained import assert_same_bits, params_of
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch
 
-SAMPLES, STEPS = 58, 20  # the last batch of an epoch is cut: 10 samples
+SAMPLES, STEPS = 58, 20  # the last batch of an epoch has only 10 samples
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
 def cases() -> list[Case]:
-    """The cases of three ranks; where a task has its name, they have that of BatchNorm."""
+    """Return the cases of three ranks; instead of a task, they name a setting of BatchNorm."""
     matrix = [Case("local", "fp64", "all_reduce", 25.0, "even", 1, 0.0)]
     for index, mode in enumerate(MODES):
-        # DDP's buckets are sent as soon as they are there
+        # DDP's buckets are sent as soon as they are ready
         size, splits = 0.0 if mode == "ddp" else 25.0, (EVEN, UNEVEN, IDLE)
         matrix += [Case("synced", "fp64", mode, size, split, 1, 0.0) for split in splits]
         matrix.append(replace(matrix[index % 3 - 3], precision="fp32"))
@@ -36,7 +36,7 @@ def cases() -> list[Case]:
 
 
 def reference(case: Case) -> Case:
-    """What it must equal: one process that sees the same micro-batches."""
+    """Return the case that it must equal: one process that sees the same micro-batches."""
     return replace(case.reference, task="synced", accumulation=case.accumulation)
 
 
@@ -53,8 +53,8 @@ class Pictures:
 class SmallVgg(nn.Module):
     """VGG's layers, one BatchNorm1d, and a layer that only a few samples use.
 
-    That layer comes last in order of creation and first in order of use: DDP waits for it before
-    it sends anything on ranks that use it, and does not where it is unused.
+    That layer is created last and used first: on ranks that use it, DDP waits for it before it
+    sends anything; on ranks that do not, DDP does not wait.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class PictureTask(Mlp):
 
 
 def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
-    """Losses, final parameters, buffers; in float32 of one step: later ones drive them apart."""
+    """Return losses, final parameters and buffers; in float32 of one step: later ones diverge."""
     steps = 1 if case.precision == "fp32" else STEPS
     more = {"batchnorm": case.task, "warmup_steps": 0}
     history, model, trainer = train(case, ranks, PictureTask, steps, **more)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""A fixture that the tests of this folder share."""
 
 from collections.abc import Iterator
 

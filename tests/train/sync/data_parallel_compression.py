@@ -1,4 +1,4 @@
-"""What holds of a compressed model on each of two ranks: of data_parallel_worker.py."""
+"""Checks of a compressed model on each of two ranks, for data_parallel_worker.py."""
 
 import copy
 import itertools
@@ -29,7 +29,7 @@ def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
         for make in (net, Words):
             plain = DistributedDataParallel(make())
             model = wrap(make(), compress=way)
-            for step in range(3):  # DDP makes other buckets after the first
+            for step in range(3):  # DDP changes its buckets after the first
                 for module in (plain, model):
                     module.zero_grad()
                     module(inputs(step)).square().mean().backward()
@@ -47,7 +47,7 @@ def models_of_all_forms_are_compressed() -> None:
 
 
 def inputs_may_be_uneven() -> None:
-    """Divided by the ranks that still have some, rank 1's second gradient is its own."""
+    """Divided by the number of ranks that have inputs left, rank 1's second gradient is its own."""
     for way, limit in (("bf16", 2e-2), ("powersgd", 1e-9)):
         alone, model = net(), muster.sync(net(), compress=way)
         alone.load_state_dict(model.module.state_dict())

@@ -1,9 +1,9 @@
-"""One of two ranks that does each loop of user_loops.py with DDP and with `muster.sync`.
+"""One of two ranks that run each loop of user_loops.py with DDP and with `muster.sync`.
 
-Some of them it does with Accelerate's DDP and `muster.sync_ddp`, too.
+Some loops also run with Accelerate's DDP and `muster.sync_ddp`.
 
-Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes what was not
-the same, by the name of what it did.
+Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes the differences
+that it finds, by the name of the loop and its mode.
 """
 
 import copy
@@ -33,7 +33,7 @@ from train.sync.step_times import timer_of
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
-# What differs where a framework makes DDP; here by Accelerate, with these options of ours.
+# Loops that may differ if a framework makes DDP: here it is Accelerate, with these options of ours.
 OF_FRAMEWORKS = [
     "a_large_embedding", "a_large_embedding_beside_reentrant_checkpointing", "accumulation",
     "nothing_but_a_large_embedding", "tied_weights", "buffers_of_all_kinds",
@@ -46,7 +46,7 @@ if HAS_ACCELERATE := importlib.util.find_spec("accelerate") is not None:
 
 
 def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:
-    """The numbers, and last the error that it ended with, if it did."""
+    """Return the loop's numbers, and last the error with which it ended, if any."""
     numbers: list[Any] = []
     try:
         numbers.extend(
@@ -60,7 +60,7 @@ def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:
 
 
 def difference(found: list[Any], wanted: list[Any]) -> str:
-    """What is not the same; "" for nothing."""
+    """Return what differs; "" if nothing does."""
     if len(found) != len(wanted):
         return f"{len(found)} results ({found[-1:]}), not {len(wanted)} ({wanted[-1:]})"
     for index, (value, want) in enumerate(zip(found, wanted, strict=True)):
@@ -90,7 +90,7 @@ def side_by_side() -> dict[str, str]:
 
 
 def by_accelerate(model: nn.Module, **options: Any) -> nn.Module:
-    """`model` in DDP, as a script with Accelerate has it."""
+    """Return `model` in DDP, as a script with Accelerate makes it."""
     names = ("sparse_rows", "bucket_mb", "compress")
     ours = {name: options.pop(name) for name in names if name in options}
     handler = DistributedDataParallelKwargs(**options)
@@ -113,7 +113,7 @@ def it_is_ddp() -> None:
 
 
 def a_hook_of_the_users_goes_where_there_is_none() -> None:
-    """DDP takes one, and says so."""
+    """DDP accepts only one hook, and says so."""
     with pytest.raises(RuntimeError, match="register_comm_hook"):
         muster.sync(net()).register_comm_hook(None, default_hooks.allreduce_hook)
     model, plain = muster.sync(net(), "ddp"), DistributedDataParallel(net())
@@ -135,7 +135,7 @@ def only_rows_in_use_travel() -> None:
 
 
 def records_have_what_was_sent() -> None:
-    """And where the seconds went, from the second on; of a copy, too, which sends as the model."""
+    """They also have the times, from the second step on; a copy sends the same as the model."""
     for mode in MODES:
         made = muster.sync(net(), mode)
         for step, model in itertools.product(range(3), (made, copy.deepcopy(made))):
@@ -173,8 +173,8 @@ def refusals_of_frameworks() -> None:
 
 
 def errors_reach_the_backward_pass() -> None:
-    """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
-    for them, so this comes last."""
+    """Errors of the thread and of the pass itself appear on their own rank; the other rank fails
+    when that rank has ended because of them, so this comes last."""
     model, midway = muster.sync(net(), "gather_scatter"), muster.sync(net())
     for module in (model, midway):
         list(trained(module))

@@ -1,4 +1,4 @@
-"""Models as people have them, small: each is a task that any sync mode must train exactly."""
+"""Small versions of common models: each is a task that any sync mode must train exactly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ class OfTokens(MatrixTask):
     optimizer = ADAMW
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        ids = batch["input_ids"]  # as wide as the longest of a rank: these models take all in
+        ids = batch["input_ids"]  # as wide as a rank's longest row: these models need full width
         logits = model(functional.pad(ids, (0, LONGEST - ids.shape[1])))
         return Output(functional.cross_entropy(logits, batch["labels"]), logits)
 
@@ -33,7 +33,7 @@ class OfPoints(Mlp):
 
 
 class Checkpointed(nn.Module):
-    """ALBERT's form: one layer used several times, its activations computed again."""
+    """Like ALBERT: one layer is used several times, and its activations are computed again."""
 
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Checkpointed(nn.Module):
 
 
 def convolutions() -> nn.Module:
-    """In channels_last, with the fused optimizer."""
+    """Return convolutions in channels_last, which are trained with the fused optimizer."""
     return nn.Sequential(
         nn.Unflatten(1, (2, 3, 1)),
         nn.Conv2d(2, 4, (2, 1)),
@@ -60,7 +60,7 @@ def convolutions() -> nn.Module:
 
 
 class TiedNetwork(nn.Module):
-    """Word embedding and output layer are one weight."""
+    """Word embedding and output layer share one weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Mean(nn.Module):
 
 
 def frozen() -> nn.Module:
-    """A trained layer between two that are not."""
+    """Return a model with a trained layer between two frozen ones."""
     layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2)]
     model = nn.Sequential(nn.Embedding(TOKENS, WIDTH), Mean(), *layers)
     for part in (model[0], model[-1]):
@@ -123,7 +123,7 @@ class Masked(nn.Module):
 
 
 class ChangingNetwork(nn.Module):
-    """One part is frozen for some steps, one is used in some steps only: not in the first."""
+    """One part is frozen for some steps; another is used only in some steps, but not the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class ChangingNetwork(nn.Module):
 
 
 class HalvesNetwork(nn.Module):
-    """A frozen part and a trained one in bfloat16, and one in float32."""
+    """A frozen part and a trained part in bfloat16, and a part in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Broken(Mlp):
 
 
 class WithModule(nn.Module):
-    """It has a child of the name under which wrappers have what they wrap."""
+    """It has a child with the name that wrappers give to the module that they wrap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,11 +178,11 @@ class WithModule(nn.Module):
 
 
 def of(kind: type[MatrixTask], network: Callable[[], nn.Module], **more: Any) -> type[MatrixTask]:
-    """A task of that kind, with that network."""
+    """Return a task of that kind with that network."""
     return type(kind.__name__, (kind,), {"network": lambda _: network(), **more})
 
 
-# What is frozen or unused is not decayed: its gradients are None on every rank.
+# Frozen or unused parameters are not decayed: their gradients are None on every rank.
 DECAYS = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3}
 Changing = of(OfPoints, ChangingNetwork, optimizer=DECAYS)
 Halves = of(OfPoints, HalvesNetwork, optimizer={"optimizer": "adamw", "lr": 1e-3})

@@ -1,7 +1,7 @@
 """Workers of one process group train every kind of model in every exact mode.
 
-What comes of a case are its losses and what is in the model, or why it failed; every rank checks
-that all ranks hold the same bits.
+The result of a case is its losses and what is in the model, or why it failed; every rank checks
+that all ranks have the same bits.
 """
 
 import itertools
@@ -34,7 +34,10 @@ OF_ANY_TYPE = ("all_reduce", "gather_scatter", "ddp", "accelerate", "zero1", "lo
 
 
 def cases(world_size: int) -> list[Case]:
-    """At one rank, the references. Those that raise come last: nothing is sent after them."""
+    """Return the cases (the references for one rank); those that raise come last.
+
+    After a case that has raised, nothing can be sent.
+    """
     matrix = []
     for kind, (mode, bucket_mb) in itertools.product(KINDS, MODES):
         splits = WITHOUT_SAMPLES if kind == WITH_BUFFERS else SPLITS
@@ -47,12 +50,12 @@ def cases(world_size: int) -> list[Case]:
 
 
 def raises(case: Case) -> bool:
-    """What sends in the backward pass refuses a gradient that comes several times in one."""
+    """Whether the mode sends in the backward pass, and a gradient arrives several times in one."""
     return case.task == "reentrant checkpointing" and case.mode != "fsdp" and case.bucket_mb > 0
 
 
 def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
-    """What `case` has ended with."""
+    """Return the result with which `case` has ended."""
     try:
         _, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
@@ -68,7 +71,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
 
 
 def assert_constants_stay(ranks: Ranks, state: dict[str, torch.Tensor]) -> None:
-    """And the others are the same bits on all ranks, but for the cache, which is a rank's own."""
+    """Check that constants stay, and that all ranks agree on other buffers except their cache."""
     del state["places"]
     plain = Masked().double()
     for name in ("mask", "frequencies", "turns"):
@@ -84,14 +87,14 @@ def result(trainer: Trainer) -> dict[str, Any]:
 
 
 def halves(mode: str, ranks: Ranks) -> dict[str, Any]:
-    """Parameters of several types."""
+    """Train a model with parameters of several types."""
     split = "even" if ranks.world_size == 1 else "3,1,0"
     _, model, trainer = train(Case("", "fp32", mode, 4.0, split, 1, 1.0), ranks, Halves, STEPS)
     return {**result(trainer), "state": dict(model.state_dict())}
 
 
 def error_of(mode: str, ranks: Ranks, task: Any) -> str:
-    """What this rank says of it."""
+    """Return the message of this rank's error, or "nothing"."""
     try:
         train(Case("", "fp32", mode, 4.0, "even", 1, 1.0), ranks, task, STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
@@ -100,7 +103,7 @@ def error_of(mode: str, ranks: Ranks, task: Any) -> str:
 
 
 def sums_of_a_step(mode: str, ranks: Ranks) -> float:
-    """How many all_reduces a step starts, by torch's profiler."""
+    """Return how many all_reduces a step starts, according to torch's profiler."""
     counts = []
     for steps in (2, 7):
         with torch.profiler.profile() as profiler:

@@ -1,4 +1,4 @@
-"""Synced BatchNorm is one process's: in every mode, on any ranks, with any split."""
+"""Synced BatchNorm equals that of one process: in every mode, on any ranks, with any split."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ def test_a_network_with_batchnorm_equals_one_process(tmp_path):
     for case in worker.cases():
         want, got = outcomes[worker.reference(case).name], outcomes[case.name]
         gap = max((want[name] - got[name]).abs().max().item() for name in want)
-        if case.task == "local":  # each rank its own statistics: another training
+        if case.task == "local":  # each rank has its own statistics, so training differs
             assert gap > 1e-2
         elif not gap <= LIMITS[case.precision]:
             wrong.append(f"{case.name}: {gap:.1e}")
@@ -84,7 +84,7 @@ def test_reduced_precision_keeps_full_precision_statistics(alone):
 
 
 def test_float32_statistics_far_from_zero_keep_their_digits():
-    """E[x^2] - E[x]^2 of these is off by hundreds of per cent. A rank has a dummy, one nothing."""
+    """E[x^2] - E[x]^2 would be off by hundreds of per cent. One rank has a dummy, one nothing."""
     values = torch.randn(60, 4, 3) * 0.1 + 1000
     parts = [(values[:7], True), (torch.zeros(1, 4, 3), False), (values[7:], True)]
     parts.append((values[:0], True))
@@ -135,7 +135,7 @@ def test_empty_micro_batch_does_not_disable_later_ones(alone):
     ],
 )
 def test_micro_batches_that_each_rank_cuts_by_itself_are_refused(given, named, alone):
-    """Losses depended on the number of ranks, or ranks waited for passes that others do not run."""
+    """Losses would depend on the number of ranks, or ranks would wait for passes others skip."""
     plan = BatchPlan(**{"weights": (1.0, 1.0), "accumulation": 1, **given}, **SIZES)
     model = SingleProcess(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
     for rank in range(len(plan.weights)):

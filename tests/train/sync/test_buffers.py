@@ -28,7 +28,7 @@ class Holder(nn.Module):
         self.ranks, self.buffers_of_all = ranks, Buffers(ranks, self)
 
     def step(self, change: Callable[[int], None] = lambda _: None) -> int:
-        """What a rank does in a step, beside `change(rank)`; the numbers that were added up."""
+        """Call `change(rank)`, average as in a step, and return how many numbers were added up."""
         change(self.ranks.rank)
         sent = self.ranks.ledger.control
         marks = self.ranks.all_gather(self.buffers_of_all.marks(CPU))

@@ -15,7 +15,7 @@ from tests.train.workers import run_on_ranks
 
 @pytest.fixture(scope="module")
 def differences(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What was not the same, on each rank; the worker itself holds all else."""
+    """Return the differences on each rank; the worker itself checks everything else."""
     folder: Path = tmp_path_factory.mktemp("found")
     run_on_ranks(worker.__file__, 2, str(folder))
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""A model whose ranks would drift apart is named where its training starts."""
+"""A model whose ranks would drift apart is reported when its training starts."""
 
 import warnings
 from dataclasses import replace
@@ -29,7 +29,7 @@ class Embedded(Synthetic):
 
 
 def noted(ranks, folder):
-    """What a loop of one's own and the trainer say of it."""
+    """Return the notes of a user's loop, the trainer's lines, and whether the ranks are equal."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = muster.sync(network())
@@ -44,9 +44,9 @@ def noted(ranks, folder):
 def test_max_norm_embedding_is_named_by_trainer_and_library(tmp_path):
     (notes, lines, is_equal), (other, _, _) = results_of(noted, 2, tmp_path, str(tmp_path))
     assert len(notes) == 1 and notes[0].startswith(f"muster.sync: {WORDS}")
-    assert other == []  # rank 0 speaks for all
+    assert other == []  # only rank 0 warns
     assert any(line.startswith(WORDS) for line in lines)
-    assert not is_equal  # else there is nothing to say any more
+    assert not is_equal  # otherwise the note would be obsolete
 
 
 def test_other_models_have_no_note():

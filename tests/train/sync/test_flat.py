@@ -1,4 +1,4 @@
-"""Tensors lie side by side in one, and come back from it."""
+"""Tensors are stored side by side in a flat tensor, and restored from it."""
 
 import torch
 from hypothesis import given

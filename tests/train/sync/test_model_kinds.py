@@ -1,4 +1,4 @@
-"""Models as people have them train in every exact mode as in a single process, to 1e-12."""
+"""Common kinds of models train in every exact mode as in a single process, within 1e-12."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,13 +13,13 @@ from tests.train.workers import results_of
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 1e-12  # of losses and what is in the model, in float64
+TOLERANCE = 1e-12  # for losses and parameters, in float64
 Outcomes = list[dict[str, Any]]  # of every case, by its name, on each rank
 
 
 @pytest.fixture(scope="module")
 def each(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Outcomes]:
-    """Of so many ranks."""
+    """Return a function that gives the outcomes on a number of ranks."""
 
     @cache
     def outcomes(ranks: int) -> Outcomes:

@@ -1,4 +1,4 @@
-"""`muster.sync` takes another package's sync mode, if that works as a hook of DDP."""
+"""`muster.sync` accepts another package's sync mode if that works as a DDP hook."""
 
 import pytest
 import torch

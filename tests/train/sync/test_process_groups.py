@@ -1,4 +1,4 @@
-"""Whatever process groups a program has made, and in whatever way."""
+"""`muster.sync` with any process groups that a program has made, in whatever way."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ def test_gloo_buckets_and_rows_apply_in_any_process_group(group_of_one):
 
 
 def test_group_of_the_model_is_used_not_the_default_group():
-    """The default group's backend, such as NCCL, may send no tensors of the CPU."""
+    """The default group's backend, such as NCCL, may be unable to send CPU tensors."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     default = dist.group.WORLD
     try:
@@ -60,7 +60,7 @@ def test_group_of_the_model_is_used_not_the_default_group():
 
 
 def gradient(wrapped_by: dict[str, Any], group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Of the first weight; the mean over the ranks of `group` of (1 + rank)."""
+    """Return the first weight's gradient: the mean of (1 + rank) over the ranks of `group`."""
     layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 64), nn.BatchNorm1d(64)]
     for param in layers[0].parameters():
         nn.init.ones_(param)

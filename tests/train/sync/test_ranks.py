@@ -1,4 +1,4 @@
-"""Which GPU a process's own tensors go to; doubles stand for GPUs."""
+"""Which GPU a process's own tensors go to; test doubles replace the GPUs."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from train.sync.ranks import Ranks, chosen_gpu
     [(0, 4, "0"), (0, 4, None), (3, 4, "3"), (1, 4, "2"), (0, 1, "7")],
 )
 def test_the_chosen_gpu_is_used(current, gpus, local_rank, monkeypatch):
-    """The last one is that of a worker which sees one GPU."""
+    """The last case is a worker that sees only one GPU."""
     stand_in(monkeypatch, current, gpus, local_rank)
     assert chosen_gpu() == torch.device("cuda", current)
 

@@ -1,4 +1,4 @@
-"""Only rows that carry gradient move, and the dense gradient is the same afterwards."""
+"""Only rows with a gradient are sent, and the dense gradient is the same afterwards."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_touched_rows_are_those_with_any_number_but_zero(dtype, rows, width):
 
 
 def test_gradient_within_a_bucket_is_searched_for_used_rows():
-    """It may begin where no number of eight bytes does."""
+    """It may start at an address that is not aligned to eight bytes."""
     bucket = torch.zeros(1 + 4 * 2)
     bucket[3] = 1.0
     assert nonzero_rows(bucket[1:].view(4, 2)).bool().tolist() == [False, True, False, False]

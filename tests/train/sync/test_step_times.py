@@ -1,4 +1,4 @@
-"""What is measured of a model's steps on one rank."""
+"""The measured times of a model's steps on one rank."""
 
 import copy
 import pickle
@@ -18,14 +18,14 @@ from train.sync.step_times import PHASES, StepTimer, timer_of
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that goes on only where a test says so."""
+    """Replace the clock with one that only a test moves."""
     seconds = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
     return seconds
 
 
 def slow(points, clock):
-    """`points`; their backward pass takes 3 s."""
+    """Return `points`, with a backward pass that takes 3 s."""
 
     class Slow(torch.autograd.Function):
         @staticmethod
@@ -41,7 +41,7 @@ def slow(points, clock):
 
 
 class TwoSeconds(nn.Linear):
-    """Its forward pass takes 2 s, and 0.5 s of it another rank is late."""
+    """A layer whose forward pass takes 2 s, of which it waits 0.5 s for another rank."""
 
     def __init__(self, clock) -> None:
         super().__init__(2, 1)
@@ -156,7 +156,7 @@ def test_timed_models_can_be_copied_and_pickled(clock):
 
 
 class Event:
-    """As torch.cuda's, of a device that needs 5 ms from one to the next."""
+    """A stand-in for torch.cuda.Event; the device needs 5 ms from one event to the next."""
 
     made = 0
     waited_for = 0

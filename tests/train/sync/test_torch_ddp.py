@@ -1,4 +1,4 @@
-"""torch's own tests of DDP pass with `muster.sync` in its place, but where it differs by design."""
+"""torch's own DDP tests pass with `muster.sync` instead, except where it differs by design."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.fork_server import interpreter
 
 pytestmark = pytest.mark.slow  # four minutes
 
-# Each of torch's tests that passes with DDP and not with `muster.sync`, and why that is meant so.
+# torch's tests that pass with DDP but not with `muster.sync`, and why that is intended.
 SECOND_HOOK = "register_comm_hook or register_builtin_comm_hook can only be called once"
 BY_DESIGN = {
     "test_accumulate_gradients_no_sync_allreduce_hook": SECOND_HOOK,
@@ -23,7 +23,7 @@ BY_DESIGN = {
     "test_ddp_comm_hook_logging": "BucketHook.average is not None",  # the hook's name in the log
     "test_ddp_logging_data_cpu": "Scalars are not equal",  # the size of buckets in the log
 }
-# DDP's mixed_precision= is a hook of its own, and refused.
+# DDP's mixed_precision= uses its own hook, so it is refused.
 NATIVE = "test_ddp_native_mixed_precision_"
 REFUSED = "mixed_precision= needs "
 

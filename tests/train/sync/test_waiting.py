@@ -1,4 +1,4 @@
-"""Waiting for another rank is `sync_s`, and no other phase, in every mode and in any loop."""
+"""Waiting for another rank counts as `sync_s`, and as no other phase, in every mode and loop."""
 
 import itertools
 import time
@@ -22,7 +22,7 @@ from train.sync.ranks import Ranks, waits
 
 RANKS, LATE = 3, 1
 SLEEP_S = 0.5
-TRIES = 8  # this machine may itself be late
+TRIES = 8  # the machine itself may cause delays
 LOOPED = ("all_reduce", "gather_scatter", "zero1")
 SETTINGS: dict[str, dict[str, Any]] = {
     **{mode: {"sync": mode} for mode in own_plugins("modes") if mode != "single"},
@@ -34,7 +34,7 @@ LOOPS = ("muster.sync", "torch's DDP", "after the passes")
 
 
 class Late(nn.Module):
-    """The identity; in its third pass of a training, it takes longer on rank 1."""
+    """The identity; in a training, its third pass takes longer on rank 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class LateMlp(Mlp):
 
 
 def parts(record: Mapping[str, float]) -> list[float]:
-    """A step's seconds of sync, of all other phases, and of the whole."""
+    """Return the seconds of sync, of all other phases, and of the whole step."""
     phases = ("data_s", "forward_s", "backward_s", "optimizer_s")
     return [record["sync_s"], sum(record[name] for name in phases), record["step_s"]]
 
 
 def by_trainer(ranks: Ranks, settings: dict[str, Any]) -> list[float]:
-    """Those of the third step."""
+    """Return `parts` of the third step that the trainer runs."""
     config = TrainConfig(
         task="synthetic", batch_size=12, max_steps=4, sync_every=3, evaluate="never", device="cpu",
         **{"batchnorm": "local"} | settings,
@@ -78,7 +78,7 @@ def by_trainer(ranks: Ranks, settings: dict[str, Any]) -> list[float]:
 
 
 def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
-    """The same, as `muster.record` writes it in a loop of one's own."""
+    """Return the same, as `muster.record` writes it in a user's own loop."""
     model: Any = network(loop != "muster.sync")
     is_last = loop == "after the passes"  # it sleeps before the loss is recorded
     inner = model[1]
@@ -98,7 +98,7 @@ def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
 
 
 def seconds(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
-    """Of each case, of all tries and ranks: `parts` of a step with a late rank."""
+    """Return, for each case, `parts` of a step with a late rank, for all tries and ranks."""
     cases = {
         name: lambda settings=settings: by_trainer(ranks, settings)
         for name, settings in SETTINGS.items()
@@ -115,10 +115,10 @@ def seconds(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
 
 
 def problems(measured: torch.Tensor) -> list[str]:
-    """Where seconds (tries, ranks, 3) of sync and of computing are not what they mean.
+    """Describe where seconds (tries, ranks, 3) of sync or computing are counted wrongly.
 
-    A busy machine makes computing longer, and others wait less for a rank that is late. So of each
-    number, the best of all tries counts: what is counted wrongly is wrong in all of them.
+    On a busy machine, computing takes longer, and the other ranks wait less for the late rank. So
+    the best of all tries counts for each number: a counting error would show in all of them.
     """
     least, most = measured.amin(0).tolist(), measured.amax(0).tolist()
     # the late rank does not wait, and the others hardly compute
@@ -136,7 +136,7 @@ def problems(measured: torch.Tensor) -> list[str]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Of all cases, by one start of the ranks."""
+    """Return the measurements of all cases, from a single start of the ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     measurements = results_of(seconds, RANKS, folder, str(folder), timeout_s=840)[0]
     assert {*measurements} == {*SETTINGS, *LOOPS}

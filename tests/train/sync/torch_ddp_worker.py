@@ -1,9 +1,10 @@
 """Runs torch's own tests of DistributedDataParallel on gloo, with DDP and with `muster.sync`.
 
-Started by test_torch_ddp.py: `torch_ddp_worker.py FOLDER`. It writes outcomes.json: how
-each test that uses DDP ended with the one and with the other. The tests are those that torch
-installs, `torch.testing._internal.distributed.distributed_test`. Most want GPUs; here what they put
-on a GPU stays on the CPU. Each starts two processes, forked from this one, which has imported all.
+Started by test_torch_ddp.py: `torch_ddp_worker.py FOLDER`. It writes outcomes.json: how each test
+that uses DDP ended with `muster.sync` and, if it did not pass, with DDP. The tests are installed
+with torch: `torch.testing._internal.distributed.distributed_test`. Most need GPUs; here everything
+that they put on a GPU stays on the CPU. Each test starts two processes, which are forked from this
+process after all imports.
 """
 
 import json
@@ -22,7 +23,7 @@ RANKS = 2
 NAME = "DistributedDataParallel"
 TOO_LONG = {"test_ddp_compile_static_graph", "test_ddp_uneven_inputs"}  # minutes each, on a CPU
 tempfile.tempdir = sys.argv[1]  # torch's tests leave files behind
-# They read these when they are imported.
+# torch's tests read these when they are imported.
 os.environ |= {
     "BACKEND": "gloo", "WORLD_SIZE": str(RANKS), "TEMP_DIR": sys.argv[1],
     "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "240", "OMP_NUM_THREADS": "1",
@@ -64,7 +65,7 @@ TESTS = of_torch.DistributedTest._DistTestBase
 
 
 class OnTheCpu(TorchFunctionMode):
-    """What is made on a GPU, or sent to one, is on the CPU."""
+    """Keeps on the CPU what is made on a GPU or sent to one."""
 
     def __torch_function__(
         self, function: Any, _: Any, given: tuple[Any, ...] = (), named: Any = None
@@ -78,14 +79,14 @@ class OnTheCpu(TorchFunctionMode):
 
 
 def on_cpu(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a `to`, with the CPU in place of each device."""
+    """Return the arguments of a `to`, with the CPU in place of each device."""
     return tuple(
         CPU if type(argument) in (int, str, torch.device) else argument for argument in given
     )
 
 
 def made_by(make: Callable[..., nn.Module]) -> type:
-    """A class for torch's tests; what is made of it comes from `make`, on the CPU."""
+    """Return a class for torch's tests whose instances come from `make`, on the CPU."""
 
     def new(_: type, module: nn.Module, device_ids: Any = None, *more: Any, **options: Any) -> Any:
         options.pop("device_ids", None), options.pop("output_device", None)
@@ -98,7 +99,7 @@ KINDS = {"ddp": made_by(DistributedDataParallel), "muster": made_by(SYNC)}
 
 
 class Suite(of_torch.TestDistBackend, TESTS):  # type: ignore[name-defined,misc]
-    """Forks what torch's own runner spawns."""
+    """Forks the processes that torch's own runner spawns."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -131,7 +132,7 @@ def uses_ddp(name: str, seen: set[str]) -> bool:
 
 
 def outcome(name: str, kind: str) -> str:
-    """ "", "skipped", or the line of the error."""
+    """Return "", "skipped", or the line of the error."""
     for module in (torch.nn.parallel, of_torch):
         setattr(module, NAME, KINDS[kind])
     result = unittest.TestResult()

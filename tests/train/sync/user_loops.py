@@ -1,8 +1,8 @@
-"""What scripts do with DDP that a hook or a bucket of ours can break.
+"""Uses of DDP in scripts that a hook or a bucket of ours can break.
 
-Each loop takes `wrap`, does it, and returns the numbers that came out. `wrap(model, **options)` is
-DDP itself, or `muster.sync` in a mode; the numbers have to be the same. What torch alone decides,
-torch's own tests of DDP hold (test_torch_ddp.py).
+Each loop takes `wrap`, runs with it, and returns the resulting numbers. `wrap(model, **options)` is
+DDP itself, or `muster.sync` in a mode; the numbers must be the same. Torch's own tests of DDP check
+what only torch decides (test_torch_ddp.py).
 """
 
 import copy
@@ -30,13 +30,13 @@ def loop(function: Callable[[Wrap], Any]) -> Callable[[Wrap], Any]:
 
 
 def inputs(step: int, width: int = 6) -> Tensor:
-    """Of this rank."""
+    """Return this rank's inputs."""
     generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
     return torch.randn(4, width, generator=generator, dtype=torch.float64)
 
 
 def net(*extra: nn.Module) -> nn.Sequential:
-    """With other weights on each rank."""
+    """Return a network with different weights on each rank."""
     torch.manual_seed(dist.get_rank())
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6), *extra).double()
 
@@ -50,7 +50,7 @@ def gradients(model: nn.Module) -> list[Tensor | None]:
 def trained(
     model: nn.Module, steps: int = 3, scale: Callable[[Tensor], Tensor] = torch.mean
 ) -> Any:
-    """Gradients of some steps, and the parameters after them."""
+    """Yield the gradients of some steps, and the parameters after them."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         scale(model(inputs(step)).square()).backward()
@@ -265,7 +265,7 @@ def unused_without_saying_so(wrap: Wrap) -> Iterator[Any]:
 
 @loop
 def a_backward_pass_that_makes_a_graph(wrap: Wrap) -> Iterator[Any]:
-    """As for second derivatives of the parameters; of several layers DDP itself refuses it."""
+    """As for second derivatives of the parameters; with several layers, DDP itself refuses it."""
 
     class Curve(nn.Module):
         def __init__(self) -> None:
@@ -299,7 +299,7 @@ def a_pass_that_fails_midway(wrap: Wrap) -> Iterator[Any]:
 
 @loop
 def one_rank_without_the_model_in_a_step(wrap: Wrap) -> Iterator[Any]:
-    """DDP sends nothing in it, so from then on that rank is a step behind the other."""
+    """DDP sends nothing in that step, so from then on that rank is a step behind the other."""
     model, rank = wrap(net()), dist.get_rank()
     for step in range(4):
         if (rank, step) == (1, 1):
@@ -360,7 +360,7 @@ def uneven_inputs(wrap: Wrap) -> Iterator[Any]:
 
 @loop
 def uneven_inputs_divided_by_the_ranks_left(wrap: Wrap) -> Iterator[Any]:
-    """Of layers, large embeddings, and sparse gradients; of two models, torch asks the first."""
+    """For layers, large embeddings and sparse gradients; of two models, torch asks the first."""
     for inner, options in (
         (net(), {}),
         (Words(), {}),

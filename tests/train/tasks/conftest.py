@@ -13,7 +13,7 @@ def glue(tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Stands in for the Hub: gives the same rows for each set, and lists what it was asked for."""
+    """Replace the Hub: return the same rows for each data set, and list what was asked for."""
 
     def give(rows, **features):
         asked = []

@@ -1,4 +1,4 @@
-"""A small set of named entities in CoNLL's form, and the words of its vocabulary."""
+"""A small data set of named entities in CoNLL's format, and the words of its vocabulary."""
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] Ann Bo ##b ##by saw in York New . the".split()
 TRAIN = """-DOCSTART- O

@@ -1,4 +1,4 @@
-"""BERT's pre-training runs on text and on shards; each part of its loss is a mean of its own."""
+"""BERT's pre-training runs on text and on shards; each part of its loss is a separate mean."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from train.tasks import bert
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A folder of text, a vocabulary and a model's configuration."""
+    """Make a folder with text, a vocabulary and a model's configuration."""
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "train.txt").write_text(text(30))
     (tmp_path / "bert" / "valid.txt").write_text(text(12))

@@ -1,4 +1,4 @@
-"""BSC's benchmark needs nothing on disk: samples are drawn in emotion's shape, as many as asked."""
+"""BSC's benchmark needs no data files: it draws as many samples as asked, shaped like emotion's."""
 
 import json
 
@@ -10,7 +10,7 @@ from train.tasks.bsc_benchmark import draw
 
 MODEL = {"model_type": "distilbert", "vocab_size": 1200, "dim": 16, "hidden_dim": 32}
 MODEL |= {"n_layers": 1, "n_heads": 2, "max_position_embeddings": 128}
-# Of one training and one evaluation, where no others are given.
+# For one training and one evaluation, unless a test changes them.
 SETTINGS = {"train_samples": 96, "eval_samples": 40, "epochs": 1, "batch_size": 32}
 SETTINGS |= {"data_dir": None, "tokenizer": None, "max_seq_length": 128}
 

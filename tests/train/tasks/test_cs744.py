@@ -1,6 +1,6 @@
-"""VGG on CIFAR-10 is the course's: size, recipe, files; and it trains.
+"""VGG on CIFAR-10 has the course's size, recipe and files, and it trains.
 
-Of CIFAR-10's files only the published ones are read.
+Of CIFAR-10's files, only the published versions are read.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ recipe = partial(files.recipe, "cs744")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The official folder with small files, taken for the published ones."""
+    """Make the official folder with small files that count as the published ones."""
     folder = write_cifar(tmp_path) / "cifar-10-batches-py"
     of_files = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     monkeypatch.setattr(cs744, "PUBLISHED", of_files)
@@ -44,7 +44,7 @@ def test_vgg_depth_is_chosen_by_model_and_unknown_depth_is_refused():
     for name in cs744.LAYERS:
         model = cs744.build(recipe(f"--model={name}")).build_model()
         weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-        assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers
+        assert len(weights) + 2 == int(name.removeprefix("vgg"))  # the original has 3 linear layers
     with pytest.raises(UsageError, match=r"unknown 'resnet'; .* vgg11, vgg13, vgg16, vgg19"):
         cs744.build(recipe("--model=resnet"))
 

@@ -1,6 +1,6 @@
-"""HetSeq's MNIST example: its recipe, its network; and it learns.
+"""HetSeq's MNIST example has the same recipe and network, and it learns.
 
-MNIST's files are read packed or not; wrong headers are refused by file name.
+MNIST's files are read compressed or not; files with wrong headers are refused by name.
 """
 
 import gzip

@@ -1,6 +1,6 @@
-"""NER learns a small set in CoNLL's form; pieces, words, tags and models fit each other.
+"""NER learns a small set in CoNLL's format; pieces, words, tags and models fit together.
 
-Files are read with their quirks; what is wrong is named by file and line. Scores are seqeval's.
+Files are read with their quirks; errors name the file and line. Scores equal seqeval's.
 """
 
 import warnings
@@ -25,7 +25,7 @@ MODEL = {**SMALL, "vocab_size": 20, "max_position_embeddings": 24}
 
 @pytest.fixture
 def ner_folder(tmp_path):
-    """Files in CoNLL's form, a vocabulary and a model's configuration."""
+    """Make files in CoNLL's format, a vocabulary and a model's configuration."""
     (tmp_path / "ner").mkdir()
     for name, text in (("train", TRAIN * 10), ("dev", TRAIN * 2), ("test", TRAIN)):
         (tmp_path / "ner" / f"{name}.txt").write_text(text)
@@ -79,7 +79,7 @@ def test_tagger_with_other_tags_is_refused(ner_folder):
 
 
 def test_text_classifier_as_tagger_is_refused_without_new_head(ner_folder):
-    """Its weights have the name of a tagger's, and here even their shape."""
+    """Its weights have the same names as a tagger's, and here even the same shape."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     config = AutoConfig.from_pretrained(ner_folder / "config.json", num_labels=4)
@@ -193,7 +193,7 @@ def test_wrong_conll_row_is_named_by_line(tmp_path, text, message):
 
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "I-X-Y"]
-# Sentences of (predicted, gold) per word.
+# Sentences, with (predicted, gold) for each word.
 corpora = st.lists(
     st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), min_size=1, max_size=12), min_size=1
 )
@@ -212,7 +212,7 @@ def test_entity_scores_equal_seqeval_on_any_number_of_ranks(corpus, ranks):
     whole.state = torch.stack([part.state for part in parts]).sum(0)
     found = whole.compute()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of nothing to count, which is 0 there as here
+        warnings.simplefilter("ignore")  # about nothing to count, which gives 0 in both
         for name in ("precision", "recall", "f1"):
             score = getattr(metrics, f"{name}_score")(gold, predicted)
             assert found[name] == pytest.approx(score)

@@ -1,27 +1,28 @@
 """The columns of a report, and which of them are its x, its series and its repeats.
 
-A report is made of two tables. In `runs` each run has a row, in `steps` each step of each rank.
-Both have these columns, by which the tables and figures of a report are grouped:
+A report is made from two tables: `runs` has a row for each run, `steps` a row for each step of each
+rank. Both have these columns, by which the tables and figures of a report are grouped:
 
     run      the name of the run in the report
-    label    what its repeats have in common: the series and x. A row of a table is of one label
+    label    what its repeats have in common: the series and x. A row of a table is for one label
     series   what all points of a line have in common
-    repeat   which of the repeats it is
+    repeat   the number of the repeat
 
-All other columns are settings, in `runs` also results, in `steps` also the fields of the record;
-the learning rate of a step is `scheduled_lr`, since `lr` is the setting. Three columns follow from
-settings: `name` is the name of the entry in a study's grid, `workers` how many there were, and
-`batch_of_each` the batch size of each of them.
+All other columns are settings; `runs` also has results, and `steps` the fields of the record. The
+learning rate of a step is `scheduled_lr`, because `lr` is the setting. Three columns follow from
+settings: `name` is the name of the entry in a study's grid, `workers` the number of workers, and
+`batch_of_each` the batch size of each worker.
 
-A study's file says which column is x, which columns tell series apart, and which run is the
-reference. Without it, x is `workers`; series are told apart by their names, and runs of the same
-name by the settings in which they differ. Runs that differ in nothing but the seed are repeats.
+A study's file defines which column is x, which columns distinguish series, and which run is the
+reference. Without it, x is `workers`; series are distinguished by their names, and runs of the same
+name by the settings in which they differ. Runs that differ only in the seed are repeats.
 
-The reference is the run whose losses the others should have, and over whose samples per second
-their speed-up is. Of several runs that a study's `reference` selects, it is for losses the one of
-the same seed and the same x, if there is one, and for the speed-up the one on the fewest workers.
-Without a `reference`, losses are compared with those of the run with `sync` single, or else the
-first, of the same `SAME_LOSSES`; speed-ups are over the fewest workers with the same `SAME_WORK`.
+The reference is the run whose losses the others should have, and to whose samples per second their
+speed-up is relative. If a study's `reference` selects several runs, losses are compared with the
+run of the same seed and the same x, if there is one, and speed-ups with the run on the fewest
+workers. Without a `reference`, losses are compared with the run with `sync` single, or else with
+the first run, among those with the same `SAME_LOSSES`; speed-ups are relative to the run on the
+fewest workers among those with the same `SAME_WORK`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +51,7 @@ ORDER = ("task", "sync", "batch_size", "local_batch_size", "precision", "", WORK
 
 @dataclass
 class Entry:
-    """One run, and what the study set for it."""
+    """One run, with its settings and its names in the report."""
 
     run: Run
     settings: Row
@@ -75,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns have a part in a study; None: its file does not say it."""
+    """The columns that have a role in a study; None if its file does not name them."""
 
     x: str = WORKERS
     series: tuple[str, ...] | None = None
@@ -86,15 +87,15 @@ class Roles:
 
     @property
     def along_x(self) -> frozenset[str]:
-        """The columns that may change with x without another series."""
+        """The columns that may change with x within one series."""
         return WIDTH | {"batch_of_each"} if self.x in WIDTH else frozenset({self.x})
 
 
 def tell_apart(entries: list[Entry], roles: Roles) -> None:
-    """Give each entry its series, label and name, and bring them into the order of a report."""
+    """Give each entry its series, label and name, and sort the entries as in a report."""
     for entry in entries:
         _label(entry, entries, roles)
-    for group in by_label(entries).values():  # that x and series do not tell apart
+    for group in by_label(entries).values():  # of entries that x and series do not tell apart
         differing = varying_of(group, roles)
         for entry in group:
             entry.label = _text(entry, differing, entry.label)
@@ -109,7 +110,7 @@ def tell_apart(entries: list[Entry], roles: Roles) -> None:
 
 
 def _label(entry: Entry, entries: list[Entry], roles: Roles) -> None:
-    """Its series, and its label, which is the series and x, by the columns of the study."""
+    """Set the entry's series and its label (the series and x) from the columns of the study."""
     has_names = roles.series is None or NAME_COLUMN in roles.series
     title = entry.title if has_names else ""
     group = [other for other in entries if other.title == title] if title else entries
@@ -124,7 +125,7 @@ def _label(entry: Entry, entries: list[Entry], roles: Roles) -> None:
 
 
 def _number(label: str, group: list[Entry]) -> None:
-    """Give the repeats of a label numbers, those of the study if it has any, and names."""
+    """Give the repeats of a label their names and numbers, which are the study's if it has any."""
     taken = set[int]()
     for entry in group:
         entry.repeat = next(n for n in count(entry.repeat) if n not in taken)
@@ -133,7 +134,7 @@ def _number(label: str, group: list[Entry]) -> None:
 
 
 def _sort(entries: list[Entry], roles: Roles) -> None:
-    """By the study's order if it names its runs, or else by the settings in which they differ."""
+    """Sort by the study's order if it names its runs, or else by the settings that differ."""
     if all(entry.title for entry in entries):
         labels = list(by_label(entries))
         entries.sort(key=lambda entry: (labels.index(entry.label), entry.repeat))
@@ -151,7 +152,7 @@ def by_label(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def varying_of(entries: Sequence[Entry], roles: Roles) -> list[str]:
-    """The settings in which they differ, in the order of labels."""
+    """The settings in which the entries differ, in the order in which labels show them."""
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
     differing = [
         key for key in keys if len({repr(entry.settings.get(key)) for entry in entries}) > 1
@@ -197,7 +198,7 @@ def _order(entry: Entry, columns: list[str]) -> list[tuple[int, float, str]]:
 
 
 def selected(entries: Iterable[Entry], roles: Roles) -> list[Entry]:
-    """The runs that the study's `reference` selects; none without one."""
+    """The runs that the study's `reference` selects; none if it has no `reference`."""
     wanted = roles.reference.items()
     return [
         entry
@@ -207,12 +208,12 @@ def selected(entries: Iterable[Entry], roles: Roles) -> list[Entry]:
 
 
 def is_same(value: Any, wanted: Any) -> bool:
-    """Whether a setting has the value that a study's file wrote."""
+    """Whether a setting has the value that a study's file gives."""
     return value == wanted or str(value) == str(wanted)
 
 
 def loss_reference(entry: Entry, entries: list[Entry], roles: Roles) -> Entry | None:
-    """The run whose losses `entry` should have; None if that is `entry` itself, or nobody's."""
+    """The run whose losses `entry` should have; None if this is `entry` itself or there is none."""
     with_steps = [other for other in entries if other.run.lead("step") is not None]
     if chosen := selected(with_steps, roles):
         chosen = [
@@ -232,12 +233,12 @@ def loss_reference(entry: Entry, entries: list[Entry], roles: Roles) -> Entry | 
 
 
 def values_of(entry: Entry, columns: Iterable[str]) -> tuple[str, ...]:
-    """The values of these columns, to compare."""
+    """The values in these columns, as texts to compare."""
     return tuple(repr(entry.value(column)) for column in columns)
 
 
 def is_known(column: str, entries: Sequence[Entry]) -> bool:
-    """Whether a run has such a column."""
+    """Whether at least one run has this column."""
     return column == NAME_COLUMN or any(column in entry.settings for entry in entries)
 
 
@@ -250,6 +251,6 @@ def defaults() -> dict[str, Any]:
 
 @cache
 def training_settings() -> frozenset[str]:
-    """The settings of a training; those of its run folder are not among them."""
+    """The settings of a training, without those of its run folder."""
     of_folder = {item.name for item in fields(RunConfig)}
     return frozenset(item.name for item in fields(TrainConfig)) - of_folder

@@ -1,4 +1,4 @@
-"""Tables of records beside steps: traffic, splits, checkpoints and ends."""
+"""Tables of records other than steps: traffic, splits, checkpoints and ends."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,10 +11,10 @@ from train.report.data.frames import add_up, last_attempt_records, mean_of_all
 from train.report.data.reader import Row, Run, mean
 from train.report.data.subject import Subject
 
-# Observed bytes over those of the algorithm; headers add 4 to 5 %.
+# Observed bytes divided by the bytes of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
-RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
+RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements dominate the ratio
 FAILURE_FIELDS = ["run", "attempt", "who", "host", "cause", "message"]
 COLLECTIVE_FIELDS = ["operation", "shape", "dtype", "bytes", "parameter"]
 
@@ -32,7 +32,7 @@ def traffic(subject: Subject) -> pd.DataFrame:
 
 
 def _direction_rows(table: pd.DataFrame, way: str) -> pd.DataFrame:
-    """The bytes that were sent, or those that were received."""
+    """The rows for one direction: `way` is "sent" or "received"."""
     rows = table[["run", "host", "rank", "interface", "epoch", "steps"]].assign(direction=way)
     rows["payload_bytes"] = table[f"payload_{way}_bytes"]
     rows["control_bytes"] = table[f"control_{way}_bytes"]
@@ -59,7 +59,7 @@ def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def sent(totals: pd.DataFrame) -> pd.DataFrame:
-    """The expected and the counted MB that all hosts of each run sent."""
+    """The expected and the counted MB sent by all hosts of each run."""
     of_runs = totals[totals["direction"] == "sent"].groupby("run", sort=False)
     table = of_runs[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
     return table.set_axis(["MB_expected", "MB_counted"], axis=1)
@@ -67,7 +67,7 @@ def sent(totals: pd.DataFrame) -> pd.DataFrame:
 
 def collectives(subject: Subject) -> pd.DataFrame:
     """The gradient collectives of a step, one per row, as recorded by the lowest rank."""
-    # all ranks take part in the same ones
+    # all ranks take part in the same collectives
     of_steps = last_attempt_records(subject.entries, "collectives", of_lead=True)
     table = of_steps.explode("collectives").dropna(subset="collectives")
     parts = pd.DataFrame(list(table["collectives"]), index=table.index, columns=COLLECTIVE_FIELDS)
@@ -78,7 +78,7 @@ def collectives(subject: Subject) -> pd.DataFrame:
 
 
 def balance(subject: Subject) -> pd.DataFrame:
-    """Each division of --split auto, and its effect: the steps after it against those before."""
+    """Each split that --split auto chose, and its effect: step times before and after it."""
     plans = last_attempt_records(subject.entries, "split", of_lead=True)
     table = plans[["run", "step", "parts", "predicted_gain"]].reset_index(drop=True)
     until = table.groupby("run")["step"].shift(-1).fillna(math.inf)
@@ -95,7 +95,7 @@ def balance(subject: Subject) -> pd.DataFrame:
 
 
 def drift(subject: Subject) -> pd.DataFrame:
-    """How much ranks' parameters differed when they were made equal."""
+    """How much the parameters of the ranks differed when they were made equal."""
     rows = last_attempt_records(subject.entries, "drift", of_lead=True)
     by_size = rows.assign(size=rows["drift"].fillna(0)).sort_values(
         "size", ascending=False, kind="stable"
@@ -108,7 +108,7 @@ def drift(subject: Subject) -> pd.DataFrame:
 
 
 def checkpoints(subject: Subject) -> pd.DataFrame:
-    """The cost of checkpoints on each rank that wrote some."""
+    """The cost of checkpoints on each rank that wrote any."""
     rows = last_attempt_records(subject.entries, "checkpoint")
     rows["has_failed"] = rows["error"].fillna("") != ""
     of_ranks = rows.groupby(["run", "rank"], sort=False)
@@ -121,7 +121,7 @@ def checkpoints(subject: Subject) -> pd.DataFrame:
 
 
 def failures(subject: Subject) -> pd.DataFrame:
-    """Attempts, ranks and cells that did not end well; those with one message are one row."""
+    """Attempts, ranks and cells that did not end well; equal messages of an attempt share a row."""
     ends = pd.DataFrame(_failures(subject), columns=FAILURE_FIELDS, dtype=object)
     message = ends["message"].where(ends["message"] != "", ends["who"]).rename("shared")
     of_each = ends.groupby(["run", "attempt", message], sort=False)[FAILURE_FIELDS[2:]]
@@ -136,7 +136,7 @@ def failures(subject: Subject) -> pd.DataFrame:
 
 
 def _failures(subject: Subject) -> Iterator[Row]:
-    """How each rank, node and attempt ended that did not end well."""
+    """Yield the end of each rank, node and attempt that did not end well."""
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
             for who, end in _bad_ends(part):
@@ -151,7 +151,7 @@ def _each_once(values: Iterable[Any], most: int = 4) -> str:
 
 
 def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
-    """Causes first, then lost peers, which follow from another rank's end; the run's end last."""
+    """Yield causes first, then lost peers (a result of another rank's end), then the run's end."""
     bad = [end for end in [*part.exits, *part.agents] if end.get("cause") not in ("done", None)]
     for exit_record in sorted(
         bad, key=lambda end: end["cause"] in ("lost_peer", "peer", "command")

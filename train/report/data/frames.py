@@ -1,12 +1,11 @@
-"""The two tables of which a report is made, for pandas: a row for each run, and one for each step.
+"""The two pandas tables from which a report is made: a row for each run, a row for each step.
 
-Their columns are those of train/report/data/columns.py. So a table of a report is a selection of
-rows, a groupby over columns, and a mean or a sum: docs/report.md has an example. Evaluations and
-other events have a table of each kind, as `steps`.
+Their columns are described in train/report/data/columns.py. So a table of a report is a selection
+of rows, a groupby over columns, and a mean or a sum: docs/report.md has an example. Each kind of
+other events, such as evaluations, has a table similar to `steps`.
 
-Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
-its collective. The first step of each attempt is left out, since it also pays for what happens
-once.
+Seconds per iteration are those of the lowest rank on record, because all ranks end a step together,
+in its collective. The first step of each attempt is left out, because it includes one-time costs.
 """
 
 import statistics
@@ -19,10 +18,10 @@ from train.report.data.columns import BATCH, NAME_COLUMN, WORKERS, Entry, Roles,
 from train.report.data.reader import FIELDS, Row, mean, numbers
 
 IDENTITY = ("run", "label", "series", "repeat", NAME_COLUMN)
-# Columns of `runs` that every table has, also one without rows.
+# Columns that every table of `runs` has, even if it has no rows.
 RUN_COLUMNS = [*IDENTITY, "task", "sync", WORKERS, "precision", "local_batch_size", *BATCH, "state"]
 RUN_COLUMNS += ["epoch_samples", "total_s", "peak_memory_bytes", "peak_gpu_memory_bytes"]
-KEYS = ("step", "epoch", "rank", "kind")  # fields of a step that are no quantities
+KEYS = ("step", "epoch", "rank", "kind")  # fields of a step that are not quantities
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -48,7 +47,7 @@ def add_up(values: Iterable[Any]) -> float | None:
 
 
 def _identity(entry: Entry) -> Row:
-    """The columns that say which run it is."""
+    """The columns that identify a run."""
     named = (entry.name, entry.label, entry.series, entry.repeat, entry.title or None)
     return dict(zip(IDENTITY, named, strict=True))
 
@@ -56,11 +55,11 @@ def _identity(entry: Entry) -> Row:
 def records_of_kind(entries: Sequence[Entry], kind: str) -> pd.DataFrame:
     """A row for each record of this kind, by run, attempt and rank.
 
-    `is_last`: it is of the last attempt. `is_lead`: it is of the lowest rank that recorded any in
-    its attempt.
+    `is_last` marks records of the last attempt, and `is_lead` records of the lowest rank that has
+    any in its attempt.
     """
     flags = ["is_last", "is_lead"]
-    columns = [*IDENTITY, *FIELDS[kind], "attempt", *flags]  # also where there are no rows
+    columns = [*IDENTITY, *FIELDS[kind], "attempt", *flags]  # even without rows
     table = pd.DataFrame(list(_rows(entries, kind)), columns=columns, dtype=object)
     seconds = [name for name in FIELDS[kind] if name.endswith("_s")]
     return table.astype(dict.fromkeys(seconds, float) | dict.fromkeys(flags, bool))
@@ -79,7 +78,7 @@ def _rows(entries: Sequence[Entry], kind: str) -> Iterator[Row]:
 def last_attempt_records(
     entries: Sequence[Entry], kind: str, *, of_lead: bool = False
 ) -> pd.DataFrame:
-    """The rows of the last attempt; those of all ranks, or of the lead alone."""
+    """The rows of the last attempt, from all ranks or only from the lead."""
     table = records_of_kind(entries, kind)
     return table[table["is_last"] & (table["is_lead"] | (not of_lead))]
 
@@ -87,10 +86,9 @@ def last_attempt_records(
 def steps(entries: Sequence[Entry]) -> pd.DataFrame:
     """A row for each step of each rank and attempt, with the settings of the run.
 
-    `is_timed`: it is one of those whose seconds count, which are not those of the first step.
-    `is_lead`: it is of the lowest rank on record, whose seconds are those of the run.
-    `is_kept`: it is of that rank, and no later attempt began at this step or before it. So a run
-    has each of its steps once.
+    `is_timed` marks steps whose seconds count, which excludes the first step. `is_lead` marks steps
+    of the lowest rank on record, whose seconds are those of the run. `is_kept` marks steps of that
+    rank if no later attempt began at this step or before it, so that a run has each step once.
     """
     table = records_of_kind(entries, "step").rename(columns={"lr": "scheduled_lr"})
     quantities = [field for field in FIELDS["step"] if field not in KEYS and field in table]
@@ -109,7 +107,7 @@ def steps(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def evaluations(entries: Sequence[Entry]) -> pd.DataFrame:
-    """A row for each evaluation, as the lowest rank recorded it; of attempts the latest counts."""
+    """A row for each evaluation, as the lowest rank recorded it; the latest attempt counts."""
     table = records_of_kind(entries, "eval").astype({"samples": float})
     last = table[table["is_lead"]].drop_duplicates(["run", "step"], keep="last")
     in_order = last.assign(at=pd.factorize(last["run"])[0]).sort_values(["at", "step"])
@@ -117,7 +115,7 @@ def evaluations(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def scores(evaluated: pd.DataFrame) -> pd.DataFrame:
-    """A column for each metric of these evaluations; NaN where one is no number."""
+    """A column for each metric of these evaluations; NaN where a value is not a number."""
     every = pd.DataFrame(
         [metrics or {} for metrics in evaluated["metrics"]], evaluated.index, dtype=object
     )
@@ -155,9 +153,9 @@ def runs(
 
 
 def curves(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The loss of each step, and how far it is from the `wanted` one, which is its reference's.
+    """The loss of each step, and its difference from the `wanted` loss, that of its reference.
 
-    NaN where one is no number.
+    NaN where a loss is not a number.
     """
     table = steps.loc[steps["is_kept"], ["run", "series", NAME_COLUMN, "step", "loss"]]
     table["reference"] = table["run"].map(runs["reference"])
@@ -166,22 +164,22 @@ def curves(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def loss_of(other: pd.Series, curve: pd.DataFrame) -> Any:
-    """For each row of `curve`, the loss of the `other` run at its step; NaN without one."""
+    """For each row of `curve`, the loss of the `other` run at the same step; NaN if unknown."""
     loss = curve.set_index(["run", "step"])["loss"]
     return loss.reindex(pd.MultiIndex.from_arrays([other, curve["step"]])).to_numpy()
 
 
 def losses(curves: pd.DataFrame) -> pd.DataFrame:
-    """`curves`, without the steps whose loss is no number."""
+    """`curves` without the steps whose loss is not a number."""
     return curves.dropna(subset="loss").drop(columns="wanted").astype(object)
 
 
 def _file_columns(entry: Entry) -> Row:
-    """What a run's files beside its records say of it."""
+    """Facts about a run from its files other than records."""
     run = entry.run
     row: Row = {"folder": run.name, "state": run.state, "is_foreign": run.is_foreign}
     row |= {"epoch_samples": run.summary.get("train_samples")}
     row |= {"total_s": run.summary.get("total_s")}
-    for name in ("peak_memory_bytes", "peak_gpu_memory_bytes"):  # of the worker that had most
+    for name in ("peak_memory_bytes", "peak_gpu_memory_bytes"):  # of the worker that used most
         row[name] = max(numbers(end.get(name) for end in run.exits), default=0) or None
     return row

@@ -1,7 +1,7 @@
 """How time, throughput and memory depend on the number of workers: a row for each group of repeats.
 
-Seconds of an epoch are those of all its samples at the rate of the timed steps: the first step of a
-run, which includes one-time costs, counts as the mean of the others.
+The seconds of an epoch are those that all its samples take at the rate of the timed steps: the
+first step of a run, which includes one-time costs, counts as the mean of the other steps.
 """
 
 import pandas as pd
@@ -14,14 +14,14 @@ from train.report.data.subject import Subject
 
 
 def training(subject: Subject) -> pd.DataFrame:
-    """Accuracy, seconds and speed-up by workers and by each worker's batch.
+    """Accuracy, seconds and speed-up by number of workers and by batch size per worker.
 
-    If no run on fewer workers had the same batch, the base is a run with another one; `base`
-    says which run it was. A run that is its own base gains nothing.
+    If no run on fewer workers had the same batch, the base is a run with another batch; the column
+    `base` names it. A run that is its own base has no gain.
     """
     known = tables.seconds(subject)
     table = scaling.with_bases(scaling.rates(subject, known), subject, list(SAME_WORK))
-    nearer = scaling.speedup(subject).set_index("run")[["base", "base_workers"]]  # of one batch
+    nearer = scaling.speedup(subject).set_index("run")[["base", "base_workers"]]  # same batch
     nearer = nearer.reindex(table.index)
     of_base = table[WORKERS].reindex(table["base"]).to_numpy()
     farther = table["base"].where(table[WORKERS] > of_base, table["run"])
@@ -49,7 +49,8 @@ def training(subject: Subject) -> pd.DataFrame:
 def evaluation(subject: Subject) -> pd.DataFrame:
     """Seconds of evaluations and their parts, and the speed-up.
 
-    It is one over the study's reference; without one, over the fewest workers of the series.
+    The speed-up is relative to the study's reference or, if there is none, to the run on the fewest
+    workers of the series.
     """
     of_labels = subject.evaluations.groupby("label", sort=False)
     parts = ["samples", "predict_s", "metric_s", "sync_s"]
@@ -70,7 +71,7 @@ def evaluation(subject: Subject) -> pd.DataFrame:
 
 
 def memory(subject: Subject) -> pd.DataFrame:
-    """The most memory that one worker of each run used: of the machine, and of its GPU."""
+    """The peak memory of the largest worker of each run: main memory and GPU memory."""
     peaks = ["peak_memory_bytes", "peak_gpu_memory_bytes"]
     most = subject.runs.groupby("label", sort=False)[peaks].max().astype(float)
     table = tables.firsts(subject)[["run", WORKERS, "precision"]].join(most)
@@ -78,7 +79,7 @@ def memory(subject: Subject) -> pd.DataFrame:
 
 
 def has_points(table: pd.DataFrame, x: str) -> bool:
-    """Whether a series of `table` has several values of the column x, which are numbers."""
+    """Whether column x of `table` has only numbers, and several of them in at least one series."""
     if not len(table) or len(numbers(table[x])) < len(table):
         return False
     return bool((table.groupby("series")[x].nunique() > 1).any())

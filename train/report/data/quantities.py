@@ -1,19 +1,19 @@
-"""What a number of a report is: an estimate and its interval, a unit of a table, a gain over a run.
+"""The numbers of a report: estimates and their intervals, units of tables, gains over a run.
 
-Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
-taken as independent draws from one normal distribution. m is their mean and
+Measured seconds become a mean with its spread and a 95 % confidence interval. The n values are
+treated as independent draws from one normal distribution; m is their mean and
 s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
 distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
 of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
 Biometrika 6, 1908). The steps of one run are not quite independent: a busy minute slows many of
-them, so that their interval is too narrow. The means of repeated runs are independent.
+them, so their interval is too narrow. The means of repeated runs are independent.
 
-Few values say little of their distribution, and an interval below zero says that it is not normal:
-neither has an interval.
+No interval is given for few values, which reveal little about their distribution, or if it would
+reach below zero, which shows that the distribution is not normal.
 
-A base is in doubt if a run gains more over it than it has more workers, or if its own iterations
-differ widely: something else has probably slowed it. All gains over it are then in doubt. They
-stay in the data of a report, and are shown nowhere.
+A base is in doubt if a run's speed-up over it exceeds the ratio of their workers, or if its own
+iterations differ widely: something else has probably slowed it down. All gains over it are then in
+doubt. They stay in the data of a report, but are not shown.
 """
 
 import math
@@ -28,7 +28,7 @@ from train.report.data.reader import Row, numbers
 
 CONFIDENCE = 0.95
 FEWEST_FOR_INTERVAL = 4
-MOST_EFFICIENCY = 1.05  # above it, it is more likely that the base was disturbed
+MOST_EFFICIENCY = 1.05  # above this, it is more likely that the base was disturbed
 GAINS = ("speedup", "efficiency")
 ESTIMATE_FIELDS = ("mean_s", "median_s", "spread_s", "low_s", "high_s")
 SECONDS = re.compile(r"(?<!per)_s$")
@@ -36,10 +36,10 @@ MEMORY = re.compile(r"memory_bytes$")
 
 
 def estimate(values: Iterable[Any]) -> dict[str, Any]:
-    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
+    """Estimate the mean and interval of all seconds that are numbers; empty if there are none.
 
-    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
-    None where there is none.
+    `spread_s` is the sample standard deviation, and `low_s` and `high_s` are the ends of the
+    interval. Each of these is None if it is not given.
     """
     known = numbers(values)
     if not known:
@@ -60,7 +60,7 @@ def estimate(values: Iterable[Any]) -> dict[str, Any]:
 
 
 def estimates(values: pd.Series) -> pd.DataFrame:
-    """The estimate of the values at each place in the index, where there are numbers."""
+    """Estimate the values of each distinct index entry that has numbers."""
     groups = values.groupby(level=list(range(values.index.nlevels)), sort=False)
     found = [estimate(of_group) for _, of_group in groups]
     table = pd.DataFrame(
@@ -70,13 +70,13 @@ def estimates(values: pd.Series) -> pd.DataFrame:
 
 
 def is_uneven(found: Mapping[str, Any]) -> bool:
-    """Whether the values of an estimate differ so much that something else may have run."""
+    """Whether the values of an estimate vary so much that something else may have been running."""
     spread = found.get("spread_s")
     return bool(spread and spread > found["mean_s"] / 2)
 
 
 class Unit(NamedTuple):
-    """What a column of a table is shown in."""
+    """The unit in which a column of a table is shown."""
 
     name: str
     size: float  # in the unit of the data
@@ -86,17 +86,17 @@ class Unit(NamedTuple):
         return {"s": "seconds", "ms": "milliseconds"}.get(self.name, self.name)
 
     def convert(self, value: Any) -> Any:
-        """A number in this unit; anything else as it is."""
+        """Convert a number to this unit; return anything else unchanged."""
         return value / self.size if numbers([value]) else value
 
 
 def unit_of_seconds(values: Iterable[Any]) -> Unit:
-    """One unit for all of them: milliseconds if each is below one second."""
+    """One unit for all `values`: milliseconds if each is below one second."""
     return Unit("ms", 1e-3) if max(numbers(values), default=1.0) < 1 else Unit("s", 1.0)
 
 
 def units(columns: Mapping[str, Iterable[Any]]) -> dict[str, Unit]:
-    """The units of a table's columns that have one to choose: the same one for all seconds."""
+    """The units of those columns of a table that need one; all seconds have the same unit."""
     seconds = [name for name in columns if SECONDS.search(name)]
     unit = unit_of_seconds(value for name in seconds for value in columns[name])
     found = dict.fromkeys(seconds, unit)
@@ -104,10 +104,9 @@ def units(columns: Mapping[str, Iterable[Any]]) -> dict[str, Unit]:
 
 
 def with_gains(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of samples per second, with the gains of each run over its `base`.
+    """Return `table` of samples per second, with the gains of each run over its `base`.
 
-    The ideal gain is as many times faster as it has more workers. A run that is its own base has
-    no gain.
+    The ideal gain is the ratio of their numbers of workers. A run that is its own base has no gain.
     """
     of_base = table.set_index("run").loc[table["base"], ["samples_per_s", "workers"]]
     rate, workers = (of_base[name].astype(float).to_numpy() for name in of_base)
@@ -119,9 +118,9 @@ def with_gains(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFrame:
-    """`table` of gains with a column `doubt`: why its base is in doubt; None where it is not.
+    """Return `table` of gains with a column `doubt`: why the base is in doubt, or None if it isn't.
 
-    `seconds` are estimates of the time of runs, which may be bases.
+    `seconds` are time estimates of runs, some of which may be bases.
     """
     if not len(table):
         return table
@@ -137,9 +136,9 @@ def with_doubts(table: pd.DataFrame, seconds: Iterable[Row] = ()) -> pd.DataFram
 
 
 def without_doubted(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of gains as it is shown: those over a base in doubt are unknown.
+    """Return `table` of gains as it is shown: gains over a base in doubt are unknown.
 
-    A run that is its own base has none.
+    A run that is its own base is shown without a base.
     """
     if "doubt" not in table:
         return table
@@ -150,7 +149,7 @@ def without_doubted(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_origin(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of gains as a line over workers has it: it begins at one, where the base is."""
+    """Return `table` of gains for a line over workers, which begins at 1, the gain of the base."""
     if "doubt" not in table:
         return table
     table = table[table["doubt"].isna()]

@@ -1,6 +1,6 @@
 """Read a run folder as it is: anything missing or broken becomes a note, never a number.
 
-A run that is still going has a half-written last line, and a killed rank leaves no file. Neither
+A run in progress may have a half-written last line, and a killed rank leaves no file. Neither
 causes a traceback.
 """
 
@@ -33,7 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     for record_type in get_args(Record)
 }
 SIGNALS = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of runs that were told to stop
-SAME = 1e-6  # relative difference of a metric between ranks that is no difference
+SAME = 1e-6  # a smaller relative difference of a metric between ranks is ignored
 
 
 def _is_collective(value: Any) -> bool:
@@ -41,7 +41,7 @@ def _is_collective(value: Any) -> bool:
     return isinstance(value, list) and len(value) == len(kinds) and all(map(fits, value, kinds))
 
 
-# The form of each record. A number may be null, as one that is not finite is written.
+# The form of each record. A number may be null, because numbers that are not finite are written so.
 VALUE_FORMS: dict[Any, Any] = {
     int: (None, records.is_whole),
     float: (None, records.is_number_or_nan),
@@ -56,11 +56,11 @@ KINDS: dict[str, dict[Any, Any]] = {
     }
     for record_type in get_args(Record)
 }
-# What is counted or timed, by the ends of its names: none of it is below zero.
+# How the names of counted and timed fields end; none of their values is below zero.
 AMOUNT = re.compile(r"(_s|_bytes|_bytes_.*|samples|tokens|steps|epoch|drift|gain|seconds)$")
 PARTS = frozenset(f"{phase}_s" for phase in PHASES)  # of `step_s`
-MOST = 1e18  # more than any amount, and little enough to be added up and squared
-ROUNDING_S = 1e-6  # by which a difference of seconds may miss zero
+MOST = 1e18  # more than any real amount, but small enough to be summed and squared
+ROUNDING_S = 1e-6  # rounding may take a difference of seconds this far below zero
 
 
 @dataclass
@@ -78,9 +78,9 @@ class Run:
     exits: list[Row] = field(default_factory=list)
     agents: list[Row] = field(default_factory=list)  # how each node's part ended
     ranks: dict[int, dict[str, list[Row]]] = field(default_factory=dict)  # rows by their kind
-    attempts: list["Run"] = field(default_factory=list)  # those before the last
+    attempts: list["Run"] = field(default_factory=list)  # all attempts before the last one
     notes: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # on what is missing as it should be
+    remarks: list[str] = field(default_factory=list)  # on parts that are expected to be missing
 
     def lead(self, kind: str) -> int | None:
         """The lowest rank that has a record of this kind."""
@@ -88,10 +88,10 @@ class Run:
 
     @property
     def state(self) -> str:
-        """How it ended, in a word or two."""
+        """How the run ended, in a word or two."""
         if self.end:
             code = self.end.get("code")
-            # a program may end with the code of a signal by itself
+            # a program may also choose to exit with a signal's code
             is_stop = code == STOPPED or (code in SIGNALS and self.end.get("cause") != "program")
             return "done" if code == 0 else "stopped" if is_stop else f"failed ({code})"
         if self.summary:
@@ -101,12 +101,12 @@ class Run:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a user's program: its config.yaml has settings of the launch."""
+        """Whether this ran a user's program, whose config.yaml has launch settings but no task."""
         return bool(self.config) and "task" not in self.config
 
     @property
     def workers(self) -> int | None:
-        """How many there were, as it says itself, or else as far as ranks left something."""
+        """The number of workers that the run recorded, or else that the files of its ranks show."""
         stated: Any = self.summary.get("world_size")
         if records.is_rank(stated) and stated:
             return int(stated)
@@ -115,7 +115,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """The run in `path`, with the attempts before its last one."""
+    """Read the run in `path`, with the attempts before its last one."""
     run = _read_part(path, printable(path.name))
     run.config = read_mapping(run_files.CONFIG.path(path), run.notes)
     run.summary = read_mapping(run_files.SUMMARY.path(path), run.notes)
@@ -135,7 +135,7 @@ def read_run(path: Path) -> Run:
 
 
 def _read_record(file: RunFile, path: Path, notes: list[str]) -> Row:
-    """A record that readers elsewhere have a form for; one of another form is noted."""
+    """Read a record whose form muster.records defines; leave it out and note it if it differs."""
     record = read_mapping(path, notes)
     if record and (why := records.why_unreadable(file, path)):
         notes.append(f"{path.name} was left out: {printable(why)}")
@@ -144,7 +144,7 @@ def _read_record(file: RunFile, path: Path, notes: list[str]) -> Row:
 
 
 def read_mapping(path: Path, notes: list[str]) -> Row:
-    """A JSON or YAML file with a mapping; empty if there is none; broken ones are noted."""
+    """Read a mapping from a JSON or YAML file; empty if there is no file; note broken files."""
     parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
         found = as_plain(parse(path.read_text(encoding="utf-8")))
@@ -157,9 +157,9 @@ def read_mapping(path: Path, notes: list[str]) -> Row:
 
 
 def as_plain(value: Any) -> Any:
-    """`value` with texts that any file and terminal can show, also those of keys.
+    """Return `value` with all texts, including keys, in a form that any file or terminal can show.
 
-    A program's message may have a file's name that is not valid UTF-8, or colours.
+    A program's message may contain colours, or a file name that is not valid UTF-8.
     """
     if isinstance(value, str):
         return printable(value)
@@ -171,7 +171,7 @@ def as_plain(value: Any) -> Any:
 
 
 def _read_part(path: Path, name: str) -> Run:
-    """The files of one attempt: records and ends."""
+    """Read the files of one attempt: records and ends."""
     run = Run(path, name)
     for rank, file in sorted(run_files.METRICS.by_number(path).items()):
         run.ranks[rank] = _read_records(file, rank, run.notes)
@@ -181,7 +181,7 @@ def _read_part(path: Path, name: str) -> Run:
 
 
 def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row]]:
-    """Rows by kind, each with every field of its kind; missing ones are None."""
+    """Read rows by kind, each with every field of its kind; missing fields are None."""
     rows: dict[str, list[Row]] = {kind: [] for kind in FIELDS}
     try:
         whole = path.read_bytes().rpartition(b"\n")[0]  # the last line may be half written
@@ -225,7 +225,7 @@ def finite(value: Any) -> Any:
 
 
 def _can_be(name: str, row: Row) -> bool:
-    """Whether a count or a time is not below zero, nor a part of a step longer than the step."""
+    """Whether a field's value is possible: not below zero, nor a part longer than its step."""
     (value,) = numbers([row[name]]) or [0.0]
     is_part = name in PARTS and any(whole >= 0 for whole in numbers([row.get("step_s")]))
     most = row["step_s"] * (1 + SAME) + ROUNDING_S if is_part else MOST
@@ -233,8 +233,8 @@ def _can_be(name: str, row: Row) -> bool:
 
 
 def _average_metrics(run: Run, notes: list[str]) -> None:
-    """Give every rank's row the mean over ranks of each metric on which they differ; note it."""
-    evaluations: dict[tuple[int, int], list[Row]] = {}  # by step, and which one of that step
+    """Replace each metric that differs between ranks by its mean over the ranks, and note this."""
+    evaluations: dict[tuple[int, int], list[Row]] = {}  # by step, and by number within the step
     for rows in run.ranks.values():
         before = Counter[int]()
         for row in rows["eval"]:
@@ -286,7 +286,7 @@ def _note_missing_ranks(run: Run) -> None:
 
 
 def numbers(values: Iterable[Any]) -> list[float]:
-    """Those of `values` that are finite numbers."""
+    """The finite numbers among `values`."""
     return [
         float(value)
         for value in values

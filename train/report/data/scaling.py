@@ -1,8 +1,9 @@
-"""Speed-up and efficiency over workers, against one measured run of the same work.
+"""Speed-up and efficiency over workers, relative to one measured run of the same work.
 
-With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is r /
-r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second are compared, not
-seconds per step, so it is also valid if the batch grows with the workers (weak scaling).
+With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is
+r / r0, the ideal speed-up w / w0, and the efficiency r w0 / (r0 w). Samples per second are
+compared, not seconds per step, so this is also valid if the batch grows with the workers (weak
+scaling).
 """
 
 import pandas as pd
@@ -17,9 +18,9 @@ SAME_SIZE = [*SAME_WORK, "local_batch_size", "whole_batch"]
 
 
 def speedup(subject: Subject) -> pd.DataFrame:
-    """A row for each label, against the base of its work; the base itself gains nothing.
+    """A row for each label, relative to the base of its work; the base itself has no gain.
 
-    `doubt` says why the base is in doubt, if it is.
+    `doubt` is the reason why the base is in doubt, if it is.
     """
     known = seconds(subject)
     table = quantities.with_gains(with_bases(rates(subject, known), subject, SAME_SIZE))
@@ -35,7 +36,7 @@ def speedup(subject: Subject) -> pd.DataFrame:
 def rates(subject: Subject, known: pd.DataFrame) -> pd.DataFrame:
     """The labels whose samples per second are known, with their settings.
 
-    `whole_batch` is the batch size, where it was not set for each worker.
+    `whole_batch` is the batch size, if it was not set per worker.
     """
     of_labels = known.set_index("run")["samples_per_s"].dropna()
     first = firsts(subject).drop(columns="samples_per_s")
@@ -45,10 +46,11 @@ def rates(subject: Subject, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_bases(table: pd.DataFrame, subject: Subject, same: list[str]) -> pd.DataFrame:
-    """`table` with the number of each row's `work` and its `base`.
+    """Return `table` with the number of each row's `work`, and its `base`.
 
-    One work are the runs with the `same` values. In a study with a reference that is the only base;
-    else it is the one on the fewest workers, of several that with `single`, or else the fastest.
+    Runs with the same values in the columns `same` are one work. A study's reference is the only
+    base. Without one, the base is the run on the fewest workers; if there are several, the run with
+    `single`, or else the fastest.
     """
     chosen = selected([group[0] for group in by_label(subject.entries).values()], subject.roles)
     of_study = table["run"].isin([entry.label for entry in chosen])

@@ -1,4 +1,4 @@
-"""What a report is about: runs, and of a study also the cells that have none."""
+"""The subject of a report: runs and, for a study, also the cells without a run."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,15 +29,15 @@ KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "a mapping"}
 
 @dataclass
 class Subject:
-    """What one report shows."""
+    """The runs and texts that one report shows."""
 
     title: str
     about: str = ""
-    texts: dict[str, str] = field(default_factory=dict)  # of the study, by their headings
-    sources: dict[str, str] = field(default_factory=dict)  # files of those from before the runs
+    texts: dict[str, str] = field(default_factory=dict)  # of the study, by heading
+    sources: dict[str, str] = field(default_factory=dict)  # files of texts from before the runs
     entries: list[Entry] = field(default_factory=list)
-    cells: list[Row] = field(default_factory=list)  # of study.json
-    without_run: list[str] = field(default_factory=list)  # states of those that have no folder
+    cells: list[Row] = field(default_factory=list)  # of study.json or sweep.json
+    without_run: list[str] = field(default_factory=list)  # states of the cells without a folder
     command: str = ""
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
@@ -60,17 +60,17 @@ class Subject:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """The loss of each step of a run, beside its reference's."""
+        """The loss of each step of a run, next to the loss of its reference."""
         return frames.curves(self.steps, self.runs)
 
     @property
     def losses(self) -> pd.DataFrame:
-        """`curves`, without the steps whose loss is no number."""
+        """`curves` without the steps whose loss is not a number."""
         return frames.losses(self.curves)
 
 
 def read_subject(folders: list[Path]) -> Subject:
-    """A run, a study, a sweep, or several of them as one.
+    """Read a run, a study, a sweep, or several of them as one subject.
 
     Raises:
         UsageError: a folder is none of these; the message names it.
@@ -80,7 +80,7 @@ def read_subject(folders: list[Path]) -> Subject:
         _add(subject, folder)
     if len(folders) > 1:
         subject.title = f"{len(folders)} runs compared"
-        subject.roles = Roles()  # a study's file speaks of its own runs
+        subject.roles = Roles()  # a study's file describes only its own runs
     _check_roles(subject)
     tell_apart(subject.entries, subject.roles)
     subject.varying = varying_of(subject.entries, subject.roles)
@@ -88,10 +88,10 @@ def read_subject(folders: list[Path]) -> Subject:
 
 
 def run_folder(text: str) -> Path:
-    """The folder of a run or study, by its path or by its name below logs/.
+    """Find the folder of a run or study by its path or by its name below logs/.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such folder.
     """
     for path in (Path(text), Path("logs") / text):
         if path.is_dir():
@@ -157,7 +157,7 @@ def _add_study(subject: Subject, record: Path) -> None:
 
 
 def _roles(study: Row, notes: list[str]) -> Roles:
-    """What the file of the study said of its columns; a value of another kind is noted."""
+    """Read the roles that the study gave to its columns; note each value of the wrong type."""
 
     def typed_value(name: str, kind: type) -> Any:
         value = study.get(name)
@@ -181,7 +181,7 @@ def as_column(key: object) -> str:
 
 
 def _check_roles(subject: Subject) -> None:
-    """Note what the runs do not have of it, and go on without."""
+    """Note a column that no run has and drop all roles, or note a reference that fits no run."""
     roles, entries = subject.roles, subject.entries
     if not entries:
         return
@@ -198,7 +198,7 @@ def _check_roles(subject: Subject) -> None:
 
 
 def as_cell(value: Any) -> Any:
-    """A setting as a cell of a table: a damaged one may be a list, or no finite number."""
+    """Convert a setting to a table cell; a damaged setting may be a list or not finite."""
     return str(value) if isinstance(value, list | dict) else finite(value)
 
 

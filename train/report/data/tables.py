@@ -1,8 +1,8 @@
 """The tables behind a report's figures: losses, metrics, seconds and ranks.
 
-Each is made of the runs and steps of a subject. A loss curve is compared with that of a reference,
-whose settings may differ in what leaves losses alone: one rule makes all sync modes and splits
-compute the same mean gradient, so their losses should differ by rounding alone.
+Each table is made from the runs and steps of a subject. A loss curve is compared with that of a
+reference, whose settings may differ as long as they do not affect losses: all sync modes and splits
+compute the same mean gradient by one rule, so their losses should differ by rounding alone.
 """
 
 import pandas as pd
@@ -16,7 +16,7 @@ from train.report.data.subject import Subject
 
 FIRST = 5  # losses that are shown one by one, as in the courses
 PHASE_COLUMNS = [f"{phase}_s" for phase in PHASES]
-OWN_WORK = ["data_s", "forward_s", "backward_s"]  # before a rank can wait for others
+OWN_WORK = ["data_s", "forward_s", "backward_s"]  # the phases before a rank can wait for others
 
 
 def first_losses(subject: Subject) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def first_losses(subject: Subject) -> pd.DataFrame:
     first = first.reindex(index=curve["run"].unique(), columns=range(1, FIRST + 1))
     gaps = curve.assign(apart=curve["difference"].abs()).dropna(subset="apart")
     furthest = gaps.loc[gaps.groupby("run")["apart"].idxmax()].set_index("run")
-    like = _same_draw(subject.runs)  # with dropout only losses of these must agree
+    like = _same_draw(subject.runs)  # with dropout, only the losses of these runs must agree
     of_like = (curve["loss"] - loss_of(curve["run"].map(like), curve)).abs()
     to_like = of_like.groupby(curve["run"]).max()
     of_runs = pd.DataFrame(
@@ -43,9 +43,9 @@ def first_losses(subject: Subject) -> pd.DataFrame:
 
 
 def _same_draw(runs: pd.DataFrame) -> pd.Series:
-    """By run, the first of the same reference with as many workers, and the same split and seed.
+    """For each run, the first run with the same reference, number of workers, split and seed.
 
-    Its dropout draws the same masks. None where that is the run itself or its reference.
+    Its dropout draws the same masks. None if it is the run itself or its reference.
     """
     draw = runs.reindex(columns=["run", "split", "seed", WORKERS])
     draw["base"] = runs["reference"].fillna(runs["run"])
@@ -72,7 +72,7 @@ def metrics(subject: Subject) -> pd.DataFrame:
 
 
 def main_metrics(subject: Subject) -> list[str]:
-    """The first metric, of each evaluation set; or else the loss of evaluations."""
+    """The first metric, for each evaluation set, or else the first evaluation loss."""
     names = list(scores(subject.evaluations))
     first = next((name for name in names if not name.startswith("eval_loss")), None)
     if first is None:
@@ -82,13 +82,13 @@ def main_metrics(subject: Subject) -> list[str]:
 
 
 def last_metrics(subject: Subject) -> pd.DataFrame:
-    """By label, each metric's mean over the last evaluations of the repeats."""
+    """For each label, the mean of each metric over the last evaluations of its repeats."""
     last = subject.evaluations.drop_duplicates("run", keep="last")
     return scores(last).groupby(last["label"], sort=False).agg(mean)
 
 
 def firsts(subject: Subject) -> pd.DataFrame:
-    """The first run of each label, by the label: its settings are those of all repeats."""
+    """The first run of each label, indexed by label; all repeats have its settings."""
     first = subject.runs.drop_duplicates("label").drop(columns="run")
     return first.rename(columns={"label": "run"}).set_index("run", drop=False).rename_axis(None)
 
@@ -96,7 +96,7 @@ def firsts(subject: Subject) -> pd.DataFrame:
 def seconds(subject: Subject) -> pd.DataFrame:
     """A row for each label: seconds of a step and of its phases, and samples per second.
 
-    Estimates are over the steps of one run, or over the means of several.
+    Estimates are over the steps of a single run, or over the means of several runs.
     """
     timed = subject.steps[subject.steps["is_timed"] & subject.steps["is_lead"]]
     measured = ["step_s", *PHASE_COLUMNS, "overlapped_s", "samples"]
@@ -125,7 +125,7 @@ def seconds(subject: Subject) -> pd.DataFrame:
 
 
 def per_rank(subject: Subject) -> pd.DataFrame:
-    """Each rank's part; its own work is what it does before it waits for others."""
+    """A row for each rank; its own work is what it does before it waits for others."""
     timed = subject.steps[subject.steps["is_timed"] & (subject.steps[WORKERS] > 1)]
     of_ranks = timed.groupby(["run", "rank"], sort=False)
     means = of_ranks[["step_s", "local_samples", "sync_s"]].agg(mean).astype(float)

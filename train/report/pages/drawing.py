@@ -1,11 +1,11 @@
-"""How quantities are written, and figures drawn: without a screen, narrow enough for a phone.
+"""Write quantities, and draw figures: without a screen, and narrow enough for a phone.
 
-Text and axes take the colour of the page around them, so that a figure works on light and dark.
-No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
-the bar beside the name.
+Text and axes take the colour of the page around them, so that a figure works on light and dark
+pages. Text is never coloured, because small coloured text has too little contrast; a legend shows
+the line or the bar beside the name.
 
 Quantities are written as a person reads them: `6.7 ms`, `4.37 s`, `6.70 ± 0.12 ms`, `1 Gbit/s`.
-All numbers of a column or of a figure's bars have one unit, and as many decimals.
+All numbers of a column, or of a figure's bars, have the same unit and number of decimals.
 """
 
 import io
@@ -24,27 +24,27 @@ from train.report.data.reader import numbers
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # in the form of a testbed's --rate
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
-# Okabe and Ito's, without black and yellow; the light ones darker, for 3:1 on white.
+# Okabe and Ito's colours without black and yellow; light ones are darkened, for 3:1 on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BF6496", "#B07A00", "#3A93C9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
-WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
-LEGEND_PT = 8.5  # on paper at least 7, where two figures are side by side
+WIDTH_IN = 4.2  # on a phone 390 pixels wide, text of 9.5 points then has 11 pixels
+LEGEND_PT = 8.5  # at least 7 on paper, where two figures are side by side
 BESIDE_NAME_PT = 27  # in a legend: the line or bar, and space
 LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
 DIGITS = 4  # of the largest number of a column
 MOST_DECIMALS = 6  # with more, a power of ten is easier to read
-TIME_DECIMALS = 4  # a shorter time, in the unit of its table, is shown as less than that
-HOVER, MOST_HOVERED = "hover-", 60  # ids of points with values; how many a line has
-GROUPED_FROM = 10_000  # from here on thousands are set apart
+TIME_DECIMALS = 4  # a time too short for this, in the unit of its table, is shown with "<"
+HOVER, MOST_HOVERED = "hover-", 60  # prefix of IDs of points with values; the most of a line
+GROUPED_FROM = 10_000  # from here on, thousands are separated
 STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
 
 @contextmanager
 def figure_of(height_in: float, **options: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, in an array of two dimensions."""
+    """Yield a figure and its axes, in an array of two dimensions."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -67,7 +67,7 @@ def as_svg(figure: Any) -> str:
 
 
 def hover(axis: Any, x: Sequence[float], y: Sequence[float], name: str) -> None:
-    """Points of a line that are seen, with their values, where the pointer is over them."""
+    """Add invisible points to a line, which show their values under the pointer."""
     every = [point for point in zip(x, y, strict=True) if math.isfinite(sum(point))]
     points = every[:: -(-len(every) // MOST_HOVERED) or 1]
     if points:
@@ -77,7 +77,7 @@ def hover(axis: Any, x: Sequence[float], y: Sequence[float], name: str) -> None:
 
 
 def _with_values(svg: str, points: Any, x_name: str) -> str:
-    """The figure, each of whose points to hover over has its value as a title."""
+    """Return the figure with a value as the title of each point that `hover` added."""
     begin = svg.find(f'<g id="{points.get_gid()}">')
     if begin < 0:
         return svg
@@ -93,7 +93,7 @@ def _with_values(svg: str, points: Any, x_name: str) -> str:
 
 
 def alone(svg: str) -> str:
-    """The figure as a separate file: on white, whatever the reader's desktop uses."""
+    """The figure as a separate file: on white, whatever colours the reader's desktop uses."""
     svg = svg.replace("currentColor", PRINT_INK)
     cut = svg.index(">") + 1
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
@@ -106,7 +106,7 @@ def text(words: Any, letters: int = LETTERS) -> str:
 
 
 def legend(figure: Any, handles: Sequence[Any]) -> None:
-    """Names above the figure, which grows by their height; in as many columns as there is room."""
+    """Put names above the figure, in as many columns as fit; the figure grows by their height."""
     from matplotlib.textpath import TextPath
 
     names = [text(handle.get_label(), LETTERS - 8) for handle in handles]
@@ -127,7 +127,7 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Label with whole numbers only: steps and epochs have no fractions."""
+    """Label the x axis with whole numbers only: steps and epochs have no fractions."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))
@@ -138,10 +138,10 @@ def whole_numbers(axis: Any) -> None:
 
 
 def decimals(values: Iterable[Any], *, is_time: bool = False) -> int | None:
-    """How many decimals all numbers of a column have: its largest then has four digits.
+    """The number of decimals for all numbers of a column, so that the largest has four digits.
 
-    Fewer where all would end in zeros. None: each has its own, since the smallest would be lost; a
-    short time may be.
+    It is smaller if all of them would end in zeros. None: each number has its own, because the
+    smallest would be lost. A short time may be lost.
     """
     known = [abs(value) for value in numbers(values) if value]
     places = DIGITS - 1 - math.floor(math.log10(max(known, default=1.0)))
@@ -156,7 +156,7 @@ def decimals(values: Iterable[Any], *, is_time: bool = False) -> int | None:
 
 
 def in_digits(value: float, places: int | None) -> str:
-    """A number with so many decimals, its thousands set apart; None: as it is, in four digits."""
+    """Write a number with `places` decimals and separated thousands; None: with four digits."""
     if value != value:
         return "none"
     if places is None and abs(value) < 1000:
@@ -169,7 +169,7 @@ def in_digits(value: float, places: int | None) -> str:
 
 
 def column(values: Iterable[float], *, is_time: bool = False) -> list[str]:
-    """Numbers of one column, each with as many decimals."""
+    """Write the numbers of one column, all with the same number of decimals."""
     known = list(values)
     places = decimals(known, is_time=is_time)
     return [in_digits(value, places) for value in known]
@@ -183,7 +183,7 @@ def as_tick(value: float, _position: object = None) -> str:
 def with_intervals(
     means_s: Sequence[float], lows_s: Sequence[float], highs_s: Sequence[float], unit: Unit
 ) -> list[str]:
-    """A column of means in one unit, with half of the interval where there is one."""
+    """Write a column of means in one unit, each with ± half of its interval if there is one."""
     shown = [unit.convert(mean) for mean in means_s]
     ends = zip(lows_s, highs_s, strict=True)
     halves = [unit.convert((high - low) / 2) if low < high else 0.0 for low, high in ends]

@@ -31,7 +31,7 @@ def facts(subject: Subject) -> list[str]:
 
 
 def _tasks_and_data(subject: Subject) -> str:
-    """The tasks and their data; of a single run also its mode and workers."""
+    """The tasks and their data; for a single run, also its mode and workers."""
     entries = subject.entries
     tasks = sorted({str(entry.settings.get("task")) for entry in entries} - {"None"})
     paths = filter(None, (entry.run.config.get("data_dir") for entry in entries))
@@ -45,7 +45,7 @@ def _tasks_and_data(subject: Subject) -> str:
 
 
 def states(subject: Subject) -> str:
-    """How many runs are done; of the others how they ended, or that they wait."""
+    """How many runs are done, and how the others ended or that they are waiting."""
     found = [*(entry.run.state for entry in subject.entries), *subject.without_run]
     if len(found) == 1:
         return found[0]
@@ -66,7 +66,7 @@ def _when(entries: Iterable[Entry]) -> str:
 
 
 def span_of(entry: Entry) -> tuple[float, float] | None:
-    """When a run began and ended, in seconds since 1970; None where that is not on record."""
+    """When a run began and ended, in seconds since 1970; None if this is not on record."""
     run = entry.run
     begins = numbers([run.job.get("started_unix_s")])
     ends = numbers([run.end.get("time_unix_s"), *(end.get("time_unix_s") for end in run.exits)])
@@ -76,13 +76,13 @@ def span_of(entry: Entry) -> tuple[float, float] | None:
 
 
 def ended_at(subject: Subject) -> str:
-    """The day and time at which the last run ended, as a document states it; "": not known."""
+    """When the last run ended, in the format of document metadata; "" if this is unknown."""
     ends = [found[1] for entry in subject.entries if (found := span_of(entry))]
     return datetime.fromtimestamp(max(ends), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if ends else ""
 
 
 def rough_duration(seconds: float) -> str:
-    """As people say it: 48 s, 12 min, 3 h 5 min."""
+    """A duration as people say it: 48 s, 12 min, 3 h 5 min."""
     if seconds < 2 * MINUTE_S:
         return f"{seconds:.0f} s"
     if seconds < HOUR_S:
@@ -118,7 +118,7 @@ def measured(subject: Subject) -> str:
 
 
 def cores(entry: Entry) -> float:
-    """The cores of all its workers together; 0: unknown."""
+    """The number of cores of all workers of a run together; 0 if it is unknown."""
     known = numbers(env.get("cores") for env in entry.run.environments.values())
     return sum(known[:1] if provenance.is_simulated(entry) else known)
 

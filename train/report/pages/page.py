@@ -34,7 +34,7 @@ FORMATS = {
 
 MOST_BESIDE = 7  # columns of a table beside its figure on a wide screen
 MOST_HALF = 5  # columns of a table in half of the page, on paper too
-MOST_PRINTED = 10  # columns of a table on paper; with more it would leave the page
+MOST_PRINTED = 10  # columns of a table on paper; with more it would not fit on the page
 
 
 class Column(NamedTuple):
@@ -49,7 +49,7 @@ def visible_columns(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
 ) -> list[Column]:
-    """The columns that have a value.
+    """The columns that have at least one known value.
 
     All seconds of a table are in one unit, and memory is in MiB; data/ keeps seconds and bytes.
     """
@@ -105,15 +105,15 @@ def as_heading(column: str) -> str:
 
 
 def as_plain_heading(column: str) -> str:
-    """The heading of a column for a terminal, where all letters are shown."""
+    """The heading of a column for a terminal, which may show word joiners and no-break spaces."""
     return as_heading(column).replace("\N{WORD JOINER}", "").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def layout(part: Section) -> str:
-    """What stands beside what in a section; "" is one below the other.
+    """The layout of a section: which parts are side by side; "" places all parts top to bottom.
 
-    On a wide screen "beside" is a table beside its figure, and "half" a table in half of the page.
-    On paper "slim" is a table beside its figure, and "led" the words beside it.
+    On a wide screen, "beside" places a table beside its figure, and "half" uses half of the page.
+    On paper, "slim" places a table beside its figure, and "led" the words beside the figure.
     """
     if part.is_folded:
         return "half"
@@ -128,7 +128,7 @@ def layout(part: Section) -> str:
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
-    """The page; `ink` is the colour of figures' text and axes, which paper needs explicitly."""
+    """The page; `ink` is the colour of figures' text and axes, which must be explicit on paper."""
     return _render("report.html.j2", subject, parts, ink=ink)
 
 
@@ -207,17 +207,17 @@ def write_pdf(page: str, path: Path) -> str:
     except ImportError:
         how = extras.install_command(extras.REPORT, ["weasyprint"])
         return NO_PDF.format(why="WeasyPrint is missing", how=how)
-    except OSError as error:  # it loads pango when imported
+    except OSError as error:  # WeasyPrint loads Pango when it is imported
         why = "WeasyPrint cannot find " + (
             str(error).split("'")[1] if "'" in str(error) else "pango"
         )
         return NO_PDF.format(why=why, how=PANGO)
     for name in ("weasyprint", "fontTools"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # about CSS that only browsers know
+        logging.getLogger(name).setLevel(logging.ERROR)  # about CSS for browsers
     HTML(string=page, url_fetcher=_fetch_nothing).write_pdf(path)
     return ""
 
 
 def _fetch_nothing(url: str, *args: object, **kwargs: object) -> dict[str, object]:
-    """Refuse to load anything: the page contains all that it shows."""
+    """Refuse to load anything: the page contains everything that it shows."""
     raise ValueError(f"{url}: a report must not load anything")

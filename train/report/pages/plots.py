@@ -1,6 +1,6 @@
 """Draw tables as vector figures in two ways: lines over a column, and a bar for each row.
 
-Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
+For another figure, add a `Panel` or a call of `bars`: what is drawn is data.
 """
 
 import math
@@ -26,16 +26,16 @@ EVALUATION_COLOURS = dict(
     zip(("predict", "metric", "sync", "other"), EVALUATION_PALETTE, strict=True)
 )
 EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on dark
-NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters in a line, and its height
+NAME_LETTERS, NAME_IN = 24, 0.16  # of a bar's name: letters per line, and height of a line
 PANEL_IN = 2.1
-MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
-MOST_NAME_LINES = 36  # of all its bars, for the same reason
+MOST_BARS = 18  # in a figure: with more, its text would be below 7 pt on paper
+MOST_NAME_LINES = 36  # of all bars in a figure, for the same reason
 MOST_POINTS = 30  # of a line with markers
-MOST_LINES = 6  # over workers: with more, bars are told apart more easily
+MOST_LINES = 6  # over workers: with more, bars are easier to tell apart
 SAME_LINE_PART = 0.01  # of the range of losses: a smaller difference cannot be seen
-MEANS = 40  # of a smoothed curve: as many do not overlap
-ROUNDING = 1e-6  # of the largest loss: a smaller difference is that of a few roundings
-ALIKE = 0.05  # of the longest bar: bars that differ less have nothing to compare
+MEANS = 40  # of a smoothed curve: this many do not overlap
+ROUNDING = 1e-6  # of the largest loss: a smaller difference comes from a few roundings
+ALIKE = 0.05  # of the longest bar: bars that differ less are not worth comparing
 SMALLEST_VISIBLE_PART = 0.01  # of the longest bar: a shorter part of a bar cannot be seen
 
 
@@ -48,20 +48,20 @@ class Panel:
     y: str
     label: str  # of the axis, with its unit
     by: str = "run"
-    look: str = ""  # the column by which lines look the same and are named; "": each by itself
+    look: str = ""  # the column that gives a line its look and its name; "": `by`
     title: str = ""
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps at zero values
     from_zero: bool = False
     mean_of: int = (
-        1  # how many steps a point of the line is the mean of, before the steps themselves
+        1  # how many steps each point of the line averages; the steps are drawn behind it
     )
 
 
 def lines(rows: Sequence[Sequence[Panel]], names: Sequence[Any] = ()) -> str:
-    """The panels of each row side by side; a line looks the same in all of them.
+    """Draw the panels of each row side by side; a line looks the same in all of them.
 
-    It also looks as in other figures that are given the same `names` of lines.
+    It also looks the same in other figures that get the same `names` of lines.
     """
     every = [panel for panels in rows for panel in panels]
     own = (name for row in every for name in row.table[row.look or row.by])
@@ -75,7 +75,7 @@ def lines(rows: Sequence[Sequence[Panel]], names: Sequence[Any] = ()) -> str:
             handles |= dict(zip(labels, found, strict=True))
         for axis, panel in zip(axes[-1], rows[-1], strict=True):
             axis.set_xlabel(panel.x)
-            drawing.whole_numbers(axis)  # now that all panels above it are drawn, which share it
+            drawing.whole_numbers(axis)  # after all panels above, which share this axis
             if panel.from_zero:  # over workers, with ticks at the measured numbers
                 axis.set_xticks(sorted(panel.table[panel.x].unique()))
         in_order = sorted(handles, key=lambda label: label not in names)  # series before the rest
@@ -94,10 +94,11 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         x, y = rows[panel.x].astype(float), rows[panel.y].astype(float)
         if panel.is_log:  # such an axis has no zero
             y = y.abs().where(y != 0)
-        # the first is seen below the others; several that look the same would hide one another
+        # the wide first line is visible below others; several wide lines would hide each other
         width = 2.6 if number == 0 and of_look[name] == 1 else 1.5
         colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": width}
-        # with the colours, the first 36 all look different; beside an ideal line, dashes mean more
+        # with colours, the first 36 lines all look different; an ideal line is dashed, so others
+        # are not
         dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         marker = marker if len(rows) <= MOST_POINTS else ""
@@ -119,10 +120,10 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
 
 
 def losses(table: pd.DataFrame) -> dict[str, str]:
-    """Loss over steps, and another figure of the differences from references.
+    """Draw loss over steps and, in another figure, the differences from references.
 
-    There is no such figure of differences that rounding alone makes. With many runs, those of one
-    series look the same. Many steps are smoothed.
+    Differences that rounding alone causes are not drawn. With many runs, the runs of a series look
+    the same. Curves of many steps are smoothed.
     """
     table, look = _with_look(table)
     steps = table.groupby("run").size().max()
@@ -139,7 +140,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
         bases = apart["reference"].unique()
         base = bases[0] if len(bases) == 1 else "its reference"
         note = "; no point: equal" if (gaps == 0).any() else ""
-        power = np.log10(gaps.astype(float).where(gaps != 0))  # the axis is one of powers of ten
+        power = np.log10(gaps.astype(float).where(gaps != 0))  # the axis is logarithmic
         shown, hidden = _once(apart.assign(power=power), "step", "power")
         title = f"|loss \N{MINUS SIGN} loss of {base}|{note}{hidden and '; ' + hidden}"
         options = {"look": look, "title": title, "is_log": True}
@@ -149,7 +150,7 @@ def losses(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _once(table: pd.DataFrame, x: str, y: str) -> tuple[pd.DataFrame, str]:
-    """The table without the curves that lie on an earlier one, and a title that counts those."""
+    """Return the table without curves that coincide with earlier ones, and a title with a count."""
     runs = table.loc[table[y].notna(), "run"].unique()
     curves = table.astype({y: float}).pivot_table(index=x, columns="run", values=y, aggfunc="last")
     most = SAME_LINE_PART * (curves.max(axis=None) - curves.min(axis=None))
@@ -175,7 +176,7 @@ def _with_look(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def metrics(table: pd.DataFrame) -> str:
-    """A panel for each metric, over epochs; over steps if epochs were not counted."""
+    """Draw a panel for each metric over epochs, or over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
     table, look = _with_look(table)
     panels = []
@@ -186,9 +187,9 @@ def metrics(table: pd.DataFrame) -> str:
 
 
 def speedup(table: pd.DataFrame) -> dict[str, str]:
-    """Speed-up over workers, of all series; bases of other widths have a figure.
+    """Draw the speed-up of all series over workers, with a figure for each size of the base.
 
-    A series has only the measured points; those over a base in doubt are left out.
+    Only measured points are drawn; those over a base in doubt are left out.
     """
     table, found = with_origin(table), dict[str, str]()
     for few, own in table.groupby("base_workers", sort=False):
@@ -208,9 +209,9 @@ def speedup(table: pd.DataFrame) -> dict[str, str]:
 
 
 def over_x(table: pd.DataFrame, x: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over the column x, and its axis label.
+    """Draw a figure for each chart, by name: its column over the column x, with its axis label.
 
-    Many series are bars of a row for each run.
+    Many series are drawn as bars, with a row for each run.
     """
     found: dict[str, str] = {}
     for name, (column, label) in charts.items():
@@ -236,12 +237,12 @@ def bars(
     beside: bool = False,
     room: float = 1.35,
 ) -> dict[str, str]:
-    """Figures of at most `MOST_BARS` rows each, by their names, all on one scale.
+    """Draw figures of at most `MOST_BARS` rows each, all on one scale; return them by name.
 
-    Each row of `sizes`, with its name in the index, is a bar: its parts are the columns, stacked or
-    `beside` each other. Values are printed at the ends, or else `labels`. `ends` has the ends of
-    intervals in two columns. There is `room` times the longest bar in a figure, for the texts; the
-    axis ends with the bars. There is no figure of bars that are alike.
+    Each row of `sizes`, named by the index, is a bar: its parts are the columns, stacked or
+    `beside` each other. Values, or `labels` if given, are printed at the ends. `ends` has the ends
+    of intervals in two columns. A figure has space for `room` times the longest bar, to fit the
+    texts; the axis ends with the bars. Bars that are all alike are not drawn.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -255,7 +256,7 @@ def bars(
     places, found = drawing.decimals(sizes.to_numpy().flat), {}
     highest = max((1 + text(size, NAME_LETTERS).count("\n") for size in sizes.index), default=1)
     most = max(1, min(MOST_BARS, MOST_NAME_LINES // highest))
-    most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # as many in each figure
+    most = math.ceil(len(sizes) / max(1, math.ceil(len(sizes) / most)))  # spread evenly
     for number, at in enumerate(range(0, len(sizes), most or 1), start=1):
         rows = slice(at, at + most)
         names = [text(size, NAME_LETTERS) for size in sizes.index[rows]]
@@ -290,7 +291,7 @@ def bars(
 
 
 def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence[str]) -> str:
-    """Draw the known intervals and `labels`; return the text of the axis about them."""
+    """Draw the known intervals and `labels`; return a text about them for the axis."""
     if ends.isna().all(axis=None):
         axis.bar_label(axis.containers[-1], labels, padding=4)
         return ""
@@ -307,8 +308,9 @@ def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence
 def phases(
     name: str, colours: Mapping[str, str], whole: str, of: str, table: pd.DataFrame
 ) -> dict[str, str]:
-    """Bars of `whole` in parts, with the interval of the mean; what no phase accounts for is
-    "other", all where one is unknown.
+    """Draw bars of `whole` in parts, with the interval of the mean.
+
+    Time that no phase accounts for is "other"; if any phase is unknown, all of the time is "other".
     """
     table = table.set_index("run")
     parts = table.reindex(
@@ -316,7 +318,7 @@ def phases(
     ).astype(float)
     parts = parts.where(~parts.isna().any(axis=1), 0.0)
     longest = table[whole].astype(float).max()
-    # a legend names no part that cannot be seen: all such are "other"
+    # the legend should name no part that is too short to be seen: these parts become "other"
     seen = [part for part in parts if parts[part].max() > SMALLEST_VISIBLE_PART * longest]
     other = (table[whole].astype(float) - parts[seen].sum(axis=1)).clip(lower=0)
     sizes = (
@@ -342,7 +344,7 @@ evaluation = partial(phases, "evaluation", EVALUATION_COLOURS, "eval_s", "evalua
 
 
 def memory(table: pd.DataFrame) -> dict[str, str]:
-    """The most memory of one worker, by precision; of its GPU if it has one."""
+    """Draw the peak memory of one worker by precision; of its GPU if there is one."""
     on_gpu = table["peak_gpu_memory_bytes"].notna().any()
     column = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
     unit = f"MiB at most, one worker{', of its GPU' if on_gpu else ''}"
@@ -351,20 +353,20 @@ def memory(table: pd.DataFrame) -> dict[str, str]:
 
 
 def throughput(table: pd.DataFrame) -> dict[str, str]:
-    """Samples per second of all workers together, by workers, in a colour for each precision."""
+    """Draw samples per second of all workers together, by workers, with a colour per precision."""
     table = table.sort_values("workers", kind="stable").set_index("run")
     sizes = by_kind(table, "samples_per_s", "precision")
     return bars("throughput", sizes, "samples per second, all workers")
 
 
 def by_kind(table: pd.DataFrame, column: str, kind: str) -> pd.DataFrame:
-    """The values of `column`, in a column for each `kind`, so that its bars have a colour."""
+    """The values of `column` in one column per value of `kind`, so that each has its own colour."""
     values, kinds = table[column].astype(float), table[kind].fillna("")
     return pd.DataFrame({str(value): values.where(kinds == value, 0.0) for value in kinds.unique()})
 
 
 def traffic(totals: pd.DataFrame) -> dict[str, str]:
-    """The expected bytes of all hosts of a run, beside the counted ones."""
+    """Draw the expected bytes of all hosts of a run beside the counted bytes."""
     table = sent(totals).set_axis(["expected", "counted"], axis=1)
     unit, fills = "MB sent, all hosts and epochs", (EXPECTED, COLOURS[0])
     return bars("traffic", table, unit, fills=fills, beside=True)

@@ -7,15 +7,15 @@ from train.report.data.columns import Entry, defaults
 from train.report.data.reader import Row, Run, numbers
 from train.report.data.subject import Subject
 
-# Settings of where a run is and writes, and what it prints: they change no number. Hosts have a
-# table.
+# Settings for where a run is and writes, and for what it prints: they change no number. Hosts have
+# a table of their own.
 PLACE_SETTINGS = frozenset(
     "hosts logs_dir checkpoint_dir run_id overwrite quiet ssh_config".split()
 )
 
 
 def is_simulated(entry: Entry) -> bool:
-    """Whether its nodes were one machine: with the local launcher, or on a testbed."""
+    """Whether one machine simulated the run's nodes: with the local launcher, or on a testbed."""
     return entry.run.job.get("launcher") == "local" or "rate" in entry.settings
 
 
@@ -34,7 +34,7 @@ def hosts(subject: Subject) -> list[Row]:
             if is_simulated(entry):  # its links have the rate of the testbed, or none
                 name, host["host"], host["interface"] = "", "one machine", None
             found[name] = host
-        if not entry.run.environments:  # a program of the user's writes none, its agents do
+        if not entry.run.environments:  # a user's program records no host, but its agents do
             for agent in entry.run.agents:
                 name = "" if is_simulated(entry) else str(agent.get("host"))
                 found.setdefault(name, {"host": name or "one machine"})
@@ -75,7 +75,7 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
 
 
 def _without_folders(value: object) -> object:
-    """An absolute path by its last name: a report is read on other machines."""
+    """Shorten an absolute path to its last part, because a report is read on other machines."""
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
@@ -85,7 +85,7 @@ def notes(subject: Subject) -> list[str]:
 
 
 def remarks(subject: Subject) -> list[str]:
-    """What a reader may look for in vain, where nothing is wrong."""
+    """Explanations of what is missing from the report although nothing is wrong."""
     return _run_notes(subject, lambda run: run.remarks)
 
 
@@ -97,7 +97,7 @@ def _missing(run: Run) -> list[str]:
 
 
 def _run_notes(subject: Subject, notes_of: Callable[[Run], list[str]]) -> list[str]:
-    """The notes of each run; the same one of several runs or ranks is one note."""
+    """The notes of all runs; a note that several runs or ranks share is given once."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
         run, name = entry.run, entry.name if entry.title or subject.cells else entry.run.name

@@ -1,4 +1,4 @@
-"""The commands that repeat runs and studies: the recorded ones, without what names the old run."""
+"""Commands that repeat runs and studies: the recorded commands without flags of the old run."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from train.report.data.subject import Subject
 
 # The command of each script that records one.
 COMMANDS = {"submit.py": "run", "study.py": "study", "sweep.py": "sweep"}
-# Flags of the old run, with a value, and without one.
+# Flags of the old run, with a value and without.
 RUN_FLAGS = frozenset(("--run-id", "--logs-dir", "--checkpoint-dir"))
 SWITCHES = frozenset(("--overwrite", "--detach", "--json", "--quiet", "--dry-run", "--fresh"))
-# The flag that names the folder of a study or sweep: called again in the old one, it runs nothing.
+# The flag that names the folder of a study or sweep, which runs nothing again in its old folder.
 NAMED_BY = {"study": "--output", "sweep": "--name"}
 NOT_A_COMMAND = frozenset(("--function", "--cells"))  # calls from Python: their files are gone
 
 
 def commands(subject: Subject) -> list[str]:
-    """The study's command, or those of the runs, each once."""
+    """The study's command, or the distinct commands of the runs."""
     if subject.command:
         recorded: list[object] = [subject.command]
     else:
@@ -30,7 +30,7 @@ def commands(subject: Subject) -> list[str]:
 
 
 def from_settings(subject: Subject) -> list[str]:
-    """For each run that is not a study's: the command that reads all of its settings."""
+    """For each run outside of a study, the command that reads all of its settings."""
     if subject.cells or subject.command:
         return []
     found = [command for entry in subject.entries for command in _from_settings(entry)]
@@ -38,7 +38,7 @@ def from_settings(subject: Subject) -> list[str]:
 
 
 def repeating(command: str) -> str:
-    """A recorded command as one to type now; empty if there is none, as for a batch script.
+    """Turn a recorded command into one to type now; empty if impossible, as for a batch script.
 
     A new study or sweep gets a folder of its own.
     """
@@ -57,7 +57,7 @@ def repeating(command: str) -> str:
 
 
 def _is_text(command: str) -> bool:
-    """Whether it is a command that a page can show as it is: no half of a character, one line."""
+    """Whether a page can show this command unchanged: one line, without incomplete characters."""
     return bool(command) and printable(command) == command
 
 
@@ -69,7 +69,7 @@ def _words(command: str) -> list[str]:
 
 
 def _without_old(words: Sequence[str], named_by: str) -> Iterator[str]:
-    """The flags, without those of the old run."""
+    """Yield the words, without the flags of the old run."""
     rest = list(words)
     while rest:
         text = rest.pop(0)

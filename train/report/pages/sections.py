@@ -1,6 +1,6 @@
-"""A subject becomes the sections of its report: a table each, figures, and what was counted.
+"""Turn a subject into the sections of its report: a table each, figures, and counts.
 
-What sections are called and say is in sections.yaml.
+The titles and texts of sections are in sections.yaml.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,14 +16,14 @@ from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots, verdict
 
-SHORT = 12  # rows of a table that has a place in the body
+SHORT = 12  # the most rows of a table in the body of the report
 TEXTS = Path(__file__).with_name("sections.yaml")
-# Columns that name the rows of a table, or what its numbers are of.
+# Columns that name the rows of a table, or what its numbers refer to.
 NAMING = frozenset("run series label workers precision epoch step steps rank samples".split())
-# Columns of "What was run" of any run, before the settings in which runs differ.
+# Columns of "What was run" for any run, before the settings in which runs differ.
 MAIN = "run folder state task sync workers nodes batch_size precision seed steps".split()
 Charts = Mapping[str, tuple[str, str]]  # a column and the label of its axis, by the figure's name
-Content = dict[str, Any]  # of a section: its table, and what else the text does not say
+Content = dict[str, Any]  # of a section: its table, and other fields that are not in the YAML
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Section:
     table: pd.DataFrame
     title: str
     text: str = ""
-    lines: list[str] = field(default_factory=list)  # before it
+    lines: list[str] = field(default_factory=list)  # above the table
     figures: dict[str, str] = field(default_factory=dict)
     shown: list[str] | None = None  # columns of the table in the page; None: all of them
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
@@ -44,7 +44,7 @@ class Section:
 
     @property
     def has_table(self) -> bool:
-        """Whether the page has the table, or it is in the data alone."""
+        """Whether the page shows the table; otherwise, only the data has it."""
         return self.shown != []
 
     @property
@@ -53,7 +53,7 @@ class Section:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows in the page: the first ones of each run, as many of each as fit."""
+        """The rows on the page: the first rows of every run, at most `longest` in total."""
         table = quantities.without_doubted(self.table.reset_index(drop=True))
         number_in_run = table.groupby(table.columns[0], dropna=False).cumcount()
         first = number_in_run.sort_values(kind="stable").index[: self.longest]
@@ -83,16 +83,16 @@ def build(subject: Subject) -> list[Section]:
 
 
 def _show_once(parts: Iterable[Section], first: pd.DataFrame) -> None:
-    """Show no column of a table whose numbers an earlier table, or the first one, shows as well.
+    """Hide columns whose numbers an earlier section or the report's first table already shows.
 
-    A table of which only the columns that name its rows are left is not shown.
+    A table is hidden entirely if only the columns that name its rows are left.
     """
     seen: dict[str, pd.Series] = {}
     for part in [Section("first", first, ""), *parts]:
         table = quantities.without_doubted(part.table)
         shown = list(table) if part.shown is None else part.shown
         if "run" not in table or not table["run"].is_unique:
-            continue  # of several rows for a run, which no other table has
+            continue  # it has several rows for a run, unlike any other table
         of_runs = table.set_index("run", drop=False)
         new = [
             name
@@ -104,7 +104,7 @@ def _show_once(parts: Iterable[Section], first: pd.DataFrame) -> None:
 
 
 def _agree(column: pd.Series, other: pd.Series) -> bool:
-    """Whether the same runs have the same values in both."""
+    """Whether all runs of `column` have the same values in `other`."""
     if not column.index.isin(other.index).all():
         return False
     pairs = zip(column, other.reindex(column.index), strict=True)
@@ -136,12 +136,12 @@ def _runs(subject: Subject, charts: Charts) -> Content:
     """Each run's main settings, those in which runs differ, and how it ended."""
     wanted = [*MAIN, *subject.varying, "last_batch_loss"]
     table = subject.runs.reindex(columns=list(dict.fromkeys(wanted)))
-    # of several runs the settings in which they differ: losses and steps have their own tables
+    # of several runs, only settings that differ are shown: losses and steps have their own tables
     differing = [name for name in ("state", "seed") if not _is_same(table, name)]
     shown = [
         column for column in table if column in {"run", "workers", *differing, *subject.varying}
     ]
-    if len(table) == 1:  # the first table and the settings have it all, if there is a first table
+    if len(table) == 1:  # the first table, if there is one, and the settings have it all
         return {"table": table, "shown": None if table["last_batch_loss"].isna().all() else []}
     return {"table": table, "shown": shown}
 
@@ -162,7 +162,7 @@ def _seconds(subject: Subject, charts: Charts) -> Content:
 
 
 def _throughput(subject: Subject, charts: Charts) -> Content:
-    """Over x where there are several values, else bars."""
+    """Plot throughput over x if there are several values of x, or else as bars."""
     training = over_workers.training(subject)
     figures = plots.over_x(training, subject.roles.x, charts)
     if len(training) > 1 and not figures:
@@ -224,7 +224,7 @@ def _failures(subject: Subject, charts: Charts) -> Content:
 
 
 def _alone(table: Callable[[Subject], pd.DataFrame]) -> Callable[[Subject, Charts], Content]:
-    """A section that is nothing but its table."""
+    """Make a section that has only a table."""
     return lambda subject, charts: {"table": table(subject)}
 
 
@@ -250,16 +250,16 @@ CONTENTS: Mapping[str, Callable[[Subject, Charts], Content]] = {
 
 
 def _is_same(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column says the same in every row."""
+    """Whether a column has the same value in every row."""
     return name in table and table[name].nunique(dropna=False) == 1
 
 
 def _without_same(table: pd.DataFrame, name: str) -> list[str]:
-    """The columns to show: not `name` if it says the same in every row."""
+    """The columns to show: all, but not `name` if it has the same value in every row."""
     return [column for column in table if column != name or not _is_same(table, name)]
 
 
 def over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
-    """The figure of metrics, where there are several evaluations."""
+    """The figure of metrics, if there are several evaluations."""
     is_line = len(metrics) and (metrics.groupby("run")["step"].nunique() > 1).any()
     return {"metrics": plots.metrics(metrics)} if is_line else {}

@@ -1,4 +1,4 @@
-"""The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
+"""The beginning of a report: what ran where, a row for each group of repeats, and warnings."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
 class Warned(NamedTuple):
-    """What makes numbers less than they seem, in a sentence, and the runs that it is about."""
+    """A sentence on why numbers mean less than they seem to, and details on the runs concerned."""
 
     sentence: str
     details: list[str]
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
 
 def build(subject: Subject) -> Verdict:
-    """The verdict on `subject`."""
+    """Build the verdict on `subject`."""
     seconds, of_workers = tables.seconds(subject), scaling.speedup(subject)
     of_evaluations = over_workers.evaluation(subject)
     doubts = quantities.doubts_of(of_workers) | quantities.doubts_of(of_evaluations)
@@ -94,9 +94,9 @@ def _warnings(subject: Subject, seconds: pd.DataFrame, doubts: dict[str, str]) -
 def _table(
     subject: Subject, seconds: pd.DataFrame, gains: pd.DataFrame, evaluations: pd.DataFrame
 ) -> pd.DataFrame:
-    """A row for each label, also of failed runs without seconds.
+    """A row for each label, including failed runs without seconds.
 
-    For repeats, numbers are means. The answer is in the first columns, which a phone shows.
+    Numbers of repeats are means. The answer is in the first columns, which fit on a phone.
     """
     seconds, gains, evaluations = (one.set_index("run") for one in (seconds, gains, evaluations))
     of_labels = subject.runs.groupby("label", sort=False)
@@ -122,7 +122,7 @@ def _table(
 
 
 def _without_less(table: pd.DataFrame) -> pd.DataFrame:
-    """The first table without columns that another one makes needless."""
+    """Return the first table without columns that another column makes unnecessary."""
 
     def is_known(name: str) -> bool:
         return name in table and bool(table[name].notna().any())
@@ -131,15 +131,15 @@ def _without_less(table: pd.DataFrame) -> pd.DataFrame:
     gone = {of_less for name, of_less in less.items() if is_known(name)}
     gone |= {name for name in ONLY_SOME if not is_known(name)}
     table = table.drop(columns=[name for name in table if name in gone])
-    if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
+    if len(table) and set(table["state"]) == {"done"}:  # the report's first line says so
         table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
 
 
 def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
-    """A warning if samples of one task have different numbers of tokens, mostly from padding.
+    """Warn if the samples of a task differ in their number of tokens, mostly because of padding.
 
-    Those of the steps whose seconds are shown.
+    Only samples of the steps whose seconds are shown count.
     """
     steps = subject.steps[subject.steps["is_timed"] & (subject.steps["local_tokens"] > 0)]
     of_runs = steps.groupby(["task", "run"], sort=False, dropna=False)
@@ -158,7 +158,7 @@ def _unequal_tokens(subject: Subject) -> Iterator[Warned]:
 
 
 def _times(table: pd.DataFrame, column: str) -> pd.Series:
-    """These seconds with their intervals, as texts, all in the unit of the section's table."""
+    """The seconds in `column` with their intervals, as text in the unit of the section's table."""
     unit = quantities.unit_of_seconds([*table[column], *table["high_s"]])
     texts = with_intervals(table[column], table["low_s"], table["high_s"], unit)
     return pd.Series(texts, index=table.index, dtype=object)
@@ -170,14 +170,14 @@ def _bases(subject: Subject) -> list[str]:
 
 
 def _on_losses(subject: Subject) -> str:
-    """What the column of losses says."""
+    """A sentence that explains the column of losses."""
     bases = _bases(subject)
     of = bases[0] if len(bases) == 1 else "the reference for the same work"
     return f"Losses are compared step by step with {of}; the largest difference is shown."
 
 
 def _equality(subject: Subject) -> pd.Series:
-    """By label, the difference of losses from those of the references: the largest counts."""
+    """For each label, the largest difference of its losses from those of their references."""
     curve, runs = subject.curves, subject.runs[["label", "reference"]]
     broken = curve.loc[curve["loss"].isna() & curve["wanted"].notna(), "run"]
     short = subject.runs[NAME_COLUMN].fillna(subject.runs["sync"]).fillna("?")
@@ -208,7 +208,7 @@ def _some(labels: Iterable[str], most: int = 4) -> str:
 
 
 def _shared_cores(subject: Subject) -> Iterator[Warned]:
-    """Of runs whose workers had less than a core each: speed-ups are then not those of nodes."""
+    """Warn of workers with less than a core each: these speed-ups are not those of nodes."""
     found: dict[str, dict[str, None]] = {}
     for entry in subject.entries:
         total = head.cores(entry)

@@ -1,1 +1,1 @@
-"""Ways to send fewer bytes than the gradients; a file's name is a value of --compress."""
+"""Ways to send gradients in fewer bytes; a file's name is a value of --compress."""

@@ -1,6 +1,6 @@
-"""What compressors share: each is a hook that makes gradients approximately their mean over ranks.
+"""The base of compressors: hooks that average gradients over ranks approximately.
 
-One that keeps tensors between steps returns them from `state`, as powersgd.py does.
+A compressor that keeps tensors between steps returns them from `state`, as powersgd.py does.
 """
 
 import torch
@@ -11,9 +11,9 @@ from ..ddp.hooks import BucketHook, summed
 
 
 class Cast(BucketHook):
-    """Send gradients as numbers of fewer bits; there is nothing to remember.
+    """Send gradients as numbers with fewer bits; nothing is kept between steps.
 
-    One all_reduce of a bucket (n,), in `dtype`.
+    Each bucket (n,) takes one all_reduce, in `dtype`.
     """
 
     dtype: torch.dtype

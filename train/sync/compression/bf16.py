@@ -1,7 +1,7 @@
 """Send gradients as bfloat16: half the bytes, the range of float32, 8 significant bits.
 
-Nothing overflows that would not in float32. D. Kalamkar et al., "A study of BFLOAT16 for deep
-learning training", 2019.
+Nothing overflows that would not overflow in float32. D. Kalamkar et al., "A study of BFLOAT16 for
+deep learning training", 2019.
 """
 
 import torch
@@ -10,7 +10,7 @@ from .base import Cast
 
 
 class Bf16(Cast):
-    """One all_reduce of a bucket (n,) in half the bytes."""
+    """One all_reduce of each bucket (n,), in half the bytes."""
 
     dtype = torch.bfloat16
 

@@ -1,7 +1,7 @@
 """Send gradients as 16-bit floats (IEEE half): half the bytes, 11 significant bits.
 
-Beyond 65,504 they overflow, below 6e-8 they vanish; see bf16 for those. It does what torch's
-`fp16_compress_hook` does.
+Values beyond 65,504 overflow, and values below 6e-8 vanish; use bf16 for these. The hook does the
+same as torch's `fp16_compress_hook`.
 """
 
 import torch
@@ -10,7 +10,7 @@ from .base import Cast
 
 
 class Fp16(Cast):
-    """One all_reduce of a bucket (n,) in half the bytes."""
+    """One all_reduce of each bucket (n,), in half the bytes."""
 
     dtype = torch.float16
 

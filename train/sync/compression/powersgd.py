@@ -1,8 +1,8 @@
 """Send two thin factors of each matrix, of rank --compress-rank: torch's PowerSGD hook.
 
 T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD", NeurIPS 2019. What the factors leave out is
-added to the next step's gradient. torch keeps that by the number of the bucket, and DDP makes other
-buckets after the first pass, so the first two steps send all.
+added to the next step's gradient. torch stores that by bucket number, and DDP rebuilds its buckets
+after the first pass, so the first two steps send everything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,26 +24,26 @@ STATE_KEYS = (
     "error_dict",
     "p_memory_dict",
     "q_memory_dict",
-)  # torch's tensors by number of the bucket
-RANDOM = "MT19937"  # numpy's name of the generator that torch uses
+)  # torch's tensors by bucket number
+RANDOM = "MT19937"  # numpy's name for the generator that torch uses
 TINY = 1e-8  # added to the length of a column, so that a matrix of zeros does not become NaN
 
 
 class PowerSgd(BucketHook):
-    """A bucket has three all_reduces: of all that is not worth compressing, and of both factors."""
+    """Each bucket takes three all_reduces: of all not worth compressing, and of both factors."""
 
     default_mb = DEFAULT_MB
 
     def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(model, ranks, options)
         refuse(_problems(model), where="--compress powersgd: ")
-        # to another --compress-rank the factors do not fit
+        # the factors do not fit another --compress-rank
         self._prefix = f"powersgd/{options.compress_rank}/"
         self._last: Future[Tensor] | None = None
         self._begin()
 
     def _begin(self) -> None:
-        """Compress as from the first step on."""
+        """Start to compress as in the first step."""
         rank = self.options.compress_rank
         self._state = PowerSGDState(
             None, rank, start_powerSGD_iter=2, orthogonalization_epsilon=TINY
@@ -51,7 +51,7 @@ class PowerSgd(BucketHook):
 
     @cached_property
     def _group(self) -> dist.ProcessGroup:
-        """Made at the first use, which all ranks reach together."""
+        """A group that is created at the first use, which all ranks reach together."""
         model = self.joins_of()
         if model is not None and model.static_graph:
             raise UsageError(
@@ -62,8 +62,8 @@ class PowerSgd(BucketHook):
         return self.ranks.own_group(self.options.timeout_s)
 
     def send(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        # torch sends the factors from threads of gloo. A bucket waits for the one before, in a
-        # group that nothing else uses, so collectives come in the same order on every rank.
+        # torch sends the factors from gloo's threads. Each bucket waits for the one before it, in a
+        # group that nothing else uses, so collectives have the same order on every rank.
         if self._last is not None and self.device.type == "cpu":
             waits.during(self._last.wait)
         index, buffer = bucket.index(), bucket.buffer()
@@ -89,12 +89,13 @@ class PowerSgd(BucketHook):
         random = self._state.rng.get_state(legacy=False)["state"]
         kept["rng"] = torch.tensor([*random["key"].tolist(), random["pos"]])
         kept["iter"] = torch.tensor(self._state.iter)
-        # It differs by rank, so it is missing on another number of ranks, where buckets may differ.
+        # This differs by rank, so it is missing on another number of ranks, where buckets may
+        # differ.
         kept["rank"] = torch.tensor(self.ranks.rank)
         return {self._prefix + name: tensor for name, tensor in kept.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`; begin anew if compressor or number of ranks were others."""
+        """Continue from `state`; start afresh if the compressor or number of ranks has changed."""
         self._begin()
         if f"{self._prefix}rank" not in state:
             return
@@ -109,7 +110,7 @@ class PowerSgd(BucketHook):
 
 
 def _problems(model: nn.Module) -> Iterator[str]:
-    """A line for each parameter that torch's hook cannot view as a matrix."""
+    """Yield a line for each parameter that torch's hook cannot view as a matrix."""
     sparse = {
         weight
         for module in model.modules()

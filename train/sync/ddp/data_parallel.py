@@ -1,7 +1,8 @@
-"""torch's DistributedDataParallel, with another size of buckets and another hook.
+"""torch's DistributedDataParallel, with another bucket size and another hook.
 
-`muster.sync` makes one. What a script knows of DDP holds: options, errors, `no_sync()`, `join()`,
-names with `module.`. frameworks.py does the same where a framework makes DDP itself.
+`muster.sync` creates it. Everything else is as usual with DDP: options, errors, `no_sync()`,
+`join()`, names with `module.`. frameworks.py does the same for frameworks that create DDP
+themselves.
 """
 
 import warnings
@@ -26,9 +27,9 @@ from . import reducer
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
-MOST_MB = 1e6  # of a bucket: larger than any model
+MOST_MB = 1e6  # per bucket: larger than any model
 VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
-# The DDP around each model, as long as both exist: checkpoints may be given either of them.
+# The DDP around each model, as long as both exist: either may be passed to checkpoints.
 _wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataParallel]]" = (
     weakref.WeakKeyDictionary()
 )
@@ -55,13 +56,14 @@ def sync(
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
-    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs
-    "all_reduce" without `compress` is DDP itself, without a hook; all else but "ddp" needs NCCL.
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs,
+    "all_reduce" without `compress` is DDP itself, without a hook; everything else except "ddp"
+    needs NCCL.
 
-    All ranks of the group call this: it sends the model from rank 0 to the others. A backward pass
-    then costs a collective per bucket, two with "gather_scatter", three with "powersgd", and one
-    more for the rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them,
-    not the host.
+    All ranks of the group must call this: it sends the model from rank 0 to the others. A backward
+    pass then costs one collective per bucket, two with "gather_scatter", three with "powersgd", and
+    one more for the rows of embeddings; `no_sync()` skips all of them. On a GPU the stream waits
+    for them, not the host.
 
         >>> model = muster.sync(torch.nn.Linear(2, 1))
         >>> model(torch.ones(3, 2)).sum().backward()
@@ -69,20 +71,21 @@ def sync(
         tensor([[3., 3.]])
 
     Args:
-        model: on its device.
+        model: the model, on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
         compress: "none", "bf16", "fp16" or "powersgd" (T. Vogels et al., NeurIPS 2019; torch's
             hook): fewer bytes, and gradients that are approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
-        bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
-            0: one per parameter.
+        bucket_mb: MiB of gradients per collective; None: the mode's default on gloo, else torch's
+            25; 0: one collective per parameter.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
-        synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
+        synced_batchnorm: BatchNorm layers see the samples of all ranks, even in unequal parts.
         timeout_s: seconds that a rank may be late for a collective of the mode's own groups.
-        **ddp_options: of DDP, such as `find_unused_parameters`, `static_graph`, `process_group`.
+        **ddp_options: DDP's options, such as `find_unused_parameters`, `static_graph` and
+            `process_group`.
 
     Raises:
-        UsageError: an option that does not fit, or no process group where there are several ranks.
+        UsageError: an option does not fit, or there are several ranks but no process group.
     """
     options = SyncOptions(
         bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
@@ -114,7 +117,7 @@ def sync(
 
 
 def group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """The group that DDP takes with these options; None is the default group."""
+    """Return the group that DDP uses with these options; None is the default group."""
     group, mesh = ddp_options.get("process_group"), ddp_options.get("device_mesh")
     return mesh.get_group(mesh_dim=0) if group is None and mesh is not None else group
 
@@ -146,7 +149,7 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
 
 
 def _no_mode(mode: str) -> Iterator[str]:
-    """A line if DDP cannot work in this mode; another package's needs a hook for that."""
+    """Yield a line if DDP cannot work in this mode; another package's mode needs a hook for it."""
     if mode in MODES:
         return
     others = entry_points.names(entry_points.MODES)
@@ -159,7 +162,7 @@ def _no_mode(mode: str) -> Iterator[str]:
 
 
 def option_problems(options: SyncOptions) -> Iterator[str]:
-    """A line for every option that a mode or a compressor cannot use."""
+    """Yield a line for every option that a mode or a compressor cannot use."""
     if options.compress not in ("none", *plugins.own_plugins("compression")):
         names = ["none", *plugins.plugin_names("compression")]  # also those of other packages
         if options.compress not in names:
@@ -173,14 +176,14 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
 
 
 class HookChoice(NamedTuple):
-    """The hook with which DDP sends its gradients, and its options."""
+    """The hook through which DDP sends its gradients, and its options."""
 
     hook_class: type[BucketHook] | None  # None: DDP has no hook
     options: SyncOptions
 
     @classmethod
     def for_mode(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "HookChoice":
-        """Choose the hook of the compressor if one is asked for, else that of the mode."""
+        """Choose the compressor's hook if there is a compressor, else the mode's hook."""
         if options.compress != "none":
             of_mode = plugins.load_plugin("compression", options.compress)
         return cls(of_mode, options)
@@ -188,10 +191,10 @@ class HookChoice(NamedTuple):
     def for_device(
         self, device: torch.device, group: dist.ProcessGroup | None = None
     ) -> "HookChoice":
-        """The same without a hook, where this adds nothing: GPUs send neither rows nor 4 MiB.
+        """Leave out the hook if it adds nothing: GPUs send neither single rows nor 4 MiB buckets.
 
         Raises:
-            UsageError: a hook would have to send from a GPU by gloo.
+            UsageError: a hook would have to send from a GPU through gloo.
         """
         backend = backend_of(device, group)
         by_gloo = device.type == "cuda" and backend == "gloo"
@@ -200,7 +203,7 @@ class HookChoice(NamedTuple):
         if self.hook_class.is_as_ddp:
             return self._replace(hook_class=None)
         if by_gloo:
-            name = self.hook_class.__module__.rpartition(".")[2]  # the file has the flag's value
+            name = self.hook_class.__module__.rpartition(".")[2]  # file name = the flag's value
             remedy = "--sync ddp, or mode='ddp' in muster.sync"
             if self.options.compress != "none":
                 remedy = "--compress none, or compress='none' in muster.sync"
@@ -212,20 +215,20 @@ class HookChoice(NamedTuple):
     def bucket_options(
         self, device: torch.device, group: dist.ProcessGroup | None = None
     ) -> dict[str, float]:
-        """DDP's option for the bucket size, of a model on `device`; needs a process group."""
+        """Return DDP's option for the bucket size on `device`; this needs a process group."""
         size = self.options.bucket_mb
         if size is None and self.hook_class is not None and backend_of(device, group) == "gloo":
             size = self.hook_class.default_mb
-        return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
+        return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # 0: one per parameter
 
     def register(
         self, model: DistributedDataParallel, ledger: CollectiveLedger | None = None
     ) -> BucketHook:
-        """Register a hook with the new `model` and return it; without a class it does nothing."""
+        """Register a hook with the new `model`, and return it; one without a class does nothing."""
         group, ledger = model.process_group, ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
         hook = (self.hook_class or BucketHook)(model.module, ranks, self.options)
-        hook.joins_of = weakref.ref(model)  # weak, since DDP holds the hook where nothing looks
+        hook.joins_of = weakref.ref(model)  # weak: Python cannot trace DDP's reference to the hook
         _wrappers[model.module] = weakref.ref(model)
         if self.hook_class is not None:
             model.register_comm_hook(None, hook.average)
@@ -233,10 +236,10 @@ class HookChoice(NamedTuple):
 
 
 class SyncedDataParallel(DistributedDataParallel):
-    """DDP with our hook, which its copies have as well; nothing else differs.
+    """DDP with our hook, which its copies also have; nothing else differs.
 
-    A hook holds process groups, which can be neither copied nor pickled, so a copy makes new ones;
-    what a compressor of the original still had to send is not copied.
+    A hook has process groups, which can be neither copied nor pickled, so a copy creates new ones.
+    What the original's compressor still had to send is not copied.
     """
 
     def __init__(self, model: nn.Module, hook_choice: HookChoice, **options: Any) -> None:
@@ -253,7 +256,7 @@ class SyncedDataParallel(DistributedDataParallel):
 
 
 def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
-    """Each DDP in `model`, and the one that `muster.sync` has put around it."""
+    """Return each DDP in `model`, and the DDP that `muster.sync` has put around it."""
     replicas = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     around = _wrappers.get(model)
     wrapper = None if around is None else around()
@@ -261,7 +264,7 @@ def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
 
 
 def hook_of(model: DistributedDataParallel) -> BucketHook | None:
-    """Our hook, which `muster.sync` or `muster.sync_ddp` has registered, if there is one."""
+    """Return our hook, if `muster.sync` or `muster.sync_ddp` has registered one."""
     owners = [getattr(hook, "__self__", None) for hook in reducer.hooks_of(model)]
     return next((owner for owner in owners if isinstance(owner, BucketHook)), None)
 

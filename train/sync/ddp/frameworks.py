@@ -1,21 +1,21 @@
-"""torch's DistributedDataParallel as a framework makes it, with our buckets and our hook.
+"""torch's DistributedDataParallel as created by a framework, with our buckets and our hook.
 
-Accelerate (and with it transformers' Trainer) and Lightning make DDP themselves. DDP must get the
-size of its buckets before it exists, and the hook before its first pass. Both frameworks have
-public ways for this:
+Accelerate (and with it transformers' Trainer) and Lightning create DDP themselves. DDP must get the
+bucket size when it is created, and the hook before its first pass. Both frameworks have public
+interfaces for this:
 
 * Accelerate asks `accelerator.ddp_handler` for options (`to_kwargs`), and has it register the hook
   with the new DDP (`register_comm_hook`).
 * Lightning's `DDPStrategy.configure_ddp` puts DDP around `strategy.model`. The `DDPStrategy` of
   Lightning Fabric returns DDP from `setup_module(model)`.
 
-Two things have no public way. The last two functions of this file have them, and
-tests/train/sync/ddp/test_frameworks.py holds them:
+Two things have no public interface. The last two functions of this file read private attributes
+for them, which tests/train/sync/ddp/test_frameworks.py checks:
 
-* whether an Accelerator has prepared a model: `_models`, for a refusal (1.15 shows that list only
-  to a hook of `save_state`);
+* whether an Accelerator has prepared a model: `_models`, to refuse it (1.15 shows that list only to
+  a hook of `save_state`);
 * what a DDPStrategy was given: `_ddp_kwargs` for DDP's options, since its constructor is the only
-  public way to set them, and `_ddp_comm_hook`, for a refusal (Fabric's takes no hook).
+  public way to set them, and `_ddp_comm_hook`, to refuse it (Fabric's strategy takes no hook).
 """
 
 from typing import Any
@@ -40,10 +40,10 @@ def sync_ddp(
     sparse_rows: bool = True,
     timeout_s: float = 1800.0,
 ) -> Any:
-    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+    """Synchronise the gradients of a framework that creates torch's DDP; return `framework`.
 
-    Called alike by all ranks, before the framework has wrapped the model; the call itself sends
-    nothing. Each backward pass costs what it does with `muster.sync`:
+    All ranks must call this in the same way, before the framework wraps the model; the call itself
+    sends nothing. Each backward pass costs the same as with `muster.sync`:
 
         muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
@@ -60,7 +60,7 @@ def sync_ddp(
         compress: as in `muster.sync`.
         compress_rank: likewise.
         bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
-        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 
     Raises:
@@ -115,7 +115,7 @@ def _sync_accelerate(accelerator: Any, hook_choice: HookChoice) -> None:
 
 
 def hand_over(accelerator: Any, options: Any, register: Any) -> None:
-    """Have Accelerate make DDP with what `options()` returns, too, and call `register` with it."""
+    """Have Accelerate also pass `options()` to DDP, and call `register` with the new DDP."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
@@ -129,7 +129,7 @@ def hand_over(accelerator: Any, options: Any, register: Any) -> None:
 
 
 def _sync_lightning(strategy: Any, hook_choice: HookChoice, method: str) -> None:
-    """Change what `method` of a strategy makes DDP with, and register the hook with that DDP."""
+    """Change the options with which a strategy's `method` creates DDP, and register the hook."""
     ddp_options, comm_hook = _strategy_options(strategy)
     if comm_hook is not None:
         raise UsageError(
@@ -155,5 +155,5 @@ def _has_prepared_models(accelerator: Any) -> bool:
 
 
 def _strategy_options(strategy: Any) -> tuple[dict[str, Any], Any]:
-    """The options with which the strategy will make DDP, themselves, and its hook or None."""
+    """Return the strategy's own dict of options for DDP (no copy), and its hook or None."""
     return strategy._ddp_kwargs, getattr(strategy, "_ddp_comm_hook", None)

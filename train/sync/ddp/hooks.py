@@ -1,24 +1,24 @@
-"""What torch's DDP calls when a bucket of gradients is full: it becomes the mean over ranks.
+"""The hooks that torch's DDP calls when a bucket of gradients is full, to average it over ranks.
 
 Every rank's DDP calls the hook for its buckets in the same order, whichever becomes ready first. So
-what a hook sends and waits for comes in the same order on all ranks. A future's callback runs
-whenever the future is done, so a callback computes but neither sends nor waits. Work that must send
-again after it has received something runs in a `BackgroundThread`, which has a process group of its
-own, and on a GPU a stream of its own.
+a hook sends and waits in the same order on all ranks. A future's callback runs as soon as the
+future is done, so a callback computes, but neither sends nor waits. Work that must send again after
+it has received something runs in a `BackgroundThread`, which has its own process group, and on a
+GPU its own stream.
 
-On a GPU hooks send by NCCL alone (`HookChoice.for_device`). There a future must name its device
-(torch's `Future(devices=)`). Then whoever waits for it has its own stream wait for the stream in
-which the future was completed. A future without devices, such as that of `collect_all`, orders
-nothing. So `promise` and `all_done` make futures here.
+On a GPU, hooks send only through NCCL (`HookChoice.for_device`). There a future must name its
+device (torch's `Future(devices=)`). A stream that waits for the future then waits for the stream in
+which the future was completed. A future without devices, such as the one from `collect_all`, orders
+nothing. So futures are created here, by `promise` and `all_done`.
 
-DDP rebuilds its buckets after the first pass. So a hook looks parameters up in the bucket it is
-given and remembers none.
+DDP rebuilds its buckets after the first pass. So a hook looks up parameters in the bucket that it
+is given, and remembers none.
 
 In a large embedding only the rows that some rank has looked up have a gradient; only these are
-sent. A batch of some thousand tokens uses a small part of a vocabulary of 30,000 or more, and the
-gradient of every other row is zero. So the ranks first exchange which rows they used: a byte for
-each row, of which the maximum over ranks is taken. The union is the same on all ranks. All other
-rows are zero on every rank, and so is their mean: nothing is approximated.
+sent. A batch of a few thousand tokens uses a small part of a vocabulary of 30,000 or more, and the
+gradient of every other row is zero. So the ranks first exchange which rows they used: one byte for
+each row, with the maximum taken over ranks. The union is the same on all ranks. All other rows are
+zero on every rank, and so is their mean: nothing is approximated.
 
     gradient (rows, width)  --union-->  moved (used rows, width)  --mean-->  gradient (rows, width)
 
@@ -45,23 +45,23 @@ from . import reducer
 R = TypeVar("R")
 LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
 MOST_ROWS_SHARE = (
-    0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
+    0.8  # share of a weight's rows: if more are used, the whole weight is sent, without gathering
 )
 
 
 class BucketHook:
-    """The base class of the files of modes/ and compression/: `start` makes a tensor the mean."""
+    """The base class of hooks in modes/ and compression/: `start` averages a tensor over ranks."""
 
-    is_as_ddp = False  # whether it sends and averages as DDP does by itself
+    is_as_ddp = False  # whether it sends and averages like DDP without a hook
     default_mb: float | None = 4.0  # MiB of a bucket on gloo; None: DDP's default
 
     def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:
-        """`model` is what DDP has wrapped; `ranks` are those of its group."""
+        """`model` is the model in DDP; `ranks` are the ranks of DDP's group."""
         self.ranks, self.options = ranks, options
         self.device = next(model.parameters()).device
         on_gloo = backend_of(self.device, ranks.group) == "gloo"
         self._by_rows = set[Tensor](candidates(model) if options.sparse_rows and on_gloo else ())
-        self.sends = True  # if not, the bucket counts as the mean already
+        self.sends = True  # if not, buckets count as averaged already
         self.joins_of: Callable[[], Any] = lambda: None  # the DDP whose `join()` counts
         self._scale = 1.0  # of this pass's gradients; see `scale`
         # On a GPU, for the trainer's records: when this pass's first and last buckets were ready.
@@ -70,18 +70,18 @@ class BucketHook:
         self.ready: list[torch.cuda.Event] = []
 
     def start(self, flat: Tensor) -> Future[Tensor]:
-        """Begin to make `flat` (dense, contiguous) the mean over ranks, the same bits on each."""
+        """Begin to average `flat` (dense, contiguous) over ranks, with the same bits on each."""
         raise NotImplementedError
 
     def average(self, _: object, bucket: dist.GradBucket) -> Future[Tensor]:
         """The communication hook that DDP calls."""
-        # detached: with create_graph gradients belong to a graph, which DDP's collectives do not
+        # detached: with create_graph, gradients are part of a graph, but DDP's collectives are not
         buffer = bucket.buffer().detach()
         if not self.sends:
             return completed_future(buffer)
         if bucket.index() == 0:
-            self.ranks.ledger.step.clear()  # the previous pass, if nobody took its entries
-            self.ready = []  # a new list: the last pass's may not have been read yet
+            self.ranks.ledger.step.clear()  # entries of the previous pass that nothing took
+            self.ready = []  # a new list: the list of the last pass may still be unread
             self._scale = self.scale()
         if self.is_timed and buffer.is_cuda and (bucket.index() == 0 or bucket.is_last()):
             self.ready.append(marked())
@@ -94,7 +94,7 @@ class BucketHook:
         return self.send(bucket)
 
     def send(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Begin to make a bucket the mean; the future holds its buffer."""
+        """Begin to average a bucket; the result of the future is its buffer."""
         buffer = bucket.buffer().detach()
         parts = [gradient.detach() for gradient in bucket.gradients()]
         gradients = dict(zip(bucket.parameters(), parts, strict=True))
@@ -120,10 +120,11 @@ class BucketHook:
         return self.start(flat).then(put_back)
 
     def scale(self) -> float:
-        """What makes the mean over ranks that over the ranks which DDP divides by; collective.
+        """Return the factor from the mean over all ranks to the mean that DDP computes; collective.
 
-        Within `join(divide_by_initial_world_size=False)` those are the ranks that still have
-        batches. The others call the hook, too, outside of a backward pass and with zeros.
+        Within `join(divide_by_initial_world_size=False)` DDP divides by the number of ranks that
+        still have batches. The other ranks also call the hook, with zeros, outside of a backward
+        pass.
         """
         model = self.joins_of()
         if model is None or not reducer.divides_by_joined(model):
@@ -133,7 +134,7 @@ class BucketHook:
         return self.ranks.world_size / count.item()
 
     def state(self) -> dict[str, Tensor]:
-        """What this rank remembers between steps, by name; a checkpoint stores it."""
+        """Return the state that this rank keeps between steps, by name, for a checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -141,14 +142,14 @@ class BucketHook:
 
 
 def completed_future(buffer: Tensor) -> Future[Tensor]:
-    """A future that is already done: there is nothing to send."""
+    """Return a future that is already done, when there is nothing to send."""
     done = new_future(buffer.device)
     done.set_result(buffer)
     return done
 
 
 def summed(tensor: Tensor, ranks: Ranks) -> Future[Tensor]:
-    """Begin to add `tensor` up over the ranks, in place."""
+    """Begin to add up `tensor` over the ranks, in place."""
     ranks.ledger.gradient("all_reduce", tensor._values() if tensor.is_sparse else tensor)
     work = dist.all_reduce(tensor, group=ranks.group, async_op=True)
     assert work is not None
@@ -160,9 +161,9 @@ def new_future(device: torch.device) -> Future[Any]:
 
 
 def promise(device: torch.device) -> tuple[Callable[..., None], Future[Any]]:
-    """A function that calls what it is given, and the future of what that returns or raises.
+    """Return a function that makes a call, and a future of the call's result or error.
 
-    On a GPU it must return a tensor: its stream then is the one that others wait for.
+    On a GPU the call must return a tensor: waiting for the future then waits for its stream.
     """
     promised = new_future(device)
     errors: list[BaseException] = []
@@ -185,14 +186,14 @@ def promise(device: torch.device) -> tuple[Callable[..., None], Future[Any]]:
 
 
 def future_of_work(work: dist.Work, tensor: Tensor) -> Future[Tensor]:
-    """The future of `tensor`, which `work`, a collective, writes."""
+    """Return a future of `tensor`, which the collective `work` writes."""
     return work.get_future().then(lambda done: (done.value(), tensor)[1])
 
 
 def all_done(
     parts: Sequence[Future[Tensor]], whole: Tensor, stream: torch.cuda.Stream | None
 ) -> Future[Tensor]:
-    """The future of `whole`, of which `parts` are the parts; `stream` waits for them on a GPU."""
+    """Return a future of `whole`, done when its `parts` are; on a GPU, `stream` waits for them."""
     complete, future = promise(whole.device)
 
     def end(done: Future[Any]) -> None:
@@ -204,7 +205,7 @@ def all_done(
 
 
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream beside the one that computes; None on a CPU."""
+    """Create a stream beside the one that computes; None on a CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
@@ -213,24 +214,24 @@ def in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
 
 
 def marked() -> torch.cuda.Event:
-    """An event recorded in the device's current stream."""
+    """Record an event in the device's current stream."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
 class BackgroundThread:
-    """A thread with a group other than DDP's; it runs submitted work in order, as on every rank.
+    """A thread with its own process group; it runs work in the order of submission, on every rank.
 
     The group is created at the first use, which all ranks reach together.
 
-    On a GPU it has a stream of its own, so that computing does not wait for what the thread waits
-    for. Submitted work begins in it after what the caller's stream had to do by then.
+    On a GPU it has its own stream, so that computing does not wait for what the thread waits for.
+    In this stream, submitted work begins after the work that the caller's stream had by then.
     """
 
     def __init__(self, ranks: Ranks, options: SyncOptions, device: torch.device) -> None:
-        """`device` is where the tensors of the submitted work lie."""
-        ranks.require_all()  # here, and not in the first backward pass
+        """`device` is the device of the tensors in submitted work."""
+        ranks.require_all()  # here, rather than in the first backward pass
         self._ranks, self._timeout_s, self._device = ranks, options.timeout_s, device
         self._stream = new_stream(device)
         first = (torch.cuda.set_device, (device,)) if device.type == "cuda" else ()
@@ -267,10 +268,10 @@ class BackgroundThread:
 
 
 def candidates(model: nn.Module) -> list[nn.Parameter]:
-    """Trained weights that only `nn.Embedding` modules hold, and that are large enough.
+    """Return the trained weights that only `nn.Embedding` modules have and that are large enough.
 
-    A weight that is also an output layer (tied) has a gradient in every row. Such a weight, and one
-    whose rows are not contiguous in memory, is sent whole.
+    A weight that is also an output layer (tied) has a gradient in every row. Such a weight is sent
+    whole, and so is a weight whose rows are not contiguous in memory.
     """
     held = {True: set[Tensor](), False: set[Tensor]()}  # held by embeddings, and by other modules
     for module in model.modules():
@@ -281,7 +282,7 @@ def candidates(model: nn.Module) -> list[nn.Parameter]:
 
 
 def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
-    """For each gradient (rows, width), the rows that some rank has used; collective."""
+    """Find, for each gradient (rows, width), the rows that some rank has used; collective."""
     marks = ranks.all_reduce(
         torch.cat([nonzero_rows(gradient) for gradient in gradients]), dist.ReduceOp.MAX
     )
@@ -290,7 +291,7 @@ def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
 
 
 def nonzero_rows(gradient: Tensor) -> Tensor:
-    """Which rows are not all zero: uint8 (rows,), the largest byte of each row."""
+    """Mark the rows that are not all zero: uint8 (rows,), the largest byte of each row."""
     # A number is zero if its bytes are; the maximum of the bytes is the fastest test.
     return gradient.view(torch.uint8).amax(dim=1)
 
@@ -299,13 +300,13 @@ class Rows:
     """One weight's gradient (rows, width) while it is sent: `moved` holds the used rows, or all."""
 
     def __init__(self, gradient: Tensor, union: Tensor) -> None:
-        """`union` is uint8 (rows,), not 0 for each row that any rank has used."""
+        """`union` is uint8 (rows,), nonzero for each row that any rank has used."""
         self._gradient = gradient
         self._rows = union.nonzero().flatten()
         is_whole = len(self._rows) > MOST_ROWS_SHARE * len(union)
         self.moved = gradient if is_whole else gradient.index_select(0, self._rows)
 
     def give_back(self) -> None:
-        """Write the rows that were sent back into the weight's gradient."""
+        """Write the averaged rows back into the weight's gradient."""
         if self.moved is not self._gradient:
             self._gradient.index_copy_(0, self._rows, self.moved)

@@ -1,13 +1,13 @@
 """The trainer's modes on torch's DistributedDataParallel, and the account of what they send.
 
 DDP sends a bucket of gradients as soon as the backward pass has filled it: by itself (mode ddp), or
-through the hook of a mode or a compressor. Hooks enter what they send in the ledger. What DDP sends
-by itself, and how long it took, is read from DDP's logging data after each step (reducer.py). On
-GPUs that is also mode all_reduce, whose hook would add nothing there.
+through the hook of a mode or a compressor. Hooks record in the ledger what they send. What DDP
+sends by itself, and how long it took, is read from DDP's logging data after each step (reducer.py).
+On GPUs this also applies to mode all_reduce, whose hook would add nothing there.
 
-On a GPU that logging would wait for the device in every step, so DDP logs some steps only. There,
-hooks record events in the stream when the first and the last bucket were ready, and `sync` records
-one when all of them are the mean.
+On a GPU this logging would wait for the device in every step, so DDP logs only some steps. There,
+hooks record events in the stream when the first and the last bucket are ready, and `sync` records
+another when all buckets have been averaged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,15 +28,15 @@ MS = 1e3
 
 
 class DdpSync(GradSync):
-    """What the modes on DDP share: the backward pass sends the gradients, `sync` only accounts."""
+    """The base of modes on DDP: the backward pass sends gradients, `sync` only counts them."""
 
     hook_class: type[BucketHook] | None = None
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
         self.hook_choice = HookChoice.for_mode(self.hook_class, options)
-        self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
-        self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
+        self._used: set[nn.Parameter] = set()  # parameters that got a gradient in this step
+        self._mean: torch.cuda.Event | None = None  # when all buckets of this step were averaged
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
@@ -47,15 +47,15 @@ class DdpSync(GradSync):
         return wrapped
 
     def options_for(self, device: torch.device) -> dict[str, Any]:
-        """DDP's options for a model on `device`; where DDP's own sends do, it gets no hook."""
+        """Return DDP's options for a model on `device`; drop the hook where DDP needs none."""
         self.hook_choice = self.hook_choice.for_device(device)
         return {**self.hook_choice.bucket_options(device), **VIEWS}
 
     def wrapped(self, model: DistributedDataParallel) -> None:
-        """Called when DDP has made the replicas equal; from now on it times every step."""
+        """Called when DDP has made the replicas equal; from then on every step is timed."""
         self._ddp, params = model, list(model.parameters())
-        # The trainer averages buffers in every mode. This name is in all versions of torch; the
-        # argument `forward_sync_buffers` came with 2.13.
+        # The trainer averages buffers in every mode. This attribute is in all versions of torch;
+        # the argument `forward_sync_buffers` came with 2.13.
         model.broadcast_buffers = False
         for tensor in (*params, *model.buffers()):
             self.ranks.note("broadcast", tensor)
@@ -63,7 +63,7 @@ class DdpSync(GradSync):
             reducer.log_each_step(model)
         self._hook = self.hook_choice.register(model, self.ranks.ledger)
         self._hook.is_timed = True
-        # what it waits for in each backward pass
+        # the parameters that DDP waits for in each backward pass
         self._params = [param for param in params if param.requires_grad]
         self._fix_buckets(model)
         for param in self._params:
@@ -72,16 +72,16 @@ class DdpSync(GradSync):
     def _fix_buckets(self, model: DistributedDataParallel) -> None:
         """Have DDP fix its buckets now, from the last parameter to the first.
 
-        A resumed run, whose first backward pass is a later one, then has the same buckets.
+        A resumed run then has the same buckets, although its first backward pass is a later one.
         """
-        if any(getattr(module, "sparse", False) for module in model.modules()):
-            return  # DDP refuses a pass without the gradient of a sparse embedding
+        if reducer.has_sparse_gradients(model):
+            return
         fix_buckets(model, self._hook, self._params[::-1])
         for param in self._params if self.hook_choice.hook_class is None else ():
             self.ranks.note("all_reduce", param)
 
     def _reached(self, param: nn.Parameter) -> None:
-        """The backward pass has reached `param`, with or without a gradient."""
+        """Called when the backward pass has reached `param`, with or without a gradient."""
         if param.grad is not None:
             self._used.add(param)
 
@@ -96,7 +96,7 @@ class DdpSync(GradSync):
         return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        # a loop that does not report which gradients the ranks used keeps the zeros
+        # if a loop does not report which gradients the ranks used, zeros are kept
         for param, is_used in zip(self._params, used or [True] * len(self._params), strict=True):
             if not is_used:  # no rank has used it; DDP has made it zeros
                 param.grad = None
@@ -143,10 +143,10 @@ def fix_buckets(
 
 
 def restore_bucket_order(model: DistributedDataParallel, order: Sequence[int]) -> None:
-    """Give a new `model` the buckets that `reducer.bucket_order` has read in another process."""
+    """Give a new `model` the bucket order that `reducer.bucket_order` read in another process."""
     params = [param for param in model.module.parameters() if param.requires_grad]
     hook = hook_of(model)
-    is_foreign = hook is None and bool(reducer.hooks_of(model))  # it may count its calls
+    is_foreign = hook is None and bool(reducer.hooks_of(model))  # such a hook may count calls
     can_be_cut = reducer.can_cut_buckets(model) and not is_foreign
     if can_be_cut and sorted(order) == list(range(len(params))):
         fix_buckets(model, hook, [params[index] for index in order])

@@ -1,9 +1,8 @@
 """Hugging Face Accelerate prepares model and optimizer; samples and arithmetic stay the trainer's.
 
-The data loader and the scheduler are not given to Accelerate. It would divide batches among ranks
-that the plan has already divided, and step the scheduler once per process. Nor
-does Accelerate learn of --precision: the trainer itself uses torch's autocast and GradScaler, in
-every mode.
+The data loader and the scheduler are not passed to Accelerate. It would divide batches among ranks
+that the plan has already divided, and step the scheduler once per process. Nor is --precision
+passed to Accelerate: the trainer itself uses torch's autocast and GradScaler, in every mode.
 """
 
 import os
@@ -36,11 +35,11 @@ class Accelerate(DdpSync):
 
 
 def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
-    """Set the variables that Accelerate reads, that are missing if workers start by hand."""
-    if on_gpu:  # this worker's GPU; Accelerate would take the one of its local rank
+    """Set the variables that Accelerate reads; they are missing if workers are started by hand."""
+    if on_gpu:  # this worker's GPU; Accelerate would choose one by the local rank
         os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
-        # Otherwise it gives DDP device_ids=[LOCAL_RANK]. That device does not exist if a worker
-        # sees one GPU only.
+        # Otherwise it passes device_ids=[LOCAL_RANK] to DDP. That device does not exist if a worker
+        # sees only one GPU.
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     os.environ |= {
         "RANK": str(ranks.rank),
@@ -48,7 +47,7 @@ def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
         # Otherwise Accelerate would set its own number of threads.
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }
-    # It requires these but does not use them, since the group exists.
+    # Accelerate requires these but does not use them, since the group exists.
     os.environ.setdefault("LOCAL_RANK", "0")
     os.environ.setdefault("MASTER_ADDR", "localhost")
 

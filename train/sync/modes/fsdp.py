@@ -3,16 +3,17 @@
 `fully_shard` splits the model's parameters in place, along their first dimension, one layer after
 the other. From then on the model's parameters are DTensors. The optimizer updates these, and so its
 state is split as well. All ranks gather a layer when it is used, forward and backward, and free it
-afterwards. Its gradients are reduced to the ranks' parts at once. An evaluation runs the same
-model, so no rank ever holds more than in training. It is saved and loaded one parameter at a time.
+afterwards. Its gradients are immediately reduced to the ranks' parts. An evaluation runs the same
+model, so no rank ever holds more than in training. The model is saved and loaded one parameter at a
+time.
 
-These parts are not torch's:
+These parts are ours, not torch's:
 
-- The collectives. gloo's reduce_scatter is an all_reduce and sends twice as much. And each of them
-  is counted for the step's record.
+- The collectives. gloo's reduce_scatter is an all_reduce and sends twice as much. In addition, each
+  collective is counted for the step's record.
 - The norm of all gradients: `ShardedSync.norm`, one number from each rank.
-- Saving. `torch.distributed.checkpoint.state_dict` makes a step of an optimizer that has no state
-  yet, gives all values at once and only to rank 0, and broadcasts them to load. Here every file
+- Saving. `torch.distributed.checkpoint.state_dict` runs a step of an optimizer that has no state
+  yet, gives all values at once and only to rank 0, and broadcasts them for loading. Here every file
   system has a rank that writes, and each rank reads its own part from the file.
 
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
@@ -55,7 +56,7 @@ class Gather:
 class ReduceScatter(Gather):
     """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
 
-    On CPUs each rank sends every other rank its part.
+    On CPUs each rank sends every other rank that rank's part.
     """
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
@@ -94,7 +95,7 @@ class Fsdp(ShardedSync):
                 f"sync mode fsdp needs all parameters to have the same type, but {names}"
                 "\ntip: use zero1"
             )
-        self._used = set[nn.Parameter]()  # those that the backward pass has given a gradient
+        self._used = set[nn.Parameter]()  # parameters that the backward pass gave a gradient
         group = self.ranks.own_group(self.options.timeout_s)
         mesh = DeviceMesh.from_group(group, self._device.type)
         try:
@@ -122,7 +123,7 @@ class Fsdp(ShardedSync):
                 param.data = param.data.contiguous()  # fully_shard requires it
         kind = type(module).__name__
         split: FSDPModule = fully_shard(module, mesh=mesh)
-        type(split).__name__ = kind  # torch derives a class; some models save the name of theirs
+        type(split).__name__ = kind  # torch derives a class; some models save their class's name
         parts = list(module.parameters())
         split.unshard()
         for part, in_passes in zip(parts, module.parameters(), strict=True):
@@ -140,7 +141,7 @@ class Fsdp(ShardedSync):
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
-        root = self._split_modules[-1]  # it holds all the others
+        root = self._split_modules[-1]  # it contains all the others
         root.set_requires_gradient_sync(False)
         try:
             yield
@@ -151,7 +152,7 @@ class Fsdp(ShardedSync):
         return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        """Gradients are already the mean; one that no rank has is zeros and becomes None."""
+        """Gradients are already averaged; one that no rank has is zeros, and becomes None here."""
         for param, is_used in zip(self._params, used, strict=True):
             if not is_used:
                 param.grad = None
@@ -207,7 +208,7 @@ class Fsdp(ShardedSync):
         }
 
     def _gathered(self, tensor: Tensor) -> Tensor:
-        """All values of a tensor that is split. Every rank must call it: one all_gather."""
+        """Gather all values of a split tensor. Every rank must call it: one all_gather."""
         self.ranks.note("all_gather", _local(tensor))
         values: Tensor = waits.during(tensor.detach().full_tensor)  # type: ignore[attr-defined]
         return values

@@ -1,21 +1,21 @@
 """Average gradients at rank 0: it gathers them from all ranks and scatters their mean.
 
 Every bucket crosses the root's link N - 1 times in each direction, so that link is the bottleneck.
-Both of its directions are used at once: while the mean of one piece is sent out, the next piece
-comes in. The mean is computed once, so all ranks hold the same bits.
+Both of its directions are used at the same time: while the mean of one piece is sent out, the next
+piece comes in. The mean is computed once, so all ranks have the same bits.
 
     gathers    gather 0 | gather 1          | gather 2          | ...
     scatters            | mean 0, scatter 0 | mean 1, scatter 1 | ...
 
-Collectives of one group are matched by their order. So gathers and scatters have a group each, with
-the buckets' order on every rank. The root has three threads: one starts gathers while there is
-memory for them, one averages and starts scatters, and one waits for the scatters. So the network
-never waits for a thread. Other ranks start both at once. Shapes: a piece is (n,) on each rank, the
-root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
+Collectives of one group are matched by their order. So gathers and scatters have one group each, in
+the order of the buckets on every rank. The root has three threads: one starts gathers while there
+is memory for them, one averages and starts scatters, and one waits for the scatters. So the network
+never waits for a thread. Other ranks start both immediately. Shapes: a piece is (n,) on each rank,
+the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 
-Simpler forms were measured on a busy machine (BERT-mini, three ranks, links of 200 Mbit/s, seven
-rounds in turns): one thread that gathers, averages and scatters took 1.67 times as long, and two
-threads with a group each, which wait for their collectives, 1.46 times.
+Simpler designs were measured on a busy machine (BERT-mini, three ranks, links of 200 Mbit/s, seven
+alternating rounds): one thread that gathers, averages and scatters took 1.67 times as long, and two
+threads with one group each, which wait for their collectives, 1.46 times.
 """
 
 from concurrent import futures
@@ -37,13 +37,13 @@ PIECES_AT_ONCE = 2  # gathered pieces in the root's memory: one comes in, one is
 
 
 class GatherScatterHook(BucketHook):
-    """Rank 0 receives and sends N-1 times the gradients' bytes; each other rank 1 time."""
+    """Rank 0 receives and sends the gradients' bytes N-1 times; each other rank does so once."""
 
     default_mb = 1.0
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        # from a GPU pieces are as large as DDP's buckets: each costs the start of two collectives
+        # on a GPU, pieces are as large as DDP's buckets, since each piece starts two collectives
         piece_mb = self.default_mb if self.device.type == "cpu" else DEFAULT_MB
         self._piece_bytes = self.options.bucket_bytes(piece_mb)
         threads = (BackgroundThread(self.ranks, self.options, self.device) for _ in range(3))
@@ -63,7 +63,7 @@ class GatherScatterHook(BucketHook):
                 gathered = self._up.submit(self._gather, piece, up)
                 scattered = self._down.submit(self._scatter, piece, gathered, down)
                 ended.append(self._end.promise(_sent, piece, scattered))
-            else:  # both use the memory of `piece`: the root scatters it after it has gathered all
+            else:  # both use the memory of `piece`: the root scatters it after gathering from all
                 work = dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True)
                 ended.append(future_of_work(work, piece))
                 work = dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True)

@@ -76,7 +76,7 @@ class LocalSgd(GradSync):
     def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
         size = self.options.bucket_bytes(DEFAULT_MB)
         device = self._agreed[0].device
-        # most optimizers count their steps on the CPU, wherever the model is; NCCL sends from GPUs
+        # most optimizers count their steps on the CPU, wherever the model is; NCCL needs GPU memory
         sent = [tensor.detach().to(device) for tensor in tensors]
         for group in groups(sent, size):
             unflatten(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
@@ -85,7 +85,7 @@ class LocalSgd(GradSync):
                 tensor.copy_(average)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
-        """All tensors of the optimizer's state, equally many on every rank.
+        """Return the optimizer's floating-point state, the same number of tensors on every rank.
 
         Every rank must call it: one all_reduce of counts.
 
@@ -106,7 +106,7 @@ class LocalSgd(GradSync):
     def state(self) -> dict[str, Tensor]:
         """The outer momentum, the same on every rank.
 
-        After `make_replicas_equal` the model holds all else.
+        After `make_replicas_equal` the model contains everything else.
         """
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
         return {

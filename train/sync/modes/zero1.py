@@ -1,11 +1,11 @@
 """Each rank holds the optimizer's state of its own part of every parameter: ZeRO's first stage.
 
 Gradients are reduced to the ranks' parts, bucket by bucket, while further gradients are computed:
-each rank sends every other rank that rank's part, and gets the mean of its own. It frees its
-gradients of the others' parts at once. The optimizer updates this rank's parts, which lie in the
-parameters themselves. Then all ranks gather all parts. As many bytes cross the network as with
-all_reduce. Every optimizer that treats each value separately gives the same result as on whole
-parameters.
+each rank sends every other rank that rank's part, and gets the mean of its own. It immediately
+frees its gradients of the other ranks' parts. The optimizer updates this rank's parts, which are in
+the memory of the parameters themselves. Then all ranks gather all parts. The same number of bytes
+crosses the network as with all_reduce. Every optimizer that treats each value separately gives the
+same result as with whole parameters.
 
 S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2020.
 """
@@ -33,14 +33,14 @@ MAX_WAITING_BYTES = (
     16 * MIB
 )  # of gradients that may wait for the network; beyond it, computing waits
 BUCKETS_AT_ONCE = 2  # buckets of parameters that are gathered at the same time
-BUCKETS_ON_NCCL = 4  # larger buckets, of which so many may wait for the network
+BUCKETS_ON_NCCL = 4  # this many of NCCL's larger buckets may wait for the network
 BUCKET_MB = 4.0
 
 
 class Zero1(ShardedSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes, as with all_reduce.
 
-    A step has one all_to_all, on NCCL a reduce_scatter, and one all_gather for each bucket.
+    For each bucket, a step has one all_to_all (on NCCL one reduce_scatter) and one all_gather.
     """
 
     _started = 0  # buckets that were started, in their order
@@ -52,13 +52,14 @@ class Zero1(ShardedSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
-        # a group for this alone, so that other traffic in the backward pass does not matter
+        # a group only for this, so that other traffic in the backward pass does not matter
         group = self.ranks.own_group(self.options.timeout_s)
         self._peers = replace(self.ranks, group=group, carries_gradients=True)
         on_nccl = backend_of(self._device, group) == "nccl"
-        # On NCCL all of an embedding is sent: which rows are used, the host would have to wait for.
+        # On NCCL whole embeddings are sent: the host would have to wait to learn which rows are
+        # used.
         by_rows = candidates(model) if self.options.sparse_rows and not on_nccl else []
-        # About the order in which gradients become ready; the same on every rank.
+        # Roughly the order in which gradients become ready; the same on every rank.
         trained = [param for param in [*model.parameters()][::-1] if param.requires_grad]
         sent = [param for param in trained if param not in set(by_rows)]
         bucket_bytes = self.options.bucket_bytes(DEFAULT_MB if on_nccl else BUCKET_MB)
@@ -79,7 +80,7 @@ class Zero1(ShardedSync):
         return model
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """Make `optimizer` update the parts of its parameters."""
+        """Make `optimizer` update this rank's parts of its parameters."""
         for group in super().prepare(optimizer).param_groups:
             group["params"] = [self.shards[param].part for param in group["params"]]
         return optimizer
@@ -93,7 +94,7 @@ class Zero1(ShardedSync):
             self._is_last = True
 
     def _is_ready(self, param: nn.Parameter) -> None:
-        """The gradient of `param` is ready: start the buckets that are full, in their order."""
+        """Called when the gradient of `param` is ready: start full buckets, in their order."""
         if not self._is_last:
             return
         missing = self._bucket_of[param].missing

@@ -1,7 +1,7 @@
-"""Parameters side by side, whose values are divided among the ranks: `flat` is (ranks, row).
+"""Parameters laid side by side, with their values divided among the ranks: `flat` is (ranks, row).
 
-Each rank owns one row. Their gradients go to the owners while further gradients are computed. After
-the optimizer's step all ranks get all rows. `flat` is padded with zeros to full rows.
+Each rank owns one row. The gradients of a row go to its owner while further gradients are computed.
+After the optimizer's step all ranks get all rows. `flat` is padded with zeros to full rows.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ class ShardedBucket:
     def __init__(
         self, params: Sequence[nn.Parameter], ranks: Ranks, group: dist.ProcessGroup | None = None
     ) -> None:
-        """`group` is the group to send through; it differs from that of `ranks`."""
+        """`group` is the group to send through; it differs from the group of `ranks`."""
         self.params, self._ranks, self._group = params, ranks, group
         self._on_nccl = backend_of(params[0].device, group) == "nccl"
-        self.missing = set(params)  # those whose gradients are not ready yet
+        self.missing = set(params)  # parameters whose gradients are not ready yet
         for param in params:
             if param.stride() != torch.empty_like(param, device="meta").stride():
-                # It is a view with gaps of a larger tensor: give it its own memory.
+                # It is a view of a larger tensor, with gaps: give it its own memory.
                 param.data = param.data.clone(memory_format=torch.contiguous_format)
         self._values = [in_memory_order(param.detach(), param) for param in params]  # each (n,)
         ends = list(accumulate(map(len, self._values)))
@@ -48,7 +48,7 @@ class ShardedBucket:
         self.nbytes = self._row * ranks.world_size * params[0].itemsize
 
     def _rows(self, values: Sequence[Tensor]) -> Tensor:
-        """Memory (ranks, row) for `values`; one tensor that divides evenly is used in place."""
+        """Return (ranks, row) memory for `values`: in place for a tensor that divides evenly."""
         shape = self._ranks.world_size, self._row
         return values[0].view(shape) if self._is_even else values[0].new_zeros(shape)
 
@@ -56,7 +56,8 @@ class ShardedBucket:
     def reduce(self) -> Tensor:
         """Begin to send every rank its row of the gradients; return what this rank sends.
 
-        Its shape is (ranks, row). One all_to_all, on NCCL one reduce_scatter, which `wait` ends.
+        Its shape is (ranks, row). This is one all_to_all (on NCCL one reduce_scatter), which `wait`
+        ends.
         """
         gradients = [param.grad for param in self.params]
         self.had_gradient = [gradient is not None for gradient in gradients]
@@ -106,7 +107,7 @@ class ShardedBucket:
     def gather(self) -> Tensor:
         """Begin to send this rank's updated row to all ranks; return that row.
 
-        One all_gather, which `finish` ends.
+        This is one all_gather, which `finish` ends.
         """
         parts = [shard.part.detach() for shard in self.shards]
         self._flat = self._rows(self._values)  # if even, the parts are in place

@@ -1,4 +1,4 @@
-"""Layers that a model repeats; each can be compiled, or gathered, by itself."""
+"""Layers that a model repeats; each can be compiled, or gathered, on its own."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """The repeated layers of `model` that can be gathered one at a time.
+    """Return the repeated layers of `model` that can be gathered one at a time.
 
     Layers that share a parameter with a module outside of them are left out: only one unit may own
     a parameter.
@@ -20,12 +20,12 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def repeated(module: nn.Module) -> list[nn.Module]:
-    """The members of every outermost list of several modules of one class."""
+    """Return the members of every outermost `ModuleList` of several modules of one class."""
     if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
         return list(module)
     return [layer for child in module.children() for layer in repeated(child)]
 
 
 def _holders(module: nn.Module) -> Counter[nn.Parameter]:
-    """The number of names of each parameter."""
+    """Count the names of each parameter."""
     return Counter(param for _, param in module.named_parameters(remove_duplicate=False))

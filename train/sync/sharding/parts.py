@@ -1,11 +1,10 @@
 """Each rank has a part of every parameter; its optimizer updates that part.
 
-zero1 divides parameters with `Shard`. Values are counted in the order in which they lie in memory.
-Parameters lie one after the other. Each rank has `row` values of them; the last ranks may have
-fewer, or none:
+zero1 divides parameters with `Shard`. Values are counted in their order in memory, one parameter
+after the other. Each rank has `row` values; the last ranks may have fewer, or none:
 
     a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
-    of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
+    rank 1 has a[3:5] and b[0:1]
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from muster.errors import UsageError
 from ..base import GradSync
 from ..ranks import Ranks
 
-# Their update of a value depends on that value's gradients alone.
+# Optimizers whose update of a value depends only on that value's gradients.
 BY_VALUE = (
     optim.Adam, optim.AdamW, optim.SGD, optim.Adadelta, optim.RMSprop, optim.Adamax, optim.NAdam,
     optim.RAdam,
@@ -32,9 +31,9 @@ class Shard:
     """The part of one parameter whose optimizer state this rank holds: `part` (values,)."""
 
     def __init__(self, param: nn.Parameter, ranks: Ranks, row: int, begin: int = 0) -> None:
-        """`begin` counts values before those of `param`.
+        """`begin` is the number of values before those of `param`.
 
-        `part` shares its memory with `param`, so an optimizer's step on it changes that.
+        `part` shares its memory with `param`, so an optimizer's step on `part` changes `param`.
         """
         self._ranks = ranks
         self.layout = torch.empty_like(param, device="meta")
@@ -46,11 +45,11 @@ class Shard:
         self.part = nn.Parameter(values, requires_grad=param.requires_grad)
 
     def part_of(self, tensor: Tensor) -> Tensor:
-        """This rank's values (values,) of a tensor of the parameter's shape."""
+        """Return this rank's values (values,) of a tensor with the parameter's shape."""
         return in_memory_order(tensor, self.layout)[self.range]
 
     def gathered(self, part: Tensor) -> Tensor:
-        """The `part` (values,) of every rank, in the parameter's shape.
+        """Gather the `part` (values,) of every rank into the parameter's shape.
 
         Every rank must call it: one all_gather of the largest part.
         """
@@ -62,9 +61,9 @@ class Shard:
 
 
 def in_memory_order(tensor: Tensor, layout: Tensor) -> Tensor:
-    """All values of `tensor` (of the shape of `layout`), in the memory order of `layout`: (n,).
+    """Return all values of `tensor` in the memory order of `layout`, which has its shape: (n,).
 
-    It is a view if they are already in that order.
+    The result is a view if they are already in that order.
     """
     if tensor.is_sparse:
         tensor = tensor.to_dense()
@@ -76,7 +75,7 @@ def in_memory_order(tensor: Tensor, layout: Tensor) -> Tensor:
 class ShardedSync(GradSync):
     """A mode that gives each rank a part of each parameter, its gradient and its state.
 
-    A rank has a part of each parameter, even without a value, so that all optimizers have the same
+    Each rank has a part of every parameter, even an empty one, so that all optimizers have the same
     keys.
     """
 
@@ -85,7 +84,7 @@ class ShardedSync(GradSync):
         return super().wrap(model)
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """Return `optimizer`, which is to update parts of its parameters.
+        """Return `optimizer`, if it can update parts of parameters.
 
         Raises:
             UsageError: the optimizer needs whole parameters.
@@ -101,6 +100,6 @@ class ShardedSync(GradSync):
 
     @torch.no_grad()
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm over all ranks' parts: one all_reduce of one number, the sum of squares."""
+        """Return the norm over all ranks' parts: one all_reduce of a number, the sum of squares."""
         local = super().norm(gradients).to(self._device)
         return self.ranks.all_reduce(local.double().square()).sqrt().to(local.dtype)

@@ -1,4 +1,4 @@
-"""A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
+"""Build a classifier from a Hub name, a folder or a config.json; refuse a model that cannot fit."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from muster.errors import UsageError
 from train.tasks.sources import hub
 
 HEAD = re.compile(r"For(\w+Classification)$")  # in transformers' names of models
-# Their position ids start after the padding id, so that the last positions are never used.
+# Their position ids start after the padding id, so that fewer positions are left for tokens.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
 
 
@@ -52,12 +52,12 @@ def load_config(name: str) -> Any:
 
 
 def set_labels(name: str, config: Any, task: Labels, is_fresh: bool) -> list[int] | None:
-    """Give a model's configuration the labels of the task, unless it has just them, in any order.
+    """Give a model's configuration the task's labels, unless it has exactly these, in any order.
 
     `is_fresh`: the model has no weights, or gets a new head.
 
     Returns:
-        The model's output for each of the task's labels; None if they are in GLUE's order. For
+        The index of the model's output for each task label; None if these are in GLUE's order. For
         example, RoBERTa's MNLI models have contradiction first.
 
     Raises:
@@ -106,10 +106,10 @@ def check_tokenizer(name: str, config: Any, tokenizer: Any) -> None:
 
 
 def check_length(name: str, config: Any, max_seq_length: int) -> None:
-    """Refuse samples that are longer than the model has positions for.
+    """Refuse a length for which the model has too few positions.
 
     Raises:
-        UsageError: they are.
+        UsageError: it has too few.
     """
     positions = getattr(config, "max_position_embeddings", None)
     if config.model_type in OFFSET_POSITIONS and positions:
@@ -123,9 +123,10 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
 def build(
     name: str, config: Any, is_fresh: bool, kind: Any, *, new_head: bool = False
 ) -> nn.Module:
-    """The model in float32; missing weights come from torch's seeded generator.
+    """Build the model in float32; missing weights come from torch's seeded generator.
 
-    `kind` is transformers' class for it. With `new_head` all weights outside of its body do, too.
+    `kind` is its class in transformers. With `new_head`, all weights outside of the model's body
+    come from the generator as well.
 
     Raises:
         UsageError: the weights are missing, or belong to another model.
@@ -137,7 +138,7 @@ def build(
             model = random
             return model
         options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
-        options["ignore_mismatched_sizes"] = True  # they are refused below, by their names
+        options["ignore_mismatched_sizes"] = True  # mismatches are refused below, by name
         model, loading = hub.fetch("--model", name, kind.from_pretrained, **options)
     except (ValueError, KeyError, RuntimeError) as error:
         raise UsageError(f"--model {name}: {hub.first_line(error)}") from None

@@ -36,7 +36,7 @@ class TokenSet:
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One example of t tokens: "input_ids" and other values of each token, (t,).
 
-        Besides tags as "labels" (t,), or "label", a class number or a score.
+        It also has either "labels", tags (t,), or "label", a class number or a score.
         """
         start = int(self._offsets[index])
         end = int(self._offsets[index + 1])
@@ -58,7 +58,7 @@ class PreparedTask(Task):
 
     pad_multiple = 1  # the longest sample is padded to a multiple of it
     is_ready = False  # whether samples are read without the cache
-    hub_name: tuple[str, ...] = ()  # of the data, where no files are given
+    hub_name: tuple[str, ...] = ()  # of the data, if no files are given
 
     def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
         self.config = config
@@ -76,10 +76,10 @@ class PreparedTask(Task):
         try:
             return self.is_ready or cache.is_whole(self._cache)
         except UsageError:
-            return False  # `prepare` says why
+            return False  # `prepare` will report why
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless it is done already.
+        """Tokenise all sets into the cache, unless this is already done.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -97,7 +97,7 @@ class PreparedTask(Task):
 
     @abstractmethod
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
-        """All sets as the cache holds them, each with its `input_ids`; and facts of them."""
+        """All sets as they are cached, each with its `input_ids`, and facts about them."""
 
     def build_datasets(self) -> Datasets:
         """The sets `train` and `valid`, and any others by their names."""
@@ -125,7 +125,7 @@ class PreparedTask(Task):
                 yield cache.sum_of(self.config.cache_dir, path)
 
     def lengths(self, samples: Samples) -> Tensor | None:
-        """The lengths of tokenised text."""
+        """The number of tokens of each sample, rounded up to a multiple of `pad_multiple`."""
         if not isinstance(samples, TokenSet):
             return None
         return -(-samples.lengths // self.pad_multiple) * self.pad_multiple
@@ -161,18 +161,18 @@ class LabelledTask(PreparedTask):
 
     labels: classifier.Labels
     _label_order: list[int] | None = None  # of the model's outputs, if it differs
-    collator = "WithPadding"  # transformers' name of it
+    collator = "WithPadding"  # transformers' name for it
     takes_new_head = True
-    # What `forward` is given of a batch: what the model takes. These serve a model of one's own.
+    # The parts of a batch that the model's `forward` takes; by default, those for a custom model.
     _inputs: Collection[str] = ("input_ids", "attention_mask")
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache; the model must be one for the labels of the task.
+        """Tokenise all sets into the cache; the model must fit the labels of the task.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
-        super().prepare()  # a tagger's labels are those of its text
+        super().prepare()  # first, because a tagger's labels come from its text
         self._set_labels()
 
     def build_model(self) -> nn.Module:
@@ -180,7 +180,7 @@ class LabelledTask(PreparedTask):
         config = self._model_config
         self._label_order = self._set_labels()
         tokenizer = self._loaded_tokenizer
-        # GPT-2, Llama and others look for a text's last token that is no padding.
+        # GPT-2, Llama and others look for the last token of a text that is not padding.
         if config.pad_token_id is None or tokenizer.pad_token == tokenizer.eos_token:
             config.pad_token_id = tokenizer.pad_token_id
         import transformers
@@ -188,7 +188,7 @@ class LabelledTask(PreparedTask):
         kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
         new_head = self.config.new_head
         model = classifier.build(self.model, config, self.is_fresh, kind, new_head=new_head)
-        # DistilBERT has no token types; wrappers, such as DDP's, do not name what they pass on.
+        # DistilBERT has no token types; wrappers such as DDP do not name the inputs they pass on.
         self._inputs = signature(model.forward).parameters.keys() - {"labels"}
         return model
 
@@ -197,9 +197,9 @@ class LabelledTask(PreparedTask):
         return classifier.set_labels(self.model, self._model_config, self.labels, own_head)
 
     def collate(self, samples: Sequence[Any]) -> Batch:
-        """n samples, padded as the tokenizer does it: int64 (n, width) each, and labels (n,).
+        """n samples with the tokenizer's padding: int64 (n, width) each, and labels (n,).
 
-        If tokens have labels, they are (n, width), and -100 for padding.
+        If tokens have labels, these are (n, width), with -100 for padding.
         """
         import transformers
 

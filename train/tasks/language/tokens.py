@@ -1,4 +1,4 @@
-"""Turn text into token ids, by the tokenizer of the model."""
+"""Turn text into token ids with the tokenizer of the model."""
 
 import json
 from collections import defaultdict
@@ -18,13 +18,13 @@ from train.tasks.sources import hub
 from train.tasks.sources.files import numbered_lines, refuse_stand_in
 
 BATCH = 1000  # texts that the fast tokenizers divide among the cores at a time
-IGNORED = -100  # the label of other tokens than a word's first, and of padding
-MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
-# A tokenizer's folder has one of these; without any, transformers 5 makes up an empty one.
+IGNORED = -100  # the label of padding and of tokens that do not begin a word
+MAX_UNKNOWN = 0.3  # of the tokens; real text has less than 0.02 with the right vocabulary
+# A tokenizer's folder has one of these; without any, transformers 5 makes up an empty tokenizer.
 FILES = (
     "tokenizer.json vocab.txt vocab.json tokenizer.model spiece.model sentencepiece.bpe.model"
 ).split()
-# What a tokenizer makes beside ids, and how it cuts: a tokenizer's backend does not hold these.
+# Settings for a tokenizer's outputs other than ids and for its cuts, which its backend lacks.
 SETTINGS = (
     "model_input_names padding_side truncation_side special_tokens_map split_special_tokens"
 ).split()
@@ -34,7 +34,7 @@ def load(name: str, lower_case: str) -> Any:
     """The tokenizer from a Hub name, a folder, or a bare WordPiece vocab.txt.
 
     Raises:
-        UsageError: there is none, or it does not treat case as `lower_case` says.
+        UsageError: there is no tokenizer, or it does not treat case as `lower_case` says.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -45,7 +45,7 @@ def load(name: str, lower_case: str) -> Any:
                 "\ntip: choose a tokenizer with --tokenizer"
             )
         read = {"tokenizer.json"} & present or set(FILES) & present
-        for file in sorted(read):  # a pointer can be read as a vocabulary of three words
+        for file in sorted(read):  # an LFS pointer could be read as three words
             refuse_stand_in(path / file, "--tokenizer")
         if present.isdisjoint({"tokenizer.json", "tokenizer_config.json"}):
             path /= "vocab.txt"
@@ -91,9 +91,9 @@ def encode(
     max_seq_length: int,
     tags: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Token ids of n examples in one row, and where each example begins.
+    """Encode n examples as one row of token ids, and note where each example begins.
 
-    `columns` has one text of each example, or two. With `tags`, an example is a list of words, and
+    `columns` has one or two texts of each example. With `tags`, an example is a list of words, and
     each word has a tag: the label of its first token.
 
     Returns:
@@ -119,7 +119,7 @@ def encode(
 
 
 def _first_token_tags(words: list[int | None], tags: Sequence[int]) -> list[int]:
-    """The tag of each token that begins a word; `words` has the word of each token."""
+    """The tag of each token that begins a word; `words` has the number of each token's word."""
     return [
         IGNORED if word is None or word == before else tags[word]
         for before, word in pairwise([None, *words])
@@ -127,14 +127,14 @@ def _first_token_tags(words: list[int | None], tags: Sequence[int]) -> list[int]
 
 
 def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
-    """Refuse a tokenizer that does not know the text's words.
+    """Refuse a tokenizer whose vocabulary lacks too many of the text's words.
 
     Raises:
         UsageError: more than `MAX_UNKNOWN` of the tokens are unknown.
     """
     unknown_id = tokenizer.unk_token_id
     if unknown_id is None:
-        return  # a tokenizer of bytes, which has a token for everything
+        return  # a byte tokenizer, which has a token for everything
     special = torch.tensor([token for token in tokenizer.all_special_ids if token != unknown_id])
     words = int((~torch.isin(input_ids, special)).sum())
     share = int((input_ids == unknown_id).sum()) / max(1, words)
@@ -151,7 +151,7 @@ def _from_vocabulary(path: Path, lower_case: str) -> Any:
         raise UsageError(f"--tokenizer {path}: expected a Hub name, a folder, or a vocab.txt")
     refuse_stand_in(path, "--tokenizer")
     lines = list(numbered_lines(path))
-    while lines and not lines[-1][1]:  # blank lines at the end are no tokens
+    while lines and not lines[-1][1]:  # blank lines at the end are not tokens
         lines.pop()
     first = dict[str, int]()
     for number, word in lines:

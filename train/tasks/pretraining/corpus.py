@@ -1,4 +1,4 @@
-"""Plain text becomes documents of sentences, and these token ids, in chunks that fit a sample."""
+"""Turn plain text into documents of sentences, and into token ids in chunks that fit a sample."""
 
 import re
 from array import array
@@ -25,13 +25,13 @@ Document = list[str]
 
 
 def read(paths: list[Path], unknown: str) -> Iterator[Document]:
-    """The documents of all files, each a list of sentences.
+    """Read the documents of all files, each as a list of sentences.
 
-    In a file with WikiText's headings a title begins a document; in any other file a blank line
-    does. A line has one sentence or several, which are split. `unknown` replaces WikiText's <unk>.
+    In a file with WikiText's headings, a title begins a document; in any other file, a blank line
+    does. Lines with several sentences are split. `unknown` replaces WikiText's <unk>.
 
     Raises:
-        UsageError: a line is not UTF-8; the message names file and line.
+        UsageError: a line is not UTF-8; the message names the file and line.
     """
     for path in paths:
         is_wikitext = any(TITLE.match(line) for _, line in numbered_lines(path))
@@ -47,7 +47,7 @@ def read(paths: list[Path], unknown: str) -> Iterator[Document]:
 
 
 def sentences(line: str) -> list[str]:
-    """The sentences of one line; none for a blank one."""
+    """Split a line into its sentences; a blank line has none."""
     return [sentence for sentence in BOUNDARY.split(line.strip()) if sentence]
 
 
@@ -56,19 +56,19 @@ SHARDS = (".hdf5", ".h5")
 SETS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 NOT_TEXT = ("vocab.txt", "readme.txt", "license.txt", "requirements.txt")
 MARKS = 3  # [CLS] A [SEP] B [SEP]
-DOCUMENTS = 64  # whose sentences the tokenizer gets at a time
+DOCUMENTS = 64  # the tokenizer gets the sentences of this many at a time
 
 
 def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str, Tensor]:
-    """The corpus as tensors, four bytes a token.
+    """Encode the corpus as tensors, with four bytes per token.
 
-    A chunk is as many sentences of one document, in a row, as fit into `room` tokens, at least
-    two tokens; a longer sentence is cut.
+    A chunk is as many consecutive sentences of one document as fit into `room` tokens, and has at
+    least two tokens. A sentence that is longer than `room` is cut.
 
     Returns:
         input_ids: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
-        [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), of sentences likewise;
-        chunks: int64 (c, 3), each document, first sentence and the one behind the last.
+        [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), likewise for sentences;
+        chunks: int64 (c, 3), for each its document, first sentence and the sentence after its last.
     """
     tokens, ends, document_ends = array("i"), array("q", [0]), array("q", [0])
     chunks, rest = array("q"), iter(documents)
@@ -83,7 +83,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
             ]
             number, first = len(document_ends) - 1, len(ends) - 1
             own = list(accumulate(map(len, pieces), initial=ends[-1]))
-            if runs := list(_chunks(own, room)):  # else at most one token, too few for a pair
+            if runs := list(_chunks(own, room)):  # otherwise at most one token, too few for a pair
                 chunks.extend(chain(*((number, first + at, first + end) for at, end in runs)))
                 tokens.extend(chain(*pieces))
                 ends.extend(own[1:])
@@ -97,7 +97,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
 
 
 def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Runs of sentences that fit into `room`; `ends[i]` is where sentence i begins."""
+    """Yield runs of sentences that fit into `room`; `ends[i]` is where sentence i begins."""
     start = 0
     for at, (_, end) in enumerate(pairwise(ends)):
         if end - ends[start] > room:
@@ -109,10 +109,11 @@ def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 
 
 def find(data_dir: Path | None) -> dict[str, list[Path]]:
-    """The files of `train` and, where there are some, `valid` and `test`; all of one kind.
+    """Find the files of `train` and, if there are any, of `valid` and `test`; all of one kind.
 
-    A file belongs to a set where a word of its name, or of a folder below the folder, says so:
-    `valid.txt`, `wiki.test.tokens`, `books_test_3.hdf5`, `validation/0.h5`. All others train.
+    A file belongs to a set if a word in its name, or in the name of a subfolder, names the set:
+    `valid.txt`, `wiki.test.tokens`, `books_test_3.hdf5`, `validation/0.h5`. All other files are
+    for training.
 
     Raises:
         UsageError: there is no folder, nothing to train on, or text next to shards.

@@ -1,6 +1,6 @@
-"""Chunks of a corpus become pairs of segments, some tokens hidden, anew in every epoch.
+"""Turn chunks of a corpus into pairs of segments with some tokens hidden, anew in every epoch.
 
-Such a pair is a sample, wherever it comes from, and n of them are a batch.
+Such a pair is a sample, whatever its source, and n of them are a batch.
 """
 
 import math
@@ -18,7 +18,7 @@ MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict; the rest is left
 
 
 class PairSample(NamedTuple):
-    """Two segments of t tokens with their marks, m of them hidden."""
+    """Two segments with t tokens, including their marks; m of the tokens are hidden."""
 
     tokens: list[int]  # t
     segments: list[int]  # t, of 0 and 1
@@ -54,14 +54,14 @@ def padded(rows: Iterable[list[int]], width: int, padding: int = 0) -> Tensor:
 
 
 class Masking(NamedTuple):
-    """What is hidden of a sample, and what has to be known of its tokens."""
+    """How much of a sample is hidden, and facts about the tokens that this requires."""
 
     vocabulary: int  # how many tokens there are
     mask: int
     special: frozenset[int]  # never to be predicted
     continues: frozenset[int]  # pieces that continue a word: "##s"
-    share: float  # of the tokens that are hidden
-    most: int  # of one sample
+    share: float  # of the tokens to hide
+    most: int  # hidden tokens of one sample
     whole_word: bool  # hide all pieces of a word or none, as long as they fit
 
 
@@ -114,13 +114,13 @@ def _words_in_random_order(tokens: list[int], masking: Masking, rng: Random) -> 
 
 
 RANDOM_NEXT = 0.5
-EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # all runs and epochs are scored on the same
+EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # all runs and epochs are scored on the same pairs
 
 
 class Pairs:
-    """As many samples as the corpus has chunks; the epoch determines pairs and masks.
+    """One sample for each chunk of the corpus; the epoch determines pairs and masks.
 
-    Each chunk is cut into two segments, between sentences if it has several. In one half of the
+    Each chunk is cut into two segments, between sentences if it has several. In half of the
     samples, a run of sentences from another document replaces the second segment, and the rest of
     the chunk is not used in this epoch.
     """
@@ -159,7 +159,7 @@ class Pairs:
         return PairSample(seen, segments, positions, targets, int(is_random_next))
 
     def _cut(self, start: int, end: int, rng: Random) -> int:
-        """Where the second segment begins: at a sentence, or within a single one."""
+        """Where the second segment begins: at a sentence, or within the only sentence."""
         if end - start > 1:
             return int(self._sentences[rng.randrange(start + 1, end)])
         return rng.randrange(int(self._sentences[start]) + 1, int(self._sentences[end]))

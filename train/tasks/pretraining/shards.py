@@ -1,4 +1,4 @@
-"""Read samples from HDF5 files in NVIDIA's layout, one by one as they are used; write such."""
+"""Read samples from HDF5 files in NVIDIA's layout, each when it is used; write such files."""
 
 import os
 from bisect import bisect_right
@@ -31,7 +31,7 @@ class Shards:
 
     Raises:
         UsageError: a file is not HDF5, or lacks a dataset of whole numbers; on reading, a row
-            cannot be read, or has a value that is none of its column's, such as a token beyond the
+            cannot be read, or has a value that is invalid in its column, such as a token beyond the
             model's `vocabulary_size`.
     """
 
@@ -51,7 +51,7 @@ class Shards:
         where = f"{self.paths[number]}: row {row}"
         try:
             read = {name: values[row] for name, values in self._opened(number).items()}
-        except OSError as error:  # a damaged chunk, or one of a filter that is not installed
+        except OSError as error:  # the chunk is damaged, or its filter is not installed
             raise UsageError(f"{where} cannot be read ({text_of(error)})") from None
         mask = read["input_mask"].tolist()
         length = mask.count(1)
@@ -76,7 +76,7 @@ class Shards:
             share = CACHE_BYTES // (len(self.paths) * len(DATASETS))
             cache_bytes = max(LEAST_CACHE_BYTES, share)
             file = h5py.File(self.paths[number], "r", rdcc_nbytes=cache_bytes, locking=False)
-            # A dataset's cache lives as long as the dataset is open: forty times faster.
+            # A dataset's cache lives as long as the dataset is open: this is forty times faster.
             self._open[key] = {name: file[name] for name in DATASETS}
         return self._open[key]
 
@@ -100,7 +100,7 @@ class Shards:
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    """Rows and width of a file, after a check of all its datasets."""
+    """Check all datasets of a file, and return its number of rows and its width."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             missing = [name for name in DATASETS if name not in file]
@@ -114,7 +114,7 @@ def _shape(path: Path) -> tuple[int, int]:
                         f"{path}: {name} must contain whole numbers, got {file[name].dtype}"
                     )
             shapes: dict[str, tuple[int, ...]] = {name: file[name].shape or () for name in DATASETS}
-    except KeyError as error:  # a link that leads nowhere
+    except KeyError as error:  # a broken link
         raise UsageError(f"{path}: a dataset cannot be opened ({text_of(error)})") from None
     except OSError as error:
         raise UsageError(f"{path}: not an HDF5 file ({text_of(error)})") from None
@@ -133,12 +133,12 @@ def _shape(path: Path) -> tuple[int, int]:
 
 
 def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
-    """Write `samples` as one shard, uncompressed: a file that is whole, or absent.
+    """Write `samples` as one uncompressed shard; its file is either complete or absent.
 
     A sample has at most `width` tokens, of which at most `guesses` are hidden.
 
     Raises:
-        CannotWrite: the disk is full or refuses.
+        CannotWrite: the disk is full or refuses the file.
     """
     rows = len(samples)
     with writing(path), atomic_replacement(path) as partial, h5py.File(partial, "w") as file:

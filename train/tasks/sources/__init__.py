@@ -1,1 +1,1 @@
-"""Sources of samples: files of known forms, the Hub, and the cache of both."""
+"""Sources of samples: files in known formats, the Hub, and the cache of both."""

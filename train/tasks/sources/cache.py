@@ -1,8 +1,8 @@
-"""Store tokens on disk, once for all ranks and runs; damaged caches are made again.
+"""Store tokens on disk, once for all ranks and runs; damaged caches are rebuilt.
 
-A cache is one file of torch. It is written under another name and renamed, so that a reader sees
-all of it or none, on any file system and without locks. If two processes build it at once, the
-second file replaces the first, which holds the same.
+A cache is one torch file. It is written under another name and then renamed, so that a reader sees
+all of it or nothing, on any file system and without locks. If two processes build it at the same
+time, the second file replaces the first, which has the same content.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from muster.errors import UsageError
 from muster.writing import CannotWrite, write_text
 
 VERSION = "4"  # of the files' format
-SETTLED_S = 3.0  # longer than a tick of a file system's clock, and than clocks differ
+SETTLED_S = 3.0  # longer than a tick of a file system's clock, and than clocks are apart
 
 
 def root(cache_dir: Path | None) -> Path:
-    """The folder of caches: the setting's, or `~/.cache/muster`, or below XDG_CACHE_HOME.
+    """The folder of caches: the setting's, or `muster` in XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
         UsageError: none is set, and the user has no home, as in some containers.
@@ -53,7 +53,7 @@ def path_for(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) ->
 
 
 def sum_of(cache_dir: Path | None, path: Path) -> bytes:
-    """The SHA-256 of a data file; one that has not changed is read only once, for all ranks.
+    """The SHA-256 of a data file; an unchanged file is read only once for all ranks.
 
     Files that have just been written are always read: they may change within one tick of a clock.
     """
@@ -68,13 +68,13 @@ def sum_of(cache_dir: Path | None, path: Path) -> bytes:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     if time.time() - max(times) / 1e9 > SETTLED_S:
-        with suppress(CannotWrite):  # without it the file is read again
+        with suppress(CannotWrite):  # then the file is read again next time
             write_text(stored, digest.hex())
     return digest
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a cache exists, and torch finds its end."""
+    """Whether a cache exists, and torch can open it, for which it needs the end of the file."""
     try:
         read(path)
     except (OSError, RuntimeError, pickle.UnpicklingError):
@@ -83,7 +83,7 @@ def is_whole(path: Path) -> bool:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content`, of tensors and plain values, into `path`."""
+    """Write `content`, tensors and plain values, to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
         partial = Path(folder, path.name)
@@ -92,5 +92,5 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content, its tensors mapped into memory: pages are read when they are used."""
+    """Read the content with its tensors mapped into memory: pages are read when they are used."""
     return dict(torch.load(path, mmap=True, weights_only=True))

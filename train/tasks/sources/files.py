@@ -1,6 +1,6 @@
-"""Read folders and text files that a user names; what is missing, or not what it says, is refused.
+"""Read folders and text files that a user names; refuse files that are missing or stand-ins.
 
-A download may leave another file in a file's place, which its reader would not name.
+A download may leave another file in a file's place, and the error of its reader would not name it.
 """
 
 import codecs
@@ -18,10 +18,10 @@ HTML = re.compile(rb"\s*<(!doctype html|html)\b", re.IGNORECASE)
 
 
 def folder_of(data_dir: Path | None) -> Path:
-    """What --data-dir names.
+    """The folder that --data-dir names.
 
     Raises:
-        UsageError: it names nothing, or no folder.
+        UsageError: it is not set, or is not a folder.
     """
     if data_dir is None:
         raise UsageError("this task needs --data-dir, the folder with its files")
@@ -35,7 +35,7 @@ def folder_of(data_dir: Path | None) -> Path:
 def find(
     data_dir: Path | None, names: Mapping[str, Sequence[str]], what: str, below: str = ""
 ) -> dict[str, Path]:
-    """Each file, by the first of its `names` that lies in the folder, or in `below` of it.
+    """Find each file by the first of its `names` in the folder, or in its subfolder `below`.
 
     Raises:
         UsageError: there is no folder, or a file is missing; the message ends with `what`.
@@ -55,7 +55,7 @@ def find(
 
 
 def stand_in(path: Path) -> str:
-    """What lies in the place of this file, and what to do; empty: nothing is known against it."""
+    """What is in place of this file, and the remedy; empty if nothing speaks against the file."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -74,20 +74,20 @@ def stand_in(path: Path) -> str:
 
 
 def refuse_stand_in(path: Path, flag: str = "") -> None:
-    """Refuse a file with another in its place; the message begins with `flag`, if there is one.
+    """Refuse a file that is a stand-in; the message begins with `flag`, if there is one.
 
     Raises:
-        UsageError: there is one; the message names the file.
+        UsageError: it is a stand-in; the message names the file.
     """
     if problem := stand_in(path):
         raise UsageError(f"{flag}{' ' * bool(flag)}{path} {problem}")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line with its number from 1, without its end.
+    """Yield every line without its line end, numbered from 1.
 
     Raises:
-        UsageError: a line is not UTF-8; the message names file and line.
+        UsageError: a line is not UTF-8; the message names the file and line.
     """
     with path.open("rb") as file:
         # By bytes, so that only a newline ends a line: sentences contain other separators.

@@ -1,4 +1,4 @@
-"""Get files for Hub names: from the local cache if it has them, else by a download."""
+"""Get files for Hub names: from the local cache if it has them, otherwise by a download."""
 
 import logging
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from safetensors import SafetensorError, safe_open
 from muster.errors import UsageError
 from train.tasks.sources import files
 
-# What the readers of weights and of tokenizers raise about a file that is not theirs.
+# What the readers of weights and tokenizers raise about a file that they cannot read.
 FAILURES = (OSError, ValueError, KeyError, EOFError, UnpicklingError, SafetensorError)
 MODEL = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 TOKENIZER = ("*.json", "*.txt", "*.model")
 
 
 def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
-    """`load(name, **options)`, from the disk if possible, so that one rank's download serves all.
+    """Call `load(name, **options)`, from the disk if possible: one rank's download serves all.
 
     Raises:
         UsageError: it is neither on the disk nor on the Hub; one line says what to do.
@@ -28,7 +28,7 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
     is_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists()
     if is_path and not path.exists():
         raise UsageError(f"{flag} {name}: no such file or folder")
-    # A Hub name may be downloaded, or not yet.
+    # A Hub name may be on the disk already, or not yet.
     for more in ({},) if is_path else ({"local_files_only": True}, {}):
         try:
             return load(str(path) if is_path else name, **options, **more)
@@ -51,10 +51,10 @@ def _files_of(path: Path, flag: str) -> list[Path]:
 
 
 def refuse_damage(file: Path, flag: str = "") -> None:
-    """Refuse a file that is not what its name says, or a file of weights that is cut off.
+    """Refuse a file that is not what its name says, or a weights file that is cut off.
 
     Raises:
-        UsageError: it is; the message names the file.
+        UsageError: the file is refused; the message names it.
     """
     files.refuse_stand_in(file, flag)
     if file.suffix == ".safetensors":
@@ -67,7 +67,7 @@ def refuse_damage(file: Path, flag: str = "") -> None:
 
 
 def rows(*name: str, **options: Any) -> Any:
-    """The rows of a data set of the Hub, from `datasets`.
+    """The rows of a data set on the Hub, from the library `datasets`.
 
     Raises:
         UsageError: the Hub cannot be reached and the set is not in the local cache.

@@ -1,6 +1,6 @@
 """A text with one label: read from GLUE's own files or the Hub, and scored by its own metrics.
 
-A wrong row of a file is refused with file and line.
+The error about a wrong row names its file and line.
 """
 
 import logging
@@ -55,7 +55,7 @@ class Spec(Labels):
     columns: tuple[str, ...] | None = None  # of files that need no header line
     separator: str = "\t"  # of fields; if it is not a tab, the first field may contain it
     short_rows: bool = False  # the original files have rows without some fields: skip them
-    # All sets: "train", "valid" if there is one to evaluate on, else each by its name.
+    # All sets: "train", "valid" if there is one main evaluation set, and others by their names.
     parts: Mapping[str, Part] = field(default_factory=lambda: {"train": TRAIN, "valid": DEV})
     pad_multiple: int = 1  # samples are padded to a multiple of it
     scores: tuple[float, float] = (-math.inf, math.inf)  # the lowest and the highest
@@ -71,7 +71,7 @@ class Examples(NamedTuple):
 
 
 class GlueTask(LabelledTask):
-    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it."""
+    """One of GLUE's nine tasks, or a similar task, as `spec` describes it."""
 
     def __init__(self, spec: Spec, config: TrainConfig, model: str = DEFAULT_MODEL) -> None:
         self.spec = self.labels = spec
@@ -106,10 +106,10 @@ class GlueTask(LabelledTask):
         return super().predictions(logits, labels)
 
     def unlabelled(self) -> dict[str, Unlabelled]:
-        """Those of the sets that are there.
+        """The unlabelled sets that exist.
 
         Raises:
-            UsageError: none is, or a file is wrong.
+            UsageError: there is none, or a file is wrong.
         """
         tests = self.spec.tests
         if not tests:
@@ -132,7 +132,7 @@ class GlueTask(LabelledTask):
         return Unlabelled([str(row) for row in range(len(columns[0]))], columns)
 
     def batch_of(self, unlabelled: Unlabelled, rows: Sequence[int]) -> Batch:
-        """Those rows, tokenised as the samples that have labels."""
+        """Tokenise these rows in the same way as samples with labels."""
         columns = [[column[row] for row in rows] for column in unlabelled.texts]
         length = self.config.max_seq_length
         encoded = TokenSet(tokens.encode(self._loaded_tokenizer, columns, length))
@@ -147,7 +147,7 @@ class GlueTask(LabelledTask):
         return [self.spec.labels[number] for number in logits.argmax(-1).tolist()]
 
     def _source(self) -> Iterator[str | bytes]:
-        """Also what the files mean: columns, separator, order of labels."""
+        """The identity of the data and of its meaning: columns, separator, order of labels."""
         yield repr(self.spec)
         yield from super()._source()
 
@@ -170,10 +170,10 @@ class GlueTask(LabelledTask):
 
 
 def read(spec: Spec, path: Path) -> Examples:
-    """All labelled examples of one file.
+    """Read all labelled examples of one file.
 
     Raises:
-        UsageError: the file is empty, not UTF-8, or holds a wrong header, row or label.
+        UsageError: the file is empty, not UTF-8, or has a wrong header, row or label.
     """
     lines = ((number, line) for number, line in files.numbered_lines(path) if line.strip())
     header = list(spec.columns or next(lines, (1, ""))[1].split("\t"))
@@ -212,12 +212,12 @@ def read(spec: Spec, path: Path) -> Examples:
 
 
 def read_unlabelled(spec: Spec, path: Path) -> Unlabelled:
-    """All rows of a file without labels, which has a header.
+    """Read all rows of a file without labels, which has a header.
 
-    Their keys are those of the column `index` or `id`, else their numbers from 0.
+    Their keys come from the column `index` or `id`, or else are their numbers from 0.
 
     Raises:
-        UsageError: the file is empty, not UTF-8, or holds a wrong header or row.
+        UsageError: the file is empty, not UTF-8, or has a wrong header or row.
     """
     files.refuse_stand_in(path)
     lines = ((number, line) for number, line in files.numbered_lines(path) if line.strip())

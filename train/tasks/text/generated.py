@@ -1,11 +1,11 @@
 """An entailment set in GLUE's RTE form, generated from a seed, without a download.
 
 Each sentence of a pair affirms or denies something, in one of many ways. The second follows from
-the first if both say the same. The content of the two sentences is drawn independently, so neither
+the first if both affirm or both deny. This is drawn independently for the two sentences, so neither
 contains the label: it depends on both together, and a sum over words, such as a bag of words,
-cannot find it. (In a few more than half of the pairs the second sentence affirms, as people do. So
-the first reveals a little about the label, and a model that starts from random weights finds what
-to look at within a few epochs; without that it needs many.)
+cannot find it. (In slightly more than half of the pairs, the second sentence affirms, as people do.
+So the first reveals a little about the label, and a model with random weights learns where to look
+within a few epochs; otherwise, it would need many.)
 """
 
 import random
@@ -20,9 +20,9 @@ import yaml
 
 from muster.writing import write_text
 
-TRAIN_PAIRS = 7040  # 110 steps of 64 an epoch
+TRAIN_PAIRS = 7040  # 110 steps of 64 per epoch
 DEV_PAIRS = 1000
-AFFIRMED = 0.6  # of the second sentences
+AFFIRMED = 0.6  # share of the second sentences
 SEED = 598
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -31,7 +31,7 @@ WORDS = Path(__file__).with_suffix(".yaml")
 
 @cache
 def words() -> dict[str, list[Any]]:
-    """What sentences are made of."""
+    """The building blocks of sentences."""
     return dict(yaml.safe_load(WORDS.read_text(encoding="utf-8")))
 
 
@@ -56,7 +56,7 @@ def files() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write `files()` into `folder`; a reader sees all of a file or none."""
+    """Write `files()` into `folder`; a reader never sees a part of a file."""
     for name, text in files().items():
         path = folder / name
         if not path.exists() or path.read_bytes() != text.encode():
@@ -64,7 +64,7 @@ def write(folder: Path) -> None:
 
 
 def pairs(seed: int) -> Iterator[Pair]:
-    """Pairs without end, no two equal."""
+    """Yield an endless sequence of pairs, no two of them equal."""
     rng = random.Random(seed)
     seen: set[Pair] = set()
     while True:

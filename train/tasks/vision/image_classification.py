@@ -1,6 +1,6 @@
 """Image classification: from files or the Hub to batches, a loss and an accuracy.
 
-Images stay bytes until a batch is made of them; crops and flips are drawn per sample.
+Images stay bytes until a batch is made from them; crops and flips are drawn per sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ CROP_PADDING = 4  # pixels on each side
 class Spec:
     """The differences between image sets."""
 
-    # By the names of --model, the first by default: from images (n, channels, height, width) to
+    # By their names for --model, the first by default: from images (n, channels, height, width) to
     # logits (n, classes).
     models: Mapping[str, Callable[[], nn.Module]]
-    # `SPLITS` of a folder: pixels uint8 (n, channels, height, width), labels int64 (n,)
+    # Reads `SPLITS` from a folder: pixels uint8 (n, channels, height, width), labels int64 (n,)
     read: Callable[[Path], dict[str, TensorDataset]]
-    hub: str  # its name on the Hub, which has the same splits and a column `label`
+    hub: str  # the set's name on the Hub, where it has the same splits and a column `label`
     column: str  # of the images on the Hub
     mean: tuple[float, ...]  # of each channel, to shift bytes to numbers around zero
     std: tuple[float, ...]
@@ -42,9 +42,9 @@ class Spec:
 
 
 class Augmented(TensorDataset):
-    """Each image is cropped randomly from itself with a black border, and perhaps mirrored.
+    """Images that get a black border, are cropped randomly to their size and perhaps mirrored.
 
-    This depends on seed, epoch and index only: every rank gets the same image for a sample, in any
+    This depends only on seed, epoch and index: every rank gets the same image for a sample, in any
     order.
     """
 
@@ -67,7 +67,7 @@ class Augmented(TensorDataset):
 class ImageTask(Task):
     """One image set; trained on its part "train", evaluated on "test".
 
-    Images of the Hub are unpacked once into the cache, for all ranks and runs.
+    Images from the Hub are unpacked into the cache once for all ranks and runs.
     """
 
     def __init__(self, spec: Spec, config: TrainConfig) -> None:
@@ -78,7 +78,7 @@ class ImageTask(Task):
         self._augmented: Augmented | None = None
 
     def prepare(self) -> None:
-        """Unpack the Hub's images into the cache; files are only checked.
+        """Unpack the Hub's images into the cache; files in --data-dir are only checked.
 
         Raises:
             UsageError: files are missing or wrong, or the Hub cannot be reached.

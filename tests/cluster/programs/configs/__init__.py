@@ -1,4 +1,4 @@
-"""Settings of a project, under a name that the launcher has for its own, too."""
+"""Settings of a project, in a package with the same name as one of the launcher's."""
 
 EPOCHS = 2
 BATCH_SIZE = 32

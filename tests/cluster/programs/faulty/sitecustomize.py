@@ -1,6 +1,6 @@
-"""A worker of whatever program breaks down as a file `fault_RANK` beside its run's folder says.
+"""Make a worker of any program fail as a file `fault_RANK` beside its run folder says.
 
-Python imports this file as it starts: it is in the environment that the tests of faults make.
+Python imports this file at its start, from the environment that the tests of faults make.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ class EmptySample(ValueError):
 
 
 def raised_in_main(error):
-    """As if the program's own code had raised it, wherever that is now.
+    """Raise `error` in the main thread, as if the program's own code had raised it.
 
-    Python ignores an exception that reaches a destructor or a callback; then it is raised again.
+    Python ignores an exception that reaches a destructor or a callback, so it is raised again.
     """
     main = ctypes.c_ulong(threading.main_thread().ident)
     while True:

@@ -33,7 +33,7 @@ def sent(number):
 
 
 def view(rank, begun=5, *, place=STEP, waits=None, world=4, **more):
-    """A rank that has begun so many collectives of the default group, and waits in `waits`."""
+    """A rank that has begun `begun` collectives of the default group, and waits in `waits`."""
     groups, collectives = {"0": Group(tuple(range(world)), begun)}, (waits or sent(begun),)
     more |= {"answers": True, "status": "sleeping", "words": "sleeps", "user_frame": place}
     return RankView(rank, f"node{rank}", groups=groups, collectives=collectives, **more)
@@ -48,7 +48,7 @@ def diagnosed(*views, **more):
 
 
 def test_rank_that_gave_up_alone_does_not_wait_for_itself():
-    """The other one has begun the same collective, and has ended."""
+    """The other rank has begun the same collective and has ended."""
     ended = replace(view(0, 6, world=2), ended="exit code 1")
     lines = diagnosed(ended, waiting(1, timed_out=True, world=2))
     assert "waiting for rank 1" not in " ".join(lines)
@@ -64,7 +64,7 @@ def test_a_rank_that_has_not_come_is_named_with_its_line():
 
 @pytest.mark.parametrize("status", ["stopped", "dead"])
 def test_stopped_or_dead_rank_comes_before_one_that_waits_unrecorded(status):
-    """As in a backward pass of DDP, before its collective is recorded."""
+    """A rank waits like this in a backward pass of DDP, before its collective is recorded."""
     stopped = replace(view(2), status=status)
     lines = diagnosed(view(0, place=LINE), waiting(1), stopped, waiting(3))
     assert [line.split(" has ")[0] for line in lines] == ["rank 2 on node2", "rank 0 on node0"]
@@ -86,7 +86,7 @@ def test_exactly_those_are_named_that_have_not_come(case):
 
 
 def test_rank_that_waits_for_a_waiting_rank_is_no_cause():
-    # 0 waits for 1 in the default group, which waits for 2 in a group of the two
+    # rank 0 waits for rank 1 in the default group; rank 1 waits for rank 2 in a group of these two
     inner = collective(3, group="1", name="pair")
     second = replace(view(1, waits=inner), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 3)})
     third = replace(view(2, place=LINE), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 2)})
@@ -156,7 +156,7 @@ TRACE = Frame("<eval_with_key>.3", 7, "forward")
 
 
 def report_in(*frames: Frame) -> Report:
-    """Of a rank that is in these lines."""
+    """The report of a rank whose main thread is in these frames."""
     process = ProcessReport("sleeping", "sleeps")
     main = Thread("main", True, frames)
     return Report(rank=0, answers=True, muster="/opt/muster", threads=(main,), process=process)
@@ -253,7 +253,7 @@ def test_disagreeing_ranks_are_named_before_all_have_timed_out():
 
 
 def arrivals(own, steps=30):
-    """When ranks come to collectives that need these seconds of their own between them."""
+    """When ranks arrive at collectives if they need these seconds of their own in between."""
     at, ended = {rank: {} for rank in range(len(own))}, 0.0
     for step in range(steps):
         for rank, seconds in enumerate(own):

@@ -1,4 +1,4 @@
-"""Runs of a user's program whose ranks do not agree end with the cause, not with an echo."""
+"""Runs of a user's program whose ranks disagree end with the cause, not with a consequence."""
 
 import re
 import sys
@@ -51,11 +51,11 @@ for number in range(1, 6):
     step(number)
 """
 SENTENCES = {
-    # rank 1 may have gone on: where it is says nothing of its broadcast
+    # rank 1 may have gone on, so its place tells nothing about its broadcast
     "operation": r"error: ranks disagree about collective 3 of the default group: rank 0: "
     r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float",
     "shape": r"error: rank 1 on node1 died: Aborted: .*Is there a distributed collective mismatch",
-    # gloo notices at once that it is gone, or not at all
+    # gloo notices immediately that rank 1 is gone, or not at all
     "early": r"error: rank (0 .* in all_reduce, step, hung\.py:\d+, but rank 1 .*: it ended with "
     r"exit code 0 on node1|1 on node1 .* all_reduce 3 .*: exit code 0 at [\d:]+; "
     r"rank 0 timed out after \d+ s, in step, hung\.py:\d+)$",
@@ -69,7 +69,7 @@ SENTENCES = {
 }
 
 
-# How a run hung; several wait for their collectives side by side.
+# How runs hang; the runs of one list hang at the same time.
 HUNG = [
     ["late"],
     *(
@@ -113,7 +113,7 @@ with muster.init(device="cpu") as run:
 
 @pytest.mark.slow
 def test_rank_that_leaves_init_early_is_named_at_once(tmp_path):
-    """Not after the 30 minutes for which a collective waits."""
+    """It does not take the 30 minutes for which a collective waits."""
     (tmp_path / "uneven.py").write_text(UNEVEN)
     flags = ["--launcher", "local", "--nodes", "2", "--no-snapshot"]
     run = start(*flags, "--", "uneven.py", cwd=tmp_path, python=interpreter())

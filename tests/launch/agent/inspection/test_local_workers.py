@@ -93,7 +93,7 @@ globals()[sys.argv[1]]()
 
 @pytest.fixture
 def start_worker(tmp_path, monkeypatch):
-    """Starts a worker of rank 0 that does what it is told."""
+    """Start a worker of rank 0 that runs the named function of `PROGRAM`."""
     monkeypatch.setattr(local_workers, "WORKER_DUMPS_STACK_S", 60.0)
     (tmp_path / "inspection").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -113,7 +113,7 @@ def start_worker(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start_command(start_worker, tmp_path):
-    """Starts a worker whose program is a command that does what it is told, in a shell."""
+    """Start a worker whose program is a shell command that runs the named function."""
     env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
     main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     with ExitStack() as stack:
@@ -145,7 +145,7 @@ def functions(report):
 
 
 def seconds_in(report, function):
-    """How long the main thread has been in this function; 0 where it is elsewhere."""
+    """How long the main thread has been in this function; 0 if it is elsewhere."""
     innermost = report.threads[0].frames[-1]
     return innermost.for_s or 0 if innermost.function == function else 0
 
@@ -160,7 +160,7 @@ def test_no_process_that_is_not_below_this_one_is_signalled(start_worker, tmp_pa
     stranger = subprocess.Popen(["setsid", "--fork", "sleep", "3"])
     stranger.wait()
     record = tmp_path / "inspection" / "rank_00000.json"
-    for text in (json.dumps({"rank": 0, "pid": os.getppid()}), "null", ""):  # or none is named
+    for text in (json.dumps({"rank": 0, "pid": os.getppid()}), "null", ""):  # or it has no pid
         record.write_text(text)
         report = ask(tmp_path)
         assert not report.answers and report.process.words == "has ended"
@@ -186,7 +186,7 @@ def test_worker_whose_interpreter_still_ends_has_left_its_collectives(start_work
 
 
 def stands_still(process, tmp_path, *, moves: bool) -> bool:
-    """Whether it is seen to do nothing; or, if it moves, to do something after a while."""
+    """Whether the process is seen to do nothing; if it moves, wait until that is seen."""
     activity, began = Activity(), time.monotonic()
 
     def look() -> float:
@@ -204,7 +204,7 @@ def stands_still(process, tmp_path, *, moves: bool) -> bool:
 
 @pytest.mark.parametrize("init_call", [None, InitCall(0, 2, "10.0.0.9:4000", False, False, "")])
 def test_retries_in_init_process_group_are_no_progress(init_call, tmp_path):
-    """Each of them may write a warning."""
+    """Each retry may write a warning."""
     activity = Activity()
     report = Report(rank=0, answers=True, begun=-1, init_call=init_call)
     activity.look({0: os.getpid()}, {0: report})
@@ -266,7 +266,7 @@ def test_child_that_was_stopped_is_named_and_sleeping_ones_not(start_worker, tmp
 
 
 def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch):
-    """As of a file server that has gone: /proc shows the call, by its number, and the open file."""
+    """Its file server may be gone: /proc shows the number of the call, and the open file."""
     monkeypatch.setattr(process_state, "PROC", tmp_path)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     write(tmp_path, {"7/syscall": "0 0x3 0x7ffc1 0x1000 0x0 0x0 0x0 0x7ffc2 0x7f1"})
@@ -275,7 +275,7 @@ def test_the_file_for_which_a_held_process_waits_is_named(tmp_path, monkeypatch)
     held = ProcessState(7, "disk-sleep", 0.0, 0, 0)
     assert held.words == "is in uninterruptible sleep, in read of /nfs/images/0.tar"
     (tmp_path / "7" / "fd" / "3").unlink()
-    (tmp_path / "7" / "fd" / "3").symlink_to("/folder" * 500)  # the leader takes no longer texts
+    (tmp_path / "7" / "fd" / "3").symlink_to("/folder" * 500)  # the leader refuses longer texts
     assert len(held.words) < 1_100 and held.words.endswith("/folder/folder")
     for other in ("running", "-1 0x7ffc1 0x7f1", "262 0x3 0x7ffc1", ""):
         write(tmp_path, {"7/syscall": other})
@@ -326,7 +326,7 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start_worker, tmp_
     assert state_of(process.pid) is None
 
 
-# what faulthandler writes, whichever Python did
+# faulthandler's output, from any version of Python
 DUMP = """\
 Thread 0x00007f41171c56c0 [loader] (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 982 in run
@@ -347,7 +347,7 @@ def test_the_thread_that_took_the_signal_comes_first_and_innermost_last():
 
 
 def test_end_of_long_stacks_and_names_is_kept():
-    """The leader takes no longer ones."""
+    """The leader refuses longer ones."""
     lines = [f'  File "/{"x" * 5_000}/{line}.py", line {line} in deep' for line in range(100)]
     (thread,) = local_workers.threads_of("\n".join(["Current thread 0x1 (most recent", *lines]))
     assert len(thread.frames) == 60 and thread.frames[-1].line == 0

@@ -1,6 +1,6 @@
-"""A rank that NCCL aborts for a late collective: the late one is named, on one node as on two.
+"""If NCCL aborts a rank because of a late collective, the rank that is late is named.
 
-A double stands for NCCL: its recorder, and the words with which it aborts a process.
+NCCL is simulated: its recorder, and the message with which it aborts a process.
 """
 
 import re

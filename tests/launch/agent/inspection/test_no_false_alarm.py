@@ -1,6 +1,6 @@
-"""Ordinary runs are never said to hang: long evaluations, checkpoints, imports, first steps.
+"""Ordinary runs are never reported as hung: evaluations, checkpoints, and pools that compute.
 
-SOAK_MINUTES has each last so long; `make soak` makes an hour of it.
+SOAK_MINUTES sets how long each lasts, above a minimum; `make soak` sets an hour.
 """
 
 import os
@@ -92,12 +92,12 @@ def test_ranks_that_wait_for_a_pool_that_computes(tmp_path):
 
 
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
-    # A busy disk can take seconds to write a checkpoint down.
+    # A busy disk can take seconds to write a checkpoint.
     argv = [paced_python(tmp_path / "env"), SUBMIT, "--launcher", "local", "--nodes", "2"]
     flags = ["--hang-after-s", "20", "--task", "paced", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
     process = begin(*argv, *flags)
-    wait_until(lambda: any(tmp_path.glob("*/checkpoints/step_*")))  # it trains
+    wait_until(lambda: any(tmp_path.glob("*/checkpoints/step_*")))  # training has begun
     time.sleep(max(SECONDS, 26))
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)

@@ -1,4 +1,4 @@
-"""A run is asked through its folder: what was asked before is not taken, nor what is no request."""
+"""A run is asked through its folder; earlier requests and invalid lines are ignored."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +20,7 @@ def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
         asked = pool.submit(questions.ask, tmp_path, 300, ask="stacks")
         wait_until(lambda: came.extend(requests.new()) or len(came) == 2)
         assert [one.ask for one in came] == ["stacks", "stacks"] and requests.new() == []
-        requests.answer(came[0].id, sentences=[])  # whoever asked has gone
+        requests.answer(came[0].id, sentences=[])  # the process that asked has gone
         requests.answer(came[1].id, sentences=["all is well"])
         assert asked.result() == {"sentences": ["all is well"]}
     assert len(list((tmp_path / "requests").iterdir())) == 1

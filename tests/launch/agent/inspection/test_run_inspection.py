@@ -1,4 +1,4 @@
-"""What the agents of a run find out together: how ranks ended is told from the records."""
+"""What the agents of a run find out together; how ranks ended is read from the records."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def test_timeout_and_lost_peer_of_ranks_are_distinguished(tmp_path):
 
 
 def test_run_ended_for_hang_is_not_reported_as_going_on(tmp_path):
-    """Its workers move, as they end."""
+    """Its workers make progress again as they end."""
     rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     requests = RequestFile(tmp_path)
     inspection = RunInspection(rule, NODES[:1], requests, lambda message: None, messages.append)
@@ -80,7 +80,7 @@ def test_node_that_does_not_answer_is_named_with_its_link(tmp_path):
 
 
 def test_agent_waiting_for_its_disk_reports_no_hang(tmp_path, monkeypatch):
-    """It sees nothing of them meanwhile; a file server may take a minute."""
+    """Meanwhile it cannot observe its workers; a file server may take a minute."""
     now_s = [0.0]
     monkeypatch.setattr("launch.agent.inspection.run_inspection.running_s", lambda: now_s[0])
     rule, asked = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
@@ -110,7 +110,7 @@ def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
     inspection.finish()
     recorded = json.loads(STACKS.path(tmp_path, name="end").read_text())
     assert "sentences" not in recorded
-    assert recorded["reports"][0].keys() == set(Report.__struct_fields__)  # those of --json, too
+    assert recorded["reports"][0].keys() == set(Report.__struct_fields__)  # also in --json
     run_record.end(tmp_path, 1, "")
     questions.stacks(tmp_path, full=False)
     meaning, rank = capsys.readouterr().out.splitlines()[1:]
@@ -119,7 +119,7 @@ def test_last_places_of_ranks_are_judged_when_asked_for(tmp_path, capsys):
 
 
 def test_sentences_recorded_by_another_version_are_printed(tmp_path, capsys):
-    """Its reports may have other fields."""
+    """Reports of that version may have other fields."""
     report = {"rank": 0, "frames": []}
     seen = {"time_unix_s": 1.0, "reports": [report], "node_of": {"0": "node0"}, "ends": {}}
     seen["lost"] = {}

@@ -1,4 +1,4 @@
-"""Ranks that wait for others where torch records no collective are explained, too."""
+"""Waits of ranks for each other are explained even where torch records no collective."""
 
 import re
 import time
@@ -69,7 +69,7 @@ def test_unserved_store_duplicate_rank_and_missing_ranks_are_named():
     served = [in_init(0, store="a:1", serves=True), in_init(1)]
     assert "store" not in sentences(dict(enumerate(served)))[0]
     twice = [replace(in_init(0), rank=rank, pid=70 + rank) for rank in (0, 1)]
-    twice[1] = replace(twice[1], timed_out=True)  # it does not make rank 0 the cause
+    twice[1] = replace(twice[1], timed_out=True)  # this does not make rank 0 the cause
     (sentence,) = sentences(dict(enumerate(twice)))
     assert sentence.endswith(
         "rank 0 on node0 (pid 70) and rank 1 on node0 (pid 71) both call it with rank=0; each "

@@ -1,4 +1,4 @@
-"""What a run is doing is said from its folder: nodes that meet, imports, pace, time left."""
+"""A run's activity is read from its folder: nodes that connect, imports, pace, time left."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Scores of classes, such as scikit-learn has them, and something that the order matters to."""
+"""Scores of classes, as in scikit-learn, and a value that depends on the order of the samples."""
 
 import datasets
 import evaluate

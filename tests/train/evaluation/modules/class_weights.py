@@ -1,4 +1,4 @@
-"""What class_scores.py imports from beside it."""
+"""A function that class_scores.py imports from its own folder."""
 
 
 def weighted(numbers):

@@ -1,4 +1,4 @@
-"""Distances of vectors or of numbers: one module, two forms of input."""
+"""Distances between vectors or between numbers: one module, two forms of input."""
 
 import datasets
 import evaluate

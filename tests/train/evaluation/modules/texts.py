@@ -1,4 +1,4 @@
-"""Which texts are one of several references; `sources` has to be there, too."""
+"""Whether each text is one of several references; `sources` is required as well."""
 
 import datasets
 import evaluate

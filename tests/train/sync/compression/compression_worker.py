@@ -18,7 +18,7 @@ SHAPES = [(40, 30), (7,), (16, 3, 3, 8), (2, 2), (1200,)]  # PowerSGD takes the 
 
 
 class Holder(nn.Module):
-    """Parameters of these shapes, whose gradients are what it is called with."""
+    """Parameters of these shapes, whose gradients are the values with which it is called."""
 
     def __init__(self, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def make(compressor: str, *shapes: tuple[int, ...], **more: Any) -> SyncedDataPa
 
 
 def gradients(ranks: Ranks, step: int, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Of this rank: noise around what all ranks see, as gradients are."""
+    """Return this rank's gradients: as usual, noise around values that all ranks share."""
     shared = torch.Generator().manual_seed(1)
     local = torch.Generator().manual_seed(1000 * (step + 1) + ranks.rank)
     return [
@@ -52,7 +52,7 @@ def exact_mean(tensor: Tensor) -> Tensor:
 
 
 def averaged(model: SyncedDataParallel, tensors: list[Tensor], ranks: Ranks) -> Tensor:
-    """The averages of `tensors`; all ranks have the same bits."""
+    """Return the averages of `tensors`; check that all ranks have the same bits."""
     model.zero_grad()
     params = list(model.parameters())
     model([tensor.to(params[0].dtype) for tensor in tensors]).backward()
@@ -64,7 +64,7 @@ def averaged(model: SyncedDataParallel, tensors: list[Tensor], ranks: Ranks) -> 
 
 
 def first_steps(compressor: str, ranks: Ranks) -> list[float]:
-    """How far each step's averages are from the true means, as a part of these."""
+    """Return how far each step's averages are from the true means, relative to the means."""
     model = make(compressor, *SHAPES)
     gaps = []
     for step in range(PLAIN_STEPS + 1):
@@ -75,7 +75,7 @@ def first_steps(compressor: str, ranks: Ranks) -> list[float]:
 
 
 def sums_over_steps(ranks: Ranks) -> dict[str, Tensor]:
-    """Sums over steps: of powersgd's results, of the true means, and of what is left over."""
+    """Return sums over steps of powersgd's results and of the true means, and what is left over."""
     model = make("powersgd", SHAPES[0])
     total = exact = torch.zeros(1200)
     for step in range(STEPS):
@@ -87,7 +87,7 @@ def sums_over_steps(ranks: Ranks) -> dict[str, Tensor]:
 
 
 def moved(compressor: str, ranks: Ranks) -> dict[str, int]:
-    """Bytes handed over by operation in the last of three steps in float32."""
+    """Return the bytes sent by each operation in the last of three steps in float32."""
     model = make(compressor, *SHAPES, dtype=torch.float32)
     for step in range(PLAIN_STEPS + 1):
         model.hook.ranks.ledger.gradients.clear()
@@ -96,7 +96,7 @@ def moved(compressor: str, ranks: Ranks) -> dict[str, int]:
 
 
 def low_rank(ranks: Ranks) -> None:
-    """Matrices whose mean has the rank that PowerSGD sends are averaged exactly."""
+    """Check that matrices whose mean has the rank that PowerSGD sends are averaged exactly."""
     generator = torch.Generator().manual_seed(7)
     left = torch.randn(40, RANK, generator=generator, dtype=torch.float64)
     right = torch.randn(RANK, 30, generator=generator, dtype=torch.float64) * (1 + ranks.rank)
@@ -107,7 +107,7 @@ def low_rank(ranks: Ranks) -> None:
 
 
 def with_nan(compressor: str, ranks: Ranks) -> bool:
-    """Whether the NaN of a single rank reaches all; zeros do not become NaN."""
+    """Whether a single rank's NaN reaches all ranks; check that zeros do not become NaN."""
     model = make(compressor, *SHAPES)
     for step in range(PLAIN_STEPS + 1):
         averaged(model, gradients(ranks, step, *SHAPES), ranks)

@@ -1,4 +1,4 @@
-"""A training that compresses learns as well, and resumes from a checkpoint."""
+"""Training with compression learns as well as without, and resumes from a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def case(ranks: Ranks, mode: str, compressor: str, disk: Path) -> dict[str, Any]
 
 
 def work(ranks: Ranks, folder: str) -> dict[str, Any]:
-    """Each rank has a disk of its own, of which only rank 0's holds checkpoints."""
+    """Run all cases with a separate disk per rank; only rank 0's disk has checkpoints."""
     disk = Path(folder) / f"disk{ranks.rank}"
     return {
         f"{mode} {compressor}": case(ranks, mode, compressor, disk / f"{mode}-{compressor}")
@@ -47,7 +47,7 @@ def work(ranks: Ranks, folder: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The workers check that ranks have the same bits, and that a resumed run is the whole one."""
+    """The workers check that ranks have the same bits and that a resumed run equals a whole one."""
     folder = tmp_path_factory.mktemp("results")
     return results_of(work, 2, folder, str(folder), timeout_s=840)[0]
 

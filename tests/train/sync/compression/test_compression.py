@@ -1,4 +1,4 @@
-"""Each compressor's result is near the mean, and what powersgd leaves out is sent later."""
+"""Each compressor's result is near the mean, and values that powersgd omits are sent later."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_powersgd_sends_all_in_the_first_two_steps(results):
 
 
 def test_sum_of_compressed_steps_and_of_what_is_left_is_the_exact_sum(results):
-    """The sum of the results and of what is left over is the sum of the true means."""
+    """The sum of the results plus what is left over equals the sum of the true means."""
     sums = results["sums"]
     torch.testing.assert_close(sums["averaged"] + sums["left"], sums["exact"], rtol=0, atol=1e-6)
     assert sums["left"].norm() > 1e-3
@@ -55,7 +55,7 @@ def test_nan_reaches_all_ranks(results, compressor):
     [
         ("fp16", {"all_reduce": 2 * VALUES}),
         ("bf16", {"all_reduce": 2 * VALUES}),
-        # vectors and the small matrix as they are; rank 2 of (40, 30) and of (16, 72)
+        # vectors and the small matrix uncompressed; (40, 30) and (16, 72) with rank 2
         ("powersgd", {"all_reduce": 4 * (7 + 4 + 1200 + 2 * (40 + 30 + 16 + 72))}),
     ],
 )
@@ -73,7 +73,7 @@ def powersgd(rank: int = RANK) -> PowerSgd:
 
 
 def test_powersgd_begins_anew_after_what_another_run_has_left(alone):
-    """Another number of ranks, whose state lacks what differs by rank; another rank of matrices."""
+    """It restarts if a state lacks this rank's own part, or is for another rank of the matrices."""
     saved = powersgd()
     saved._state.iter = PLAIN_STEPS
     state = saved.state()

@@ -1,4 +1,4 @@
-"""What frameworks.py needs of Accelerate and of Lightning, and what it puts into their DDP."""
+"""What frameworks.py needs from Accelerate and Lightning, and what it adds to their DDP."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ BUCKET_MB = 0.5
 
 @pytest.fixture
 def strategy(alone):
-    """A maker of Lightning's strategies on a CPU, with a model but not yet DDP around it."""
+    """Return a maker of Lightning strategies on a CPU, with a model not yet wrapped in DDP."""
     lightning = pytest.importorskip("lightning")
     from lightning.pytorch import accelerators, strategies
     from lightning.pytorch.plugins.environments import LightningEnvironment

@@ -1,4 +1,4 @@
-"""What hooks do on a GPU: their streams, futures and events; doubles stand for the device."""
+"""What hooks do on a GPU: streams, futures and events. Test doubles replace the device."""
 
 import threading
 
@@ -16,7 +16,7 @@ GPU = torch.device("cuda", 0)
 
 
 class Stream:
-    """Names what it is asked to do, in `log`."""
+    """A stream that writes what it is asked to do into `log`."""
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -40,11 +40,11 @@ current = threading.local()  # each thread has a current stream of its own
 
 @pytest.fixture
 def log(monkeypatch):
-    """What streams and futures do, where torch's are doubles."""
+    """Yield a log of what the doubles of torch's streams and futures do."""
     log, counted = [], iter(range(9))
 
     class NewFuture:
-        """torch's, which refuses the name of a GPU where it has none."""
+        """A stand-in for torch's Future, which refuses a GPU's name on a machine without one."""
 
         def __getitem__(self, _):
             return Future
@@ -91,7 +91,7 @@ def test_gpu_background_error_is_raised_by_its_future(log):
 
 
 class OnGpu:
-    """A gradient on a GPU, as far as a hook looks at it."""
+    """A gradient on a GPU, with only the attributes that a hook uses."""
 
     is_cuda, is_sparse, device, ndim = True, False, GPU, 1
 

@@ -1,4 +1,4 @@
-"""What `muster.sync` makes on NCCL; a double says that the group's backend is NCCL."""
+"""What `muster.sync` returns on NCCL; a test double reports NCCL as the group's backend."""
 
 import pytest
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from train.sync.ranks import Ranks
 
 @pytest.fixture(params=["nccl"])
 def backend(request, monkeypatch):
-    """A group of two ranks, of which one is here."""
+    """Make a group of two ranks, of which this process is one."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     for module in (data_parallel, hooks):
         monkeypatch.setattr(module, "backend_of", lambda *_: request.param)

@@ -1,4 +1,4 @@
-"""What reducer.py needs of the private parts of torch's DDP holds on this version of torch."""
+"""reducer.py's assumptions about private parts of torch's DDP hold in this version of torch."""
 
 import torch
 from torch import nn
@@ -7,6 +7,7 @@ from torch.nn.parallel.distributed import Join
 
 from train.sync.ddp import reducer
 from train.sync.ddp.hooks import completed_future
+from train.sync.ddp.torch_ddp import restore_bucket_order
 
 BUCKET_BYTES = 16  # of two parameters of the model
 
@@ -49,10 +50,19 @@ def test_static_graph_keeps_its_own_buckets(alone):
     assert not reducer.can_cut_buckets(make_ddp(chain(), static_graph=True))
 
 
+def test_resumed_model_with_a_sparse_embedding_trains(alone):
+    models = [make_ddp(nn.Sequential(nn.Embedding(4, 1, sparse=True), *chain())) for _ in range(2)]
+    for model in models:
+        if model is models[1]:
+            restore_bucket_order(model, reducer.bucket_order(models[0]))
+        model(torch.tensor([1])).sum().backward()
+        assert model.module[0].weight.grad.is_sparse
+
+
 def test_backward_pass_with_unused_parameters_ends(alone):
     model = make_ddp(nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]))
     used, unused = model.module
-    unused.bias.requires_grad = False  # since DDP was made
+    unused.bias.requires_grad = False  # changed after DDP was made
     reached = []
     params = list(model.parameters())
     for param in params:

@@ -1,4 +1,4 @@
-"""A step's seconds of communication are that step's, with torch's DDP and with all_reduce."""
+"""Communication time counts in its own step, with torch's DDP and with all_reduce."""
 
 import threading
 import time
@@ -20,14 +20,14 @@ SLOW, SLOW_S, STEPS = 2, 3.0, 5
 
 @pytest.mark.parametrize("kind", [DdpSync, AllReduce])
 def test_slow_collective_counts_in_the_seconds_of_its_own_step(kind, alone):
-    """In `comm_s`, and in the seconds that the step has waited for others."""
+    """In `comm_s`, and in the seconds that the step waited for other ranks."""
     sync = kind(Ranks(), SyncOptions(sparse_rows=False))
     model = DistributedDataParallel(nn.Linear(2, 2), gradient_as_bucket_view=True)
     sync.wrapped(model)
     timer = StepTimer(model)
     comm: list[float] = []
     waited: list[float] = []
-    elapsed: list[float] = []  # the real seconds of each step, on however slow a machine
+    elapsed: list[float] = []  # the real seconds of each step, however slow the machine is
 
     def send(flat: torch.Tensor) -> Future[torch.Tensor]:
         sent: Future[torch.Tensor] = Future()
@@ -46,5 +46,5 @@ def test_slow_collective_counts_in_the_seconds_of_its_own_step(kind, alone):
         comm.append(sync.comm_s)
         elapsed.append(time.monotonic() - began)
     for seconds in (comm, waited):
-        assert seconds[SLOW] >= 0.5 * SLOW_S  # it counts from a little later
+        assert seconds[SLOW] >= 0.5 * SLOW_S  # counting starts a little later
         assert all(it <= limit for it, limit in zip(seconds, elapsed, strict=True))

@@ -1,4 +1,4 @@
-"""No rank ever holds all parameters in fsdp, nor the whole optimizer's state in zero1 or fsdp."""
+"""Except when saving, no rank has the whole model (fsdp) or optimizer state (zero1, fsdp)."""
 
 import ctypes
 import threading
@@ -28,8 +28,8 @@ WIDTH = 1024
 LAYERS = 8
 LAYER_BYTES = 4 * WIDTH**2
 MODEL_BYTES = LAYERS * LAYER_BYTES  # 32 MiB
-FEW_LAYERS = 4 * LAYER_BYTES  # what may be gathered at once, with its buffers
-STATE_BYTES = MODEL_BYTES  # of AdamW on each of two ranks: half of two means
+FEW_LAYERS = 4 * LAYER_BYTES  # what may be gathered at a time, including its buffers
+STATE_BYTES = MODEL_BYTES  # AdamW's state on each of two ranks: half of two means
 PARTS_OF_A_RUN = (
     (Fsdp, "wrap"),
     (Trainer, "_evaluate"),
@@ -59,8 +59,8 @@ class Deep(synthetic.Synthetic):
 
 
 def growths(ranks: Ranks, mode: str, folder: str) -> dict[str, Any]:
-    """How many bytes each of these parts of a run needed beyond those held before it."""
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)  # what is freed goes back to the system
+    """Return how many more bytes each part of a run needed than were held before it."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)  # freed memory goes back to the system
     config = replace(
         CONFIG, sync=mode, max_steps=2, batch_size=8, evaluate="end", checkpoint_every="1",
         eval_samples=9, eval_batch_size=4,
@@ -80,7 +80,7 @@ def growths(ranks: Ranks, mode: str, folder: str) -> dict[str, Any]:
 
 
 def saved_whole(trainer: Trainer) -> dict[str, Any]:
-    """What rank 0 can save, and what that takes on this rank."""
+    """Return what rank 0 can save, and how much memory that takes on this rank."""
     model = trainer.state.model
     split = dict(model.named_parameters())
     with peak() as most, trainer.grad_sync.full_parameters(model):
@@ -106,7 +106,7 @@ def measured(call: Callable[..., Any], name: str, results: dict[str, int]) -> Ca
 
 @pytest.fixture(scope="module")
 def results_by_mode(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """Of each mode, on two ranks."""
+    """Return the results of each mode on two ranks."""
     return {
         mode: results_of(growths, 2, (folder := tmp_path_factory.mktemp(mode)), mode, str(folder))
         for mode in ("fsdp", "zero1")
@@ -126,7 +126,7 @@ def test_evaluation_with_fsdp_gathers_a_few_layers_at_a_time(results_by_mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp", "zero1"])
 def test_non_writing_rank_gathers_one_parameter_at_a_time(results_by_mode, mode):
-    assert results_by_mode[mode][1]["make"] < 2 * FEW_LAYERS  # of 8, with two means each
+    assert results_by_mode[mode][1]["make"] < 2 * FEW_LAYERS  # of 8 layers, with two means each
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_fsdp_gives_the_whole_model_to_rank_0_alone(results_by_mode):
 
 @pytest.mark.slow
 def test_evaluation_with_fewer_batches_on_a_rank_counts_each_sample_once(results_by_mode):
-    """Of nine samples, in batches of four, rank 0 has two batches and rank 1 has one."""
+    """With nine samples in batches of four, rank 0 has two batches and rank 1 has one."""
     metrics = results_by_mode["fsdp"][0]["metrics"]
     assert metrics == pytest.approx(results_by_mode["zero1"][0]["metrics"], abs=1e-6)
     assert metrics == results_by_mode["fsdp"][1]["metrics"]

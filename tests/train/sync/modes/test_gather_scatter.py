@@ -1,4 +1,4 @@
-"""The root receives one piece while it sends the mean of the one before, and holds no more."""
+"""The root receives one piece while it sends the previous piece's mean, and holds no more."""
 
 import threading
 
@@ -39,7 +39,7 @@ class Network:
         return self
 
     def wait(self):
-        """What was asked for is done at once."""
+        """Do nothing: each request is complete as soon as it is made."""
 
     def wait_for(self, gathers):
         with self.changed:
@@ -57,7 +57,7 @@ def network(monkeypatch):
 
 @pytest.fixture
 def root(network, alone):
-    """The root's hook, of buckets that are five values large."""
+    """Return the root's hook, with buckets of five values."""
     options = SyncOptions(bucket_mb=5 * 4 / MIB)
     return GatherScatterHook(nn.Linear(1, 1), Ranks(rank=0, world_size=RANKS), options)
 

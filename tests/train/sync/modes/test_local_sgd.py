@@ -1,4 +1,4 @@
-"""Workers that train alone between averages: equal where they should be, and as often as asked."""
+"""Workers train alone between averages; they are equal when they should be, as often as asked."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.train.retained import CUT, assert_resumes, assert_same_bits, losses, 
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
-# The third has no samples.
+# The third rank has no samples.
 BASE = TrainConfig(
     task="synthetic", sync="local_sgd", lr=0.01, epochs=3, batch_size=64, device="cpu",
     split="3,1,0", sync_every=4,
@@ -25,7 +25,7 @@ KINDS = {
 
 
 def every_step(ranks: Ranks, disk: Path) -> None:
-    """With a round after every step of plain SGD it is the exact mode."""
+    """Check that with a round after every step of plain SGD, it equals the exact mode."""
     plain = replace(
         BASE, optimizer="sgd", momentum=0.0, lr=0.1, max_grad_norm=0.0, dropout=0.0, epochs=1,
         sync_every=1, precision="fp64",
@@ -38,7 +38,7 @@ def every_step(ranks: Ranks, disk: Path) -> None:
 
 
 def patchy(ranks: Ranks) -> None:
-    """Ranks agree where each has used other parameters than the others."""
+    """Check that ranks agree although each has used different parameters."""
     config = replace(BASE, batch_size=16, split="even", dropout=0.0, weight_decay=0.3)
     trainer = trainer_of(config, ranks, Patchy(config))
     trainer.fit()
@@ -46,7 +46,7 @@ def patchy(ranks: Ranks) -> None:
 
 
 def rounds(ranks: Ranks, disk: Path) -> dict[str, Any]:
-    """What two epochs of ten steps hand to collectives, with a round every four steps."""
+    """Return the bytes sent in two epochs of ten steps, with a round every four steps."""
     config = replace(BASE, epochs=2, train_samples=640, evaluate="end")
     trainer = train(ranks, config, disk)
     assert_same_bits(ranks, trainer, "rounds")
@@ -57,19 +57,19 @@ def rounds(ranks: Ranks, disk: Path) -> dict[str, Any]:
 
 
 def work(ranks: Ranks, folder: str) -> dict[str, Any]:
-    """Each rank has a disk of its own, of which only rank 0's holds checkpoints."""
+    """Run all checks with a separate disk per rank; only rank 0's disk has checkpoints."""
     disk = Path(folder) / f"disk{ranks.rank}"
     every_step(ranks, disk / "every")
     patchy(ranks)
     for name, config in KINDS.items():
-        # With the same checkpoints, since making one is a round out of turn. Not two of them:
-        # where the disk is still busy with one, the next comes later.
+        # The runs make the same checkpoint, because making one is an extra round. There is only
+        # one: while the disk is still busy with it, a second would be delayed.
         often = {"checkpoint_every": str(CUT), "max_steps": 2 * CUT - 1, "batch_size": 256}
         assert_resumes(ranks, replace(config, **often), disk / name, name)
     return rounds(ranks, disk)
 
 
 def test_rounds_are_exact_resumable_and_send_the_model_once(tmp_path):
-    """The workers check that ranks have the same bits, and that a run equals what it should."""
+    """The workers check that ranks have the same bits, and that runs equal their references."""
     rounds = results_of(work, 3, tmp_path, str(tmp_path), timeout_s=840)[0]
     assert rounds["payload"] == [rounds["model"] * (step % 4 == 0) for step in range(1, 21)]

@@ -1,4 +1,4 @@
-"""What a rank holds at the end of a backward pass, as README and docs/speed.md have it."""
+"""A rank's memory at the end of a backward pass, as README and docs/speed.md quote it."""
 
 import ctypes
 import time
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.slow
 
 MODEL = CHECKOUT / "configs" / "models" / "bert-mini.json"
 PLAIN = "torch's DDP"
-SAMPLES, TOKENS = 2, 16  # of a rank's step: activations are gone at the end of the backward pass
-SETTLE_S = 0.2  # a thread of gloo's may still hold what it has sent
+SAMPLES, TOKENS = 2, 16  # of a rank's step; activations are freed by the end of the backward pass
+SETTLE_S = 0.2  # a gloo thread may still hold what it has sent
 
 
 class Held(NamedTuple):
-    """Bytes, of the rank that holds most."""
+    """Bytes of the rank that uses most memory."""
 
     all: int
     params: int
@@ -32,8 +32,8 @@ class Held(NamedTuple):
 def test_memory_of_a_rank_after_a_backward_pass_is_as_quoted(tmp_path):
     """DDP: parameters, gradients, buckets, two means; all_reduce's gradients are its buckets.
 
-    The network is a tenth of BERT-base, of which zero1 is at most 0.55: what is on its way in
-    buckets counts for more.
+    The network is a tenth of BERT-base, so buckets in transit count for more than in docs/speed.md:
+    with BERT-base, zero1 has 0.39 of DDP's memory.
     """
     most = {PLAIN: 1, "all_reduce": 0.85, "zero1": 0.6, "fsdp": 0.35}
     held = {mode: Held(*max(results_of(bytes_held, 4, tmp_path, mode))) for mode in most}
@@ -43,10 +43,10 @@ def test_memory_of_a_rank_after_a_backward_pass_is_as_quoted(tmp_path):
 
 
 def bytes_held(ranks: Ranks, mode: str) -> tuple[int, int]:
-    """As one rank: what it holds at the end of the second backward pass, and its parameters.
+    """Return the bytes that a rank holds after the second backward pass, and its parameters'.
 
-    Held are parameters, gradients, buckets and the optimizer's state, wherever they are kept: what
-    the C library's allocator has given out, less what it had before the model was made.
+    They include parameters, gradients, buckets and the optimizer's state, wherever they are kept:
+    what the C library's allocator has given out, less what it had before the model was made.
     """
     torch.manual_seed(0)
     before = allocated()
@@ -72,13 +72,13 @@ def bytes_held(ranks: Ranks, mode: str) -> tuple[int, int]:
 
 
 class Mallinfo(ctypes.Structure):
-    """The C library's `struct mallinfo2`: ten numbers, hblkhd is the fifth, uordblks the eighth."""
+    """The C library's `struct mallinfo2`: ten numbers; hblkhd is the fifth, uordblks the eighth."""
 
     _fields_ = [("numbers", ctypes.c_size_t * 10)]
 
 
 def allocated() -> int:
-    """Bytes that the allocator has given out and not got back: mapped, and in arenas."""
+    """Return the bytes that the allocator has given out and not got back: mapped and in arenas."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Mallinfo
     numbers = mallinfo2().numbers

@@ -16,11 +16,11 @@ from train.sync.ranks import Ranks
 from train.sync.sharding import bucket as bucket_module
 from train.sync.sharding.bucket import ShardedBucket
 
-NEVER, RARE, SPARSE = 3, 4, 5  # of the values
+NEVER, RARE, SPARSE = 3, 4, 5  # indices into `values()`
 
 
 def values() -> list[Tensor]:
-    """Of parameters in every form in memory; alike on all ranks, which are more than some have."""
+    """Return values in every memory layout, alike on all ranks; some have fewer rows than ranks."""
     torch.manual_seed(0)
     rows = [torch.randn(()), torch.randn(2), torch.randn(0, 3), torch.randn(4, 2), torch.randn(2)]
     return [
@@ -34,7 +34,7 @@ def values() -> list[Tensor]:
 
 
 def gradients_of(rank: int) -> list[Tensor | None]:
-    """In another order of memory than the parameters."""
+    """Return a rank's gradients, whose memory order differs from the parameters'."""
     torch.manual_seed(1 + rank)
     shapes = [tensor.shape[::-1] for tensor in values()]
     gradients: list[Any] = [
@@ -47,7 +47,7 @@ def gradients_of(rank: int) -> list[Tensor | None]:
 
 
 def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
-    """Parts get the means of their gradients; stepped, they are the whole on every rank again."""
+    """Check that parts get their mean gradients and, once updated, become whole on every rank."""
     bucket = ShardedBucket([nn.Parameter(tensor) for tensor in values()], ranks, group)
     every = [gradients_of(rank) for rank in range(ranks.world_size)]
     assert sum(len(shard.part) for shard in bucket.shards) <= -(-230 // ranks.world_size)
@@ -76,7 +76,7 @@ def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
 
 
 def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
-    """A gradient that divides evenly is sent from where it is, and its parameter gathered so."""
+    """Check that a gradient that divides evenly is sent, and its parameter gathered, uncopied."""
     param = nn.Parameter(torch.zeros(4 * ranks.world_size, 6))
     bucket = ShardedBucket([param], ranks, group)
     param.grad = torch.randn_like(param)
@@ -97,7 +97,7 @@ def work(ranks: Ranks) -> None:
 
 
 def as_nccl_sends(ranks: Ranks) -> None:
-    """The same through reduce_scatter, which gloo has as well."""
+    """Do the same through reduce_scatter, which gloo also supports."""
     bucket_module.backend_of = lambda device, group: "nccl"
     work(ranks)
     assert "reduce_scatter" in ranks.ledger.gradients and not ranks.ledger.gradients["all_to_all"]

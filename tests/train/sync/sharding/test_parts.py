@@ -1,4 +1,4 @@
-"""Optimizers that look at a parameter as a whole are refused; the others step parts of it."""
+"""Optimizers that need whole parameters are refused; the others update parts of them."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def sharded(optimizer_of, rank=0):
-    """A parameter of five values, and an optimizer of this rank's part of it; two ranks."""
+    """Return a parameter of five values, its shard on one of two ranks, and an optimizer for it."""
     param = nn.Parameter(torch.arange(5.0))
     shard = Shard(param, Ranks(rank, 2), row=3)
     mode = Zero1(Ranks(rank, 2), SyncOptions())

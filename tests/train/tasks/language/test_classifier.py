@@ -1,4 +1,4 @@
-"""The user's model takes a task's labels as they are meant, or is refused."""
+"""A user's model interprets a task's labels as they are meant, or is refused."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.train.tasks.text.made import MODEL, WORDS, build, prepared, refusal, 
 
 
 def batch_and_model(glue, task="rte", **settings):
-    """All samples, and a model that does not drop any of its values."""
+    """Return a task, a batch of all its samples, and its model without dropout."""
     built = prepared(glue, task, **settings)
     return built, built.collate(list(built.build_datasets().train)), built.build_model().eval()
 
@@ -27,7 +27,7 @@ def test_classifier_loss_equals_the_models_own(glue, name):
 
 
 def saved(glue, folder, labels, head="SequenceClassification"):
-    """A fine-tuned model's folder with labels of its own."""
+    """Save a model as if it had been fine-tuned for `labels`, and return its folder."""
     import transformers
     from transformers import AutoConfig
 
@@ -62,7 +62,7 @@ def test_model_with_other_labels_is_refused_unless_weights_are_random(glue):
 
 
 def test_head_of_another_kind_is_refused(glue):
-    """Also where it has as many labels, and its weights would fit."""
+    """Even if it has the same number of labels, and its weights would fit."""
     folder = saved(glue, "tuned", ["O", "B-LOC"], "TokenClassification")
     message = "has 2 labels (O, B-LOC), for TokenClassification, not SequenceClassification"
     assert message in refusal(glue, model=folder)
@@ -83,7 +83,7 @@ def test_weights_that_differ_from_their_configuration_are_named(glue):
 
 @pytest.mark.parametrize("task", ["rte", "mnli"])
 def test_new_head_is_drawn_by_seed_and_body_is_the_models(glue, task):
-    """Also where the old one would fit."""
+    """Even if the old head would fit."""
     from transformers import AutoModelForSequenceClassification
 
     folder = saved(glue, "tuned", ["entailment", "neutral", "contradiction"])
@@ -134,7 +134,7 @@ def test_lfs_pointer_that_is_not_read_is_ignored(glue):
 
 @pytest.mark.parametrize("of_model", [None, 1])
 def test_gpt2_pads_with_its_end_of_text_token(glue, of_model):
-    """Also where the model's configuration has another, as Llama's."""
+    """Even if the model's configuration has another padding token, as Llama's does."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -190,7 +190,7 @@ def test_too_long_samples_and_too_large_vocabulary_are_refused(glue):
 
 
 def test_inputs_reach_a_model_inside_peft(glue):
-    """PEFT names few inputs, and hands on the others; DistilBERT has no token types."""
+    """PEFT names few inputs and passes on the rest; DistilBERT has no token types."""
     from peft import LoraConfig, get_peft_model
     from transformers import DistilBertConfig
 

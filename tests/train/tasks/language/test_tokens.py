@@ -1,4 +1,4 @@
-"""Sentences become the tokens of the user's vocabulary; what is none is refused."""
+"""Sentences become tokens of the user's vocabulary; files that are not one are refused."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_folder_or_file_without_a_tokenizer_is_refused(glue):
     empty = glue / "empty"
     empty.mkdir()
     assert "has no tokenizer file" in refusal(glue, tokenizer=str(empty))
-    (empty / "config.json").write_text(json.dumps(MODEL))  # which transformers 5 takes for one
+    (empty / "config.json").write_text(json.dumps(MODEL))  # transformers 5 takes it for a tokenizer
     assert "has no tokenizer file" in refusal(glue, tokenizer=None, model=str(empty))
     other = str(glue / "config.json")
     assert "a Hub name, a folder, or a vocab.txt" in refusal(glue, tokenizer=other)
@@ -67,7 +67,7 @@ def test_folder_or_file_without_a_tokenizer_is_refused(glue):
 
 
 def distilbert_tokenizer(folder):
-    """The tokenizer of a model that takes no token types, with the same vocabulary."""
+    """Save a tokenizer with the same vocabulary but no token types, and return its folder."""
     tokenizer = tokens.load(str(folder / "vocab.txt"), "auto")
     tokenizer.save_pretrained(folder / "distilbert")
     settings = folder / "distilbert" / "tokenizer_config.json"
@@ -109,7 +109,7 @@ def test_blank_lines_at_the_end_of_a_vocabulary_are_ignored(glue):
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
 def test_tokenizer_file_that_is_an_lfs_pointer_is_named(glue, name):
-    """Also where transformers would read it, as a vocabulary of three words."""
+    """Even if transformers would read it as a vocabulary of three words."""
     folder = glue / "tokens"
     folder.mkdir()
     (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 9\n")
@@ -137,7 +137,7 @@ def test_cache_of_distilbert_is_not_used_for_bert(glue):
 )
 def test_cache_key_has_the_tokenizers_settings(glue, name, value):
     one, other = (tokens.load(str(glue / "vocab.txt"), "auto") for _ in range(2))
-    one("the cat", truncation=True, max_length=3)  # what it did before changes nothing
+    one("the cat", truncation=True, max_length=3)  # earlier use changes nothing
     assert tokens.identity(one) == tokens.identity(other)
     setattr(other, name, value)
     assert tokens.identity(one) != tokens.identity(other)

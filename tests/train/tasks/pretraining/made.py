@@ -1,4 +1,4 @@
-"""Text, shards of NVIDIA's layout, and a small model for BERT's pre-training."""
+"""Text, shards in NVIDIA's layout, and a small model for BERT's pre-training."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ MODEL = {**SMALL, "hidden_size": 32}
 
 
 def text(documents: int) -> str:
-    """Documents of one word each, so that what is hidden and what is next can be told."""
+    """Return documents of one word each, so that masked words and next sentences can be told."""
     sentence = "{word} {word} {word} {word} .\n"
     return "\n".join(sentence.format(word=WORDS[at % 30]) * 6 for at in range(documents))
 
 
 def write_shard(path: Path, rows: int, start: int = 0, **changed: Any) -> Path:
-    """A shard as NVIDIA's create_pretraining_data.py writes it; row r has tokens of 10 + r."""
+    """Write a shard like NVIDIA's create_pretraining_data.py; row r's tokens are 10 + start + r."""
     numbers = numpy.arange(rows)[:, None]
     mask = numpy.arange(WIDTH) < 6 + numbers % 4
     data = {
@@ -41,7 +41,7 @@ def write_shard(path: Path, rows: int, start: int = 0, **changed: Any) -> Path:
 
 
 def one_token_shard(path: Path, rows: int) -> None:
-    """Rows of one token each, of which one or two are hidden."""
+    """Write rows of one repeated token, with one or two positions masked."""
     numbers = numpy.arange(rows)[:, None]
     ids = numpy.full((rows, 16), 6) + numbers % 20
     positions = numpy.where(numbers % 3 == 0, [2, 0, 0], [2, 5, 0])

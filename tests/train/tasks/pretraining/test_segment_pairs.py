@@ -1,4 +1,4 @@
-"""Pairs are what BERT's pre-training asks for, and depend on seed, epoch and index alone."""
+"""Pairs are as BERT's pre-training requires, and depend only on seed, epoch and index."""
 
 from collections import Counter
 from itertools import pairwise
@@ -12,7 +12,7 @@ from train.tasks.pretraining.segment_pairs import Masking, Pairs, hide, most_per
 
 SPECIAL, MASK, CONTINUES = frozenset(range(5)), 4, frozenset(range(50, 100))
 MASKING = Masking(100, MASK, SPECIAL, CONTINUES, 0.15, 99, False)
-ROOM = 21  # of samples of 24 tokens
+ROOM = 21  # in samples of 24 tokens
 
 
 class Words:
@@ -27,7 +27,7 @@ def encoded(documents, room=ROOM):
 
 
 def numbered(sizes, start=5):
-    """A document whose sentences have so many tokens."""
+    """Return a document whose sentences have these numbers of tokens."""
     found = []
     for size in sizes:
         found.append(" ".join(str(5 + (start + at) % 95) for at in range(size)))
@@ -46,7 +46,7 @@ def pairs(epoch):
 
 
 def original(sample):
-    """The tokens before some were hidden."""
+    """Return the sample's tokens before some were hidden."""
     tokens = list(sample.tokens)
     for position, target in zip(sample.positions, sample.targets, strict=True):
         tokens[position] = target

@@ -1,4 +1,4 @@
-"""HDF5 shards of NVIDIA's layout are read lazily, across files and processes."""
+"""HDF5 shards in NVIDIA's layout are read lazily, across files and processes."""
 
 import os
 import pickle

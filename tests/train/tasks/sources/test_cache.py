@@ -1,4 +1,4 @@
-"""A cache is read only where it is whole, and builders do not disturb each other."""
+"""A cache is read only if it is complete, and concurrent writers do not disturb each other."""
 
 import hashlib
 import os

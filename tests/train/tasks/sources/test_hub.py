@@ -1,4 +1,4 @@
-"""What is on no disk is asked of the Hub; without one, a line says what to do."""
+"""Files that are not on disk come from the Hub; if it is unreachable, a line says what to do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files in GLUE's real form with a small vocabulary and model, and the tasks that read them."""
+"""Files in GLUE's real format with a small vocabulary and model, and the tasks that read them."""
 
 import json
 
@@ -70,7 +70,7 @@ def rows(form, count):
 
 
 def make(folder):
-    """Into `folder`: GLUE files per task, a vocabulary and a model's configuration."""
+    """Write GLUE files per task, a vocabulary and a model's configuration to `folder`."""
     for task, form in FORMS.items():
         of_task = folder / task
         of_task.mkdir()
@@ -90,14 +90,14 @@ def make(folder):
 
 
 def small(folder, words, model=MODEL):
-    """Into `folder`: a vocabulary of `words`, and the model's configuration."""
+    """Write a vocabulary of `words` and the model's configuration to `folder`."""
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     (folder / "config.json").write_text(json.dumps(model))
     return folder
 
 
 def build(folder, task="rte", **settings):
-    """The task of that name on the files in its own folder, with the vocabulary and the model."""
+    """Make a task on the files in its own folder, with the vocabulary and the model."""
     own = {"data_dir": folder / task, "max_seq_length": 24} | settings
     return plugins.load("train.tasks", task)(alone.settings(folder, task=task, **own))
 
@@ -115,7 +115,7 @@ def trained(folder, task, **settings):
 
 
 def pads_agree(folder, task):
-    """Whether short samples give the same, filled up to the longest or to --max-seq-length."""
+    """Whether short samples give equal outputs, padded to the longest or to --max-seq-length."""
     outputs, chosen = [], []
     for pad in ("longest", "max_length"):
         built = prepared(folder, task, pad=pad)
@@ -130,7 +130,7 @@ def pads_agree(folder, task):
 
 
 def refusal(folder, task="rte", **settings):
-    """The one line that says why it cannot be prepared or has no model."""
+    """Return the one-line message on why the task cannot be prepared or has no model."""
     built = build(folder, task, **settings)
     with pytest.raises(UsageError) as error:
         built.prepare()

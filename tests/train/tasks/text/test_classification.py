@@ -1,6 +1,6 @@
-"""GLUE's nine tasks and emotion, from files in their real form to a loss and a metric.
+"""GLUE's nine tasks and emotion, from files in their real format to a loss and a metric.
 
-The files are read with all their quirks; what is wrong is named by file and line.
+The files are read with all their quirks; errors name the file and line.
 """
 
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_lengths_are_those_of_samples_collated_alone(glue, multiple):
         assert task.lengths(samples).tolist() == widths
         assert task.collate(list(samples))["input_ids"].shape[1] == max(widths)
     assert len(set(widths)) > 1
-    full = prepared(glue, pad="max_length")  # there are no lengths where all are filled up
+    full = prepared(glue, pad="max_length")  # no lengths if all are padded to the maximum
     assert lengths_of(full, full.build_datasets().train) == []
 
 
@@ -142,7 +142,7 @@ ODD = "a\x0b\x0c\x1c\x85\u2028\ra"  # only a newline ends a line
         ("rte", f'{RTE}0\tHe said "no.\tNo" was.\tentailment', ['He said "no.', 'No" was.']),
         ("rte", "\ufeff" + (RTE + GOOD).replace("\n", "\r\n") + "\r\n", ["a", "b"]),
         ("rte", f"{RTE}0\t{ODD}\tb\tentailment\n", [ODD, "b"]),
-        # the text ends at the last separator, and a header may be there
+        # the text ends at the last separator, and a header is optional
         ("emotion", "i feel; and so;sadness\r\n\r\n", ["i feel; and so"]),
         ("emotion", "\ufefftext;label_name\r\ni feel;sadness\n", ["i feel"]),
     ],
@@ -172,7 +172,7 @@ def test_qqp_rows_without_all_fields_are_left_out_and_counted(tmp_path, caplog):
         ("stsb", STSB + "0\ta\tb\tnan\n", ":2: expected a number as the score, got 'nan'"),
         ("emotion", "fine;joy\ni feel\n",
          ":2: expected 2 fields between ';' (text, label_name), got 1"),
-        # a header is one in the first line only
+        # a header counts as such in the first line only
         ("emotion", "a;joy\ntext;label_name\n",
          (":2: unknown label 'label_name'; "
           "expected one of sadness, joy, love, anger, fear, surprise")),

@@ -1,4 +1,4 @@
-"""Small sets in the very form of the published files, and the settings of tasks that read them."""
+"""Small data sets in the format of the published files, and settings of tasks that read them."""
 
 import gzip
 import io
@@ -16,14 +16,14 @@ CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batc
 
 
 def recipe(task: str, *flags: str) -> TrainConfig:
-    """What the flags of a process alone come to, with the task's own defaults."""
+    """Return the settings of a single process with these flags and the task's own defaults."""
     argv = [f"--task={task}", "--sync=single", *flags]
     (config,) = cli.parse([TrainConfig], argv, prog="", description="")
     return config
 
 
 class Python2Pickler(pickle._Pickler):
-    """Writes text and bytes as Python 2 did, which made the official files."""
+    """Writes text and bytes as Python 2 did, with which the official files were made."""
 
     dispatch = dict(pickle._Pickler.dispatch)
 
@@ -42,7 +42,7 @@ def python2_pickle(value: Any) -> bytes:
 
 
 def cifar_batch(size: int, seed: int) -> dict[str, Any]:
-    """`size` images that are darker or brighter by label."""
+    """Return `size` images that are darker or brighter depending on their label."""
     rng = numpy.random.default_rng(seed)
     labels = rng.integers(10, size=size)
     noise = rng.integers(30, size=(size, 3072))
@@ -55,7 +55,7 @@ def cifar_batch(size: int, seed: int) -> dict[str, Any]:
 
 
 def write_cifar(folder: Path, size: int = 8) -> Path:
-    """The official folder, with `size` images in each batch."""
+    """Write the official folder, with `size` images in each batch."""
     home = folder / "cifar-10-batches-py"
     home.mkdir(parents=True)
     for seed, name in enumerate(CIFAR_BATCHES):
@@ -69,7 +69,7 @@ def idx_file(array: numpy.ndarray[Any, Any]) -> bytes:
 
 
 def write_mnist(folder: Path, size: int = 32, packed: bool = True) -> Path:
-    """The four files, with `size` training images whose label is a bright row."""
+    """Write the four files, with `size` training images whose label is a bright row."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", size), ("t10k", size // 2)):
         rng = numpy.random.default_rng(count)

@@ -1,6 +1,6 @@
-"""Images of the Hub are unpacked into the cache once; a batch of any is scaled by channel.
+"""Images from the Hub are unpacked into the cache once; every batch is scaled by channel.
 
-Crops and flips depend on seed, epoch and sample alone, and are the course's.
+Crops and flips are the course's, and depend only on seed, epoch and sample.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ def some(count=400):
 
 
 def where(image, crop):
-    """(top, left, mirrored) of `crop` in `image` with its border."""
+    """Return (top, left, mirrored) of `crop` in `image` with its border."""
     bordered = pad(image, (4, 4, 4, 4))
     for mirrored in (False, True):
         straight = crop.flip(-1) if mirrored else crop
@@ -80,7 +80,7 @@ def test_crops_and_flips_are_drawn_evenly():
         assert set(counts) == set(range(9))
         assert all(20 < count < 75 for count in counts.values())  # 44 expected
     assert 160 < sum(mirrored for *_, mirrored in drawn) < 240
-    assert len(set(drawn)) > 140  # of 162 ways: they are drawn apart
+    assert len(set(drawn)) > 140  # of 162 combinations: each part is drawn independently
 
 
 def test_augmentation_depends_on_seed_epoch_and_index_alone():
