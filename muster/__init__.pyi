@@ -48,9 +48,9 @@ __all__ = [
 __version__: str
 
 class MusterError(Exception):
-    """An error a user can act on: printed as a line for each problem, never as a traceback.
+    """An error that a user can act on: printed as one line per problem, never as a traceback.
 
-    Below a problem may stand what to do, as a line that begins with `tip: `.
+    A problem may be followed by its remedy, on a line that begins with `tip: `.
     """
 
     exit_code: int
@@ -84,7 +84,7 @@ class RunFailed(MusterError):
 
 @dataclass(frozen=True)
 class Status:
-    """What a run is doing: a word, and more details in lines."""
+    """What a run is doing: one word, and lines with more details."""
 
     word: str
     is_over: bool
@@ -94,9 +94,9 @@ class Status:
     def __str__(self) -> str: ...
 
 class Job:
-    """A run, by its folder.
+    """A run, identified by its folder.
 
-    In a `with` block, an error cancels it.
+    In a `with` block, an error cancels the run.
     """
 
     run_dir: Path
@@ -104,7 +104,7 @@ class Job:
     def __init__(self, run_dir: str | os.PathLike[str]) -> None: ...
     @property
     def run_id(self) -> str:
-        """Its name, also for `muster jobs`."""
+        """The name of the run, also for `muster jobs`."""
 
     def __enter__(self) -> Job: ...
     def __exit__(
@@ -117,23 +117,23 @@ class Job:
         """Wait until the run is over; return its exit code.
 
         Raises:
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it is still running after `timeout_s` seconds.
         """
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
-        """What each rank's call has returned, by rank; waits until the run is over.
+        """Wait until the run is over; return what each rank's call has returned, by rank.
 
         Raises:
             RunFailed: a rank failed, or the run was ended; its cause is the rank's own exception.
-            TimeoutError: it still runs after `timeout_s` seconds.
+            TimeoutError: it is still running after `timeout_s` seconds.
             UsageError: the run does not call a function.
         """
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """What this rank's call has returned; like `results`, but reads no other rank's."""
+        """Return what this rank's call has returned; like `results`, but for this rank only."""
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines that its workers print; with `follow` until the run is over.
+        """Iterate over the lines that the workers print; with `follow`, until the run is over.
 
         Raises:
             UsageError: it has no such rank.
@@ -141,7 +141,7 @@ class Job:
         """
 
     def stacks(self, *, full: bool = False) -> str:
-        """Where each rank is, and what it waits for, as `muster jobs stacks` shows it."""
+        """Where each rank is, and what it is waiting for, as `muster jobs stacks` shows it."""
 
     def cancel(self) -> None:
         """End the run and everything it started; return when that is done."""
@@ -177,7 +177,7 @@ class RankOfRun(World):
 class MicroBatch:
     """Samples that one rank computes in one forward pass.
 
-    `indices` (n,) are their positions in the dataset. A rank without samples has one as a dummy, of
+    `indices` (n,) are their positions in the dataset. A rank without samples gets a dummy sample of
     weight 0, so that all ranks run the same collectives. The loss to differentiate is the mean over
     the n samples times `weight`. `tokens` counts padding. `share`, from 0 to 1, is this rank's part
     of the global batch.
@@ -192,18 +192,18 @@ class MicroBatch:
 
     @property
     def samples(self) -> int:
-        """Those that count: 0 for a dummy."""
+        """The number of samples that count: 0 for a dummy."""
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """A context for its forward and backward pass: only a step's last one synchronises.
+        """A context for its forward and backward pass: only a step's last pass synchronises.
 
         Every rank must use it, with the `model` that `muster.sync` returned. It has no collective
         of its own. It also sets whether the BatchNorm layers of
         `muster.sync(..., synced_batchnorm=True)` count this micro-batch.
 
         Raises:
-            UsageError: there are such layers, and each rank cuts its micro-batches by itself, or
+            UsageError: there are such layers, and each rank cuts its micro-batches on its own, or
                 may leave out samples.
         """
 
@@ -211,7 +211,7 @@ class MicroBatch:
 class StepPlan:
     """One step of one rank: its micro-batches, at least one.
 
-    `samples` are those of the global batch. `step` counts from 1, `epoch` from 0.
+    `samples` is the size of the global batch. `step` counts from 1, `epoch` from 0.
     """
 
     samples: int
@@ -247,9 +247,10 @@ class Steps:
     def batches(self) -> Batches:
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
-        It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
-        iteration over it begins after the last step of the loop. The DataLoader needs a generator
-        of its own. Else it draws from torch's where it begins, and dropout differs after a resume.
+        It may be read ahead, as by a DataLoader with workers: reading does not move the position.
+        Each iteration over it begins after the last step of the loop. The DataLoader needs its own
+        generator. Otherwise it draws from torch's when it begins, and dropout differs after a
+        resume.
 
             own = torch.Generator().manual_seed(rank)
             batches = steps.batches()
@@ -258,17 +259,17 @@ class Steps:
                 for micro, batch in zip(step.micro_batches, loader):
 
         Raises:
-            UsageError: split is "auto", which decides during the training.
+            UsageError: split is "auto", which decides on the parts during the training.
         """
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and the samples it refers to."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from there, on any number of ranks and with any split.
+        """Continue from a saved position, on any number of ranks and with any split.
 
         Raises:
-            UsageError: the steps were through other samples, or a DataLoader has read ahead.
+            UsageError: the saved steps were over other samples, or a DataLoader has read ahead.
         """
 
 class Batches:
@@ -308,16 +309,16 @@ class Collected(Protocol):
         """Continue from what the other methods returned.
 
         `tensors` lie in mapped files, which may be removed later: copy what you keep, one by one.
-        On another number of ranks `own_tensors` are only those that were equal on all ranks.
+        On another number of ranks, `own_tensors` has only the tensors that were equal on all ranks.
         """
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
     """See `checkpoints`.
 
-    As a context manager it waits at its end until the last one is on the disk.
+    As a context manager it waits at its end until the last checkpoint is on the disk.
 
     Raises:
-        MusterError: at the end of the context, with the host, the folder and the reason.
+        MusterError: at the end of the context, if one was not written: host, folder and reason.
     """
 
     folder: Path
@@ -326,7 +327,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def resume(self) -> int:
         """Resume from the newest intact checkpoint; return its step, or 0 if there is none yet.
 
-        Every rank must call it. Damaged checkpoints are named and skipped.
+        Every rank must call it. Damaged checkpoints are reported and skipped.
 
         Raises:
             UsageError: it is a checkpoint of other objects, or all are damaged.
@@ -341,14 +342,14 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
-            UsageError: the ranks give different steps; on every rank.
+            UsageError: the ranks pass different steps; raised on every rank.
         """
 
     def save(self, step: int) -> None:
         """Save now, and return when the checkpoint is on the disk; every rank must call it.
 
         Raises:
-            UsageError: the ranks give different steps; on every rank.
+            UsageError: the ranks pass different steps; raised on every rank.
         """
 
     def __exit__(
@@ -394,7 +395,7 @@ def stopping() -> bool:
     """
 
 def job(run: str) -> Job:
-    """Find the run with this id, or with an id that begins so, whoever started it.
+    """Find the run whose id is `run` or begins with it, no matter who started it.
 
         >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
         >>> muster.job(run_id).wait()  # its exit code
@@ -415,21 +416,21 @@ def launch(
 ) -> Job:
     """Call `function(*args, **kwargs)` in every worker of a new run.
 
-    Each call finds the variables of torchrun in its environment (RANK, WORLD_SIZE, MASTER_ADDR
-    ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
-    from the snapshot of the project where there is one.
+    Each call finds torchrun's variables in its environment (RANK, WORLD_SIZE, MASTER_ADDR ...).
+    Functions from notebooks and scripts are sent as they are; functions from modules are imported,
+    from the snapshot of the project if there is one.
 
         >>> job = muster.launch(max, 2, 3, launcher="local")
         >>> job.results()  # of each rank
         [3]
 
     Args:
-        function: called with `args` and `kwargs`; both and its result must be picklable.
-        args: its arguments.
+        function: called with `args` and `kwargs`; all arguments and its result must be picklable.
+        args: its positional arguments.
         nodes: number of machines (default: 1); simulated ones with launcher="local".
         nproc_per_node: workers on each of them.
         launcher: auto (the default), local, ssh (with hosts=...) or slurm.
-        kwargs: its arguments by name.
+        kwargs: its keyword arguments.
         flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
             hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
             env={"NAME": "value"}, whose values no other user can see.
@@ -451,8 +452,9 @@ def map(
 ) -> list[Job]:
     """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
 
-    It returns at once, with a job for each item, in order. On Slurm they are one job array;
-    over ssh, jobs that run at the same time have different hosts. The rest is as for `launch`.
+    It returns immediately, with a job for each item, in order. On Slurm the jobs form one job
+    array; over ssh, jobs that run at the same time use different hosts. The rest is as for
+    `launch`.
 
         >>> jobs = muster.map(abs, [-1, -2], launcher="local")
         >>> [job.rank(0) for job in jobs]
@@ -472,16 +474,16 @@ def checkpoints(
     by_rank: Mapping[str, Stateful] | None = None,
     **objects: Stateful | Collected,
 ) -> Checkpoints:
-    """Save and resume `objects`; every rank must call this, and its methods, at the same places.
+    """Save and resume `objects`; every rank must call this, and its methods, at the same points.
 
     One rank of each file system writes. What differs by rank is saved for each rank: random
-    generators, errors of compression, and the objects in `by_rank`. If another object differs, so
-    is it, with a warning. To find that out, each rank reads its states once per checkpoint, and the
-    ranks exchange checksums. A step waits for these and for a copy in CPU memory, not for the disk.
-    On another number of ranks, all get rank 0's state.
+    generators, errors of compression, and the objects in `by_rank`. Any other object that differs
+    is also saved for each rank, with a warning. To detect this, each rank reads its states once per
+    checkpoint, and the ranks exchange checksums. A step waits for the checksums and for a copy in
+    CPU memory, not for the disk. With another number of ranks, all get rank 0's state.
 
-    The checkpoints of a folder are one chain, whichever runs wrote them. A run that does not call
-    `resume` is refused in the folder of another one. If it resumes, later checkpoints in the folder
+    The checkpoints in a folder form one chain, whichever runs wrote them. A run that does not call
+    `resume` may not use the folder of another run. If it resumes, later checkpoints in the folder
     are moved to `set_aside/`.
 
         >>> model = torch.nn.Linear(2, 1)
@@ -495,10 +497,10 @@ def checkpoints(
         folder: by default `MUSTER_CHECKPOINTS`, which stays the same when a run is restarted.
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
-        name: of a folder in `folder`, for each of several trainings of one program.
+        name: name of a folder in `folder`, for each of several trainings in one program.
         by_rank: objects whose states differ by rank, such as {"loader": loader}.
-        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
-            what `muster.sync` returned, or the model in it.
+        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model
+            may be the result of `muster.sync`, or the model in it.
 
     Raises:
         UsageError: no folder is known, an argument is invalid, or an earlier call has taken the
@@ -516,24 +518,24 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group must call it with its own samples: any number of them, also
+    Every rank of torch's default group must call it with its own samples: any number of them, or
     none. Without a group the process is a single rank. Rank 0 receives all samples, through gloo
-    and CPU memory, and all ranks wait while it computes. So it waits for the device if samples lie
-    there. (`my_metric.py` is that of docs/library.md.)
+    and CPU memory, and all ranks wait while it computes. So the call waits for the device if
+    samples are on it. (`my_metric.py` is the one in docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
         {'f1': 0.6666666666666666, 'n': 4}
 
     Args:
         metric: a file (`./my_metric.py`), a name (`f1`), a loaded module, or several of them in a
-            list, or in a dict; its names are prefixed to results that would be equal in name.
-            Only rank 0's counts.
+            list, or in a dict, whose names are prefixed to results that would otherwise have the
+            same name. Only rank 0's metric counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
         references: the true values, in the same form.
         positions: whole numbers (n,) from 0 up, each sample's place in the whole set. The metric
-            gets the samples in that order, and one for each place, so that a sample which a sampler
-            gave out twice counts once. Without them the order is that of the ranks.
-        config_name: of the module, such as `mrpc` of `glue`.
+            gets the samples in that order, and only one for each place, so that a sample that a
+            sampler gave out twice counts once. Without positions, samples are in rank order.
+        config_name: configuration of the module, such as `mrpc` of `glue`.
         more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
@@ -554,9 +556,9 @@ def init(
 
     It works under torchrun, Muster's launchers, srun and mpirun, by hand (see
     `muster.rank_variables`), and for a single process. Every rank must enter the block, and waits
-    there for the others; all ranks leave it together. If a rank fails, the others are informed at
-    once. Under torchrun or `muster run`, so are ranks that wait for one that has left. Each rank
-    gets one device, as `device`, and all ranks of a run get one `run_dir`.
+    there for the others; all ranks leave it together. If a rank fails, the others are informed
+    immediately. Under torchrun or `muster run`, so are ranks that wait for a rank that has left.
+    Each rank gets one device, as `device`, and all ranks of a run get the same `run_dir`.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)
@@ -585,7 +587,7 @@ def record(
     grad_norm: Tensor | float = 0.0,
     log_with: str | Sequence[str] = (),
 ) -> float | None:
-    """Record a step, or an evaluation, in the run folder; every rank must call this alike.
+    """Record a step, or an evaluation, in the run folder; every rank must call this the same way.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
     recorded and returned. The host waits for the device if a number is a tensor on it. An
@@ -597,19 +599,20 @@ def record(
         0.5
 
     Args:
-        step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
-            default one more than the last.
+        step: a step of `muster.steps`, which includes its samples and epoch, or a step number from
+            1 up; by default one more than the last.
         loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
             its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
             steps, a warning says so: they may compute the same samples.
         metrics: numbers by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
-            are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
-        samples: number in the step, over all ranks, if `step` does not have it.
+        model: the model that `muster.sync` or DDP returned: then the bytes of each step and the
+            seconds of its phases are also recorded, except for the first step. The time that a step
+            waits for other ranks is `sync_s`.
+        samples: number of samples in the step, over all ranks, if `step` does not include it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
-        log_with: "tensorboard", "wandb", or both in a list: rank 0 shows this record and all later
-            ones there, too, with the run's settings.
+        log_with: "tensorboard", "wandb", or both in a list: rank 0 also shows this record and all
+            later ones there, with the run's settings.
 
     Raises:
         UsageError: neither a loss nor metrics, an invalid argument, ranks that record different
@@ -644,16 +647,16 @@ def steps(
 
     Args:
         dataset: a dataset with a length, or that length.
-        batch_size: samples of a step, over all ranks.
-        seed: of the permutations, one for each epoch.
-        epochs: how often all samples are gone through.
-        split: the ranks' parts as ratios, such as [8, 4, 4, 1], "even", or "auto": by the speeds
-            that are measured while it trains, which needs `model`.
+        batch_size: samples per step, over all ranks.
+        seed: seed of the permutations, of which each epoch has its own.
+        epochs: number of passes over all samples.
+        split: the ranks' parts: ratios such as [8, 4, 4, 1], "even", or "auto", by the speeds that
+            are measured during the training, which needs `model`.
         lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
             then computed together.
-        units: what each sample counts in the mean loss, numbers of shape (n,), where that is no
-            mean over samples: its labels of a mean over tokens, or the weight of its class.
-        accumulation: least number of micro-batches that each rank's part is cut into.
+        units: the weight of each sample in the mean loss, numbers of shape (n,), if that is not a
+            mean over samples: its number of labels for a mean over tokens, or its class's weight.
+        accumulation: least number of micro-batches into which each rank's part is cut.
         model: what `muster.sync` returned.
 
     Raises:
@@ -676,13 +679,14 @@ def sync(
 
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
-    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs
-    "all_reduce" without `compress` is DDP itself, without a hook; all else but "ddp" needs NCCL.
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs,
+    "all_reduce" without `compress` is DDP itself, without a hook; everything else except "ddp"
+    needs NCCL.
 
-    All ranks of the group call this: it sends the model from rank 0 to the others. A backward pass
-    then costs a collective per bucket, two with "gather_scatter", three with "powersgd", and one
-    more for the rows of embeddings; `no_sync()` leaves all out. On a GPU the stream waits for them,
-    not the host.
+    All ranks of the group must call this: it sends the model from rank 0 to the others. A backward
+    pass then costs one collective per bucket, two with "gather_scatter", three with "powersgd", and
+    one more for the rows of embeddings; `no_sync()` skips all of them. On a GPU the stream waits
+    for them, not the host.
 
         >>> model = muster.sync(torch.nn.Linear(2, 1))
         >>> model(torch.ones(3, 2)).sum().backward()
@@ -690,20 +694,21 @@ def sync(
         tensor([[3., 3.]])
 
     Args:
-        model: on its device.
+        model: the model, on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
         compress: "none", "bf16", "fp16" or "powersgd" (T. Vogels et al., NeurIPS 2019; torch's
             hook): fewer bytes, and gradients that are approximately the mean.
         compress_rank: rank of PowerSGD's matrices.
-        bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
-            0: one per parameter.
+        bucket_mb: MiB of gradients per collective; None: the mode's default on gloo, else torch's
+            25; 0: one collective per parameter.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
-        synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
+        synced_batchnorm: BatchNorm layers see the samples of all ranks, even in unequal parts.
         timeout_s: seconds that a rank may be late for a collective of the mode's own groups.
-        **ddp_options: of DDP, such as `find_unused_parameters`, `static_graph`, `process_group`.
+        **ddp_options: DDP's options, such as `find_unused_parameters`, `static_graph` and
+            `process_group`.
 
     Raises:
-        UsageError: an option that does not fit, or no process group where there are several ranks.
+        UsageError: an option does not fit, or there are several ranks but no process group.
     """
 
 def sync_ddp(
@@ -716,10 +721,10 @@ def sync_ddp(
     sparse_rows: bool = True,
     timeout_s: float = 1800.0,
 ) -> Any:
-    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+    """Synchronise the gradients of a framework that creates torch's DDP; return `framework`.
 
-    Called alike by all ranks, before the framework has wrapped the model; the call itself sends
-    nothing. Each backward pass costs what it does with `muster.sync`:
+    All ranks must call this in the same way, before the framework wraps the model; the call itself
+    sends nothing. Each backward pass costs the same as with `muster.sync`:
 
         muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
@@ -736,7 +741,7 @@ def sync_ddp(
         compress: as in `muster.sync`.
         compress_rank: likewise.
         bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
-        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 
     Raises:

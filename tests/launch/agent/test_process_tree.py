@@ -66,9 +66,7 @@ def test_a_worker_that_its_parent_ends_first_is_known(start_process, monkeypatch
     monkeypatch.setattr(process_tree, "_signal", at_once)
     worker = f"env={{**os.environ, 'RANK': '5'}}, args=[sys.executable, '-c', {SLEEP!r}]"
     begins = f"subprocess.Popen({worker}, start_new_session=True); import time; time.sleep(10_000)"
-    start_process(
-        f"import os, subprocess, sys; {begins}"
-    )  # it is the worker that prints `here`
+    start_process(f"import os, subprocess, sys; {begins}")  # it is the worker that prints `here`
     victims = process_tree.end_descendants(300, excluded=start_process.others)
     assert [one.rank for one in victims] == [None, 5]
 
