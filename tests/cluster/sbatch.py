@@ -8,7 +8,11 @@ import subprocess
 import sys
 import time
 
-RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+# Any other state is that of a job that goes on: SIGNALING, for example, while Slurm sends it a signal.
+ENDED_STATES = {
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+}
 
 
 def main() -> int:
@@ -23,7 +27,7 @@ def main() -> int:
             ["scontrol", "show", "job", "--oneliner", job], capture_output=True, text=True
         ).stdout
         states = re.findall(r"\bJobState=(\S+)", shown)  # one for each task of an array
-        if states and not any(state in RUNNING for state in states):
+        if states and ENDED_STATES.issuperset(states):
             codes = [int(code) for code in re.findall(r"\bExitCode=(\d+):", shown)]
             return max(codes) or int(any(state != "COMPLETED" for state in states))
         time.sleep(0.2)
