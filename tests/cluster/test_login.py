@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from launch.virtual_cluster.virtual_nodes import STATE
 from muster.checkout import CHECKOUT
 from tests.cluster.laptops import HOME, LOCAL, Laptop
 from tests.launch.submit import wait_until
@@ -63,6 +64,8 @@ def test_detached_run_on_nodes_behind_login_node_is_fetched(laptop, cluster):
     assert fetched.returncode == 0, fetched.stderr
     end = json.loads((laptop.project / "home" / laptop.run_id / "exit.json").read_text())
     assert end["code"] == 7
+    # not in the home folder of the user who runs the testbed
+    assert (STATE / "home" / "muster").is_dir()
 
 
 @pytest.mark.slow
