@@ -72,7 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes fork workers, which starts faster; not for tests that look at parents."""
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
+    python = interpreter()
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", python)
+    # for the workers of programs that are not Muster's own
+    monkeypatch.setitem(ways.PYTHON, "PATH", f"{Path(python).parent}:{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="session")

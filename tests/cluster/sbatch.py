@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-# Any other state is that of a job that goes on: SIGNALING, for example, while Slurm sends it a signal.
+# In any other state, a job continues. For example, it is SIGNALING while Slurm sends it a signal.
 ENDED_STATES = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
     *("OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),

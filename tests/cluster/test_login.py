@@ -163,6 +163,8 @@ def hpc(laptop: Laptop) -> Laptop:
 
 @pytest.mark.slow
 def test_settings_of_a_cluster_are_those_of_muster_toml(hpc):
+    checked = hpc.known("doctor", "--on", "hpc")  # its prologue is a file of the project
+    assert checked.returncode == 0, checked.stdout + checked.stderr
     (hpc.project / "t.py").write_text("import os; print(os.environ['OF_THE_PROLOGUE'])\n")
     run = hpc.known("run", "--on", "hpc", "--", "t.py")
     assert run.returncode == 0 and run.stdout.count("yes") == 2, run.stderr

@@ -15,6 +15,7 @@ from tests.train.workers import read_json
 
 SLOW = pytest.mark.slow
 FAILS = "ValueError: sample 17 is empty"
+UNFORKED = ("--python", sys.executable)  # --workers preload has a pipe to its agent
 
 
 class Program(NamedTuple):
@@ -28,7 +29,7 @@ class Program(NamedTuple):
 
 PROGRAM = {
     "ddp": Program("train.py", "slurm", "World: 8"),
-    "ddp, one import": Program("train.py", "ssh", "World: 8", ("--workers", "preload")),
+    "ddp, one import": Program("train.py", "ssh", "World: 8", ("--workers", "preload", *UNFORKED)),
     "fsdp2": Program("fsdp2.py", "sbatch", "rank 0 of 8: step 2"),
     "trainer": Program(
         "text_classification.py",
@@ -100,13 +101,12 @@ if "MASTER_ADDR" in os.environ:
 @SLOW
 @pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate", "preload"])
-def test_each_worker_is_a_task_to_a_program_for_srun(cluster, tmp_path, monkeypatch, workers):
-    if workers == "preload":  # which has a pipe to its agent
-        monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", sys.executable)
+def test_each_worker_is_a_task_to_a_program_for_srun(cluster, tmp_path, workers):
     (tmp_path / "slurm_first.py").write_text(SLURM_FIRST)
     step = ["srun", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1"]
     by_srun = cluster.run(*step, interpreter(), str(tmp_path / "slurm_first.py"))
     flags = ["--nproc-per-node", "2", "--cpus-per-task", "2", "--workers", workers]
+    flags += UNFORKED if workers == "preload" else []
     ways.succeed(cluster, ways.slurm(cluster, 2, *flags, "--", "slurm_first.py"), tmp_path)
     outputs = sorted(only_run(tmp_path / "logs").glob("workers/*.out"))
     printed = [path.read_text().splitlines() for path in outputs]

@@ -17,14 +17,16 @@ from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from muster.terminal import in_one_line
 from tests.commands import begin, call, finish
+from tests.environments import paced_python
 from tests.fork_server import interpreter, skip_if_quick
 from tests.launch.run_folders import jobs, leader, run_folder
-from tests.launch.submit import ENDLESS, JOBS, alive, recovery_s, wait_until
+from tests.launch.submit import JOBS, alive, recovery_s, wait_until
 from tests.written import write
 
 PAGE = (CHECKOUT / "docs" / "automation.md").read_text(encoding="utf-8")
 PROGRAM = CHECKOUT / "docs" / "try_again.py"
 LOCAL = ["--launcher", "local", "--workers", "manual"]
+PACED = ["--task", "paced", "--epochs", "1000000", "--threads", "1"]
 # Its first attempt loses a worker, and its second succeeds.
 FRAIL = """
 import os, signal, time
@@ -171,8 +173,8 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
 def endless_run(logs: Path) -> Iterator[Path]:
     """The folder of a run of two workers that goes on until it is cancelled."""
     skip_if_quick()
-    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", logs]
-    code, found, err = muster("run", *flags, python=sys.executable)
+    flags = [*LOCAL, "--nodes", "2", *PACED, "--detach", "--json", "--logs-dir", logs]
+    code, found, err = muster("run", *flags, python=str(paced_python(logs / "env")))
     assert code == 0 and kinds(found) == ["submitted"], err
     run_dir = logs / found[0]["run_id"]
     assert f"muster jobs cancel {run_dir.name}" in err

@@ -271,15 +271,18 @@ def _environment(command: Command) -> dict[str, str]:
     if command.on is None or command.word in WITHOUT_ON:
         return {}
     here = Path.cwd()
-    root = run_files.project_of(here)
     settings = [
-        given._replace(text=os.path.relpath(given.text, here))
-        if Path(given.text).is_relative_to(root)
-        else given
+        given._replace(text=os.path.relpath(given.text, here)) if _is_of_project(given) else given
         for given in command.cluster
         if given.name not in LOGIN
     ]
     return {CLUSTERS_VARIABLE: json.dumps({command.on: settings})}
+
+
+def _is_of_project(given: RawSetting) -> bool:
+    """Whether a setting is the path of a file that Muster sends with the project."""
+    root = run_files.project_of(Path.cwd())
+    return given.name not in LOGIN and Path(given.text).is_relative_to(root)
 
 
 def _argv(command: Command, words: Sequence[str], installation: Installation) -> list[str]:
@@ -287,10 +290,15 @@ def _argv(command: Command, words: Sequence[str], installation: Installation) ->
 
 
 def _run(command: Command, installation: Installation) -> int:
-    """Run a short command through a login shell; return its exit code."""
+    """Run a short command through a login shell; return its exit code.
+
+    If the doctor's settings name files of the project, it runs in a copy of the project.
+    """
     variables = [f"{name}={value}" for name, value in _environment(command).items()]
+    needs_project = bool(variables) and any(map(_is_of_project, command.cluster))
+    folder = _send_current_folder(installation) if needs_project else "."
     argv = _argv(command, command.words_there(), installation)
-    shell = ["env", *variables, "bash", "-lc", 'exec "$@"', "bash", *argv]
+    shell = ["env", *variables, "bash", "-lc", 'cd -- "$0" && exec "$@"', folder, *argv]
     connection = installation.connection
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
     if code == openssh.NOT_CONNECTED:
@@ -302,9 +310,7 @@ def _run(command: Command, installation: Installation) -> int:
 
 def _start(command: Command, installation: Installation, node: LoginConfig) -> int:
     """Start a command that continues there if the connection is lost, and follow it."""
-    here = Path.cwd()
-    root = run_files.project_of(here)
-    folder = send_project(installation, root)
+    folder = _send_current_folder(installation)
     session = installation.new_session(command.name)
     calls = f"{session}.call"
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
@@ -319,9 +325,16 @@ def _start(command: Command, installation: Installation, node: LoginConfig) -> i
         installation.connection.run(["sh", "-c", make, "sh", calls])
         installation.connection.rsync([], f"{command.calls}/", f":{calls}/")
     remote = RemoteCommand(installation, session)
-    remote.start(_argv(command, words, installation), env, f"{folder}/{here.relative_to(root)}")
+    remote.start(_argv(command, words, installation), env, folder)
     record = {**asdict(node), "name": command.name, "session": session}
     return _follow(remote, {**record, "detached": command.is_detached})
+
+
+def _send_current_folder(installation: Installation) -> str:
+    """Send the project; return the current folder's path in its copy on the login node."""
+    here = Path.cwd()
+    root = run_files.project_of(here)
+    return f"{send_project(installation, root)}/{here.relative_to(root)}"
 
 
 def _follow(command: RemoteCommand, record: Mapping[str, Any]) -> int:
