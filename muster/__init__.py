@@ -7,7 +7,7 @@
     on_stop, stopping       a program that is asked to stop ends cleanly
     launch, map, job, Job   functions on many machines, from Python
     MusterError             any error of Muster
-    UsageError, RunFailed   what was asked for is wrong; a run has failed
+    UsageError, RunFailed   a wrong argument, flag or file; a run has failed
 
 Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functions).
 

@@ -7,7 +7,7 @@
     on_stop, stopping       a program that is asked to stop ends cleanly
     launch, map, job, Job   functions on many machines, from Python
     MusterError             any error of Muster
-    UsageError, RunFailed   what was asked for is wrong; a run has failed
+    UsageError, RunFailed   a wrong argument, flag or file; a run has failed
 
 Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functions).
 
@@ -48,7 +48,7 @@ __all__ = [
 __version__: str
 
 class MusterError(Exception):
-    """An error that a user can act on: printed as one line per problem, never as a traceback.
+    """An error that a user can act on: Muster's commands print its problems, without a traceback.
 
     A problem may be followed by its remedy, on a line that begins with `tip: `.
     """
@@ -61,7 +61,7 @@ class MusterError(Exception):
         """Each problem, with its tip."""
 
 class UsageError(MusterError):
-    """A wrong flag, file or input, found before any training starts."""
+    """A wrong flag, file, argument or input."""
 
     exit_code: int
 
@@ -130,7 +130,11 @@ class Job:
         """
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """Return what this rank's call has returned; like `results`, but for this rank only."""
+        """Return what this rank's call has returned; like `results`, but for this rank only.
+
+        Raises:
+            UsageError: the run has no such rank.
+        """
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
         """Iterate over the lines that the workers print; with `follow`, until the run is over.
@@ -343,6 +347,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
             UsageError: the ranks pass different steps; raised on every rank.
+            NotWritten: a checkpoint before the stop could not be written.
         """
 
     def save(self, step: int) -> None:
@@ -350,6 +355,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             UsageError: the ranks pass different steps; raised on every rank.
+            NotWritten: it could not be written.
         """
 
     def __exit__(
@@ -403,6 +409,7 @@ def job(run: str) -> Job:
 
     Raises:
         UsageError: no run matches, or several do.
+        MusterError: the connection to a login node failed.
     """
 
 def launch(
@@ -428,7 +435,7 @@ def launch(
         function: called with `args` and `kwargs`; all arguments and its result must be picklable.
         args: its positional arguments.
         nodes: number of machines (default: 1); simulated ones with launcher="local".
-        nproc_per_node: workers on each of them.
+        nproc_per_node: workers on each of them (default: 1).
         launcher: auto (the default), local, ssh (with hosts=...) or slurm.
         kwargs: its keyword arguments.
         flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
@@ -437,6 +444,7 @@ def launch(
 
     Raises:
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
+        MusterError: a connection or Slurm failed.
         TypeError: the function or its arguments cannot be pickled.
     """
 
@@ -462,6 +470,7 @@ def map(
 
     Raises:
         UsageError: a flag is wrong, or the runs could not start; one line for every problem.
+        MusterError: a connection or Slurm failed.
         TypeError: the function or an item cannot be pickled.
     """
 
@@ -540,8 +549,9 @@ def evaluate(
 
     Raises:
         UsageError: there is no such metric, the samples do not fit it, or only some of the ranks
-            with samples gave a column; on every rank.
-        MusterError: the metric failed; the message contains its error, on every rank.
+            with samples gave a column.
+        MusterError: the metric failed; the message contains its error. If any rank raises an error,
+            the other ranks raise a MusterError with the same message.
     """
 
 @contextmanager
@@ -573,7 +583,8 @@ def init(
     Raises:
         UsageError: an invalid argument, variables that contradict each other, or a process group
             that exists already.
-        MusterError: an address, port, rank or GPU is missing after `join_timeout_s`.
+        MusterError: an address, port or rank is missing after `join_timeout_s`, or a rank has no
+            GPU for device="cuda".
     """
 
 def record(
@@ -599,14 +610,14 @@ def record(
         0.5
 
     Args:
-        step: a step of `muster.steps`, which includes its samples and epoch, or a step number from
-            1 up; by default one more than the last.
+        step: a step of `muster.steps`, which includes its samples and epoch, or a step number; by
+            default one more than the last.
         loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
             its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
             steps, a warning says so: they may compute the same samples.
         metrics: numbers by name, such as {"accuracy": 0.71}.
-        model: the model that `muster.sync` or DDP returned: then the bytes of each step and the
-            seconds of its phases are also recorded, except for the first step. The time that a step
+        model: the model that `muster.sync` or DDP returned: then the bytes of each step are also
+            recorded and, from the second step on, the seconds of its phases. The time that a step
             waits for other ranks is `sync_s`.
         samples: number of samples in the step, over all ranks, if `step` does not include it.
         lr: the learning rate of the step.
@@ -680,8 +691,8 @@ def sync(
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
     group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs,
-    "all_reduce" without `compress` is DDP itself, without a hook; everything else except "ddp"
-    needs NCCL.
+    "all_reduce" and "ddp" without `compress` are DDP itself, without a hook; everything else needs
+    NCCL.
 
     All ranks of the group must call this: it sends the model from rank 0 to the others. A backward
     pass then costs one collective per bucket, two with "gather_scatter", three with "powersgd", and
@@ -708,7 +719,8 @@ def sync(
             `process_group`.
 
     Raises:
-        UsageError: an option does not fit, or there are several ranks but no process group.
+        UsageError: an option is unknown or does not fit, or there are several ranks but no process
+            group.
     """
 
 def sync_ddp(
@@ -740,7 +752,8 @@ def sync_ddp(
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
-        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        bucket_mb: MiB of gradients per collective; None: 4 on CPUs (25 with "powersgd"), else
+            torch's 25.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 

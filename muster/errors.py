@@ -49,7 +49,7 @@ class ReaderGone(BrokenPipeError):
 
 
 class MusterError(Exception):
-    """An error that a user can act on: printed as one line per problem, never as a traceback.
+    """An error that a user can act on: Muster's commands print its problems, without a traceback.
 
     A problem may be followed by its remedy, on a line that begins with `tip: `.
     """
@@ -66,7 +66,7 @@ class MusterError(Exception):
 
 
 class UsageError(MusterError):
-    """A wrong flag, file or input, found before any training starts."""
+    """A wrong flag, file, argument or input."""
 
     exit_code = 2
 

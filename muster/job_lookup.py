@@ -21,6 +21,7 @@ def job(run: str) -> Job:
 
     Raises:
         UsageError: no run matches, or several do.
+        MusterError: the connection to a login node failed.
     """
     if not isinstance(run, str) or not run or run.startswith("-"):
         raise UsageError(f"muster.job: run is {reprlib.repr(run)}\ntip: pass the id of a run")

@@ -57,7 +57,7 @@ def launch(
         function: called with `args` and `kwargs`; all arguments and its result must be picklable.
         args: its positional arguments.
         nodes: number of machines (default: 1); simulated ones with launcher="local".
-        nproc_per_node: workers on each of them.
+        nproc_per_node: workers on each of them (default: 1).
         launcher: auto (the default), local, ssh (with hosts=...) or slurm.
         kwargs: its keyword arguments.
         flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
@@ -66,6 +66,7 @@ def launch(
 
     Raises:
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
+        MusterError: a connection or Slurm failed.
         TypeError: the function or its arguments cannot be pickled.
     """
     kwargs = {} if kwargs is None else kwargs
@@ -107,6 +108,7 @@ def map_items(
 
     Raises:
         UsageError: a flag is wrong, or the runs could not start; one line for every problem.
+        MusterError: a connection or Slurm failed.
         TypeError: the function or an item cannot be pickled.
     """
     problems = [

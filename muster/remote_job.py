@@ -147,7 +147,11 @@ class Job:
         return [self._result(rank) for rank in range(self._world_size())]
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """Return what this rank's call has returned; like `results`, but for this rank only."""
+        """Return what this rank's call has returned; like `results`, but for this rank only.
+
+        Raises:
+            UsageError: the run has no such rank.
+        """
         refuse(arguments.whole_number("number", number, 0), where="rank: ")
         self._wait_for_results(timeout_s)
         if number >= (ranks := self._world_size()):

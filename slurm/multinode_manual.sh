@@ -9,7 +9,7 @@
 # Edit the SITE lines once for your cluster. Options on sbatch's command line override them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
-# SITE: tasks per node. Each task is a worker: as many as the node has GPUs, or free cores.
+# SITE: tasks per node. Each task is one worker. Use as many as the node has GPUs or free cores.
 #SBATCH --ntasks-per-node=1
 # SITE: cores per worker. A worker on a GPU needs a few to load data.
 #SBATCH --cpus-per-task=1
@@ -25,21 +25,23 @@
 #SBATCH --open-mode=append
 # After a node failure, Slurm restarts the job as a new run.
 #SBATCH --requeue
-# Two minutes before the time limit, Slurm sends each worker a signal. The trainer then writes a
-# checkpoint.
-#SBATCH --signal=USR1@120
+# Two minutes before the time limit, Slurm sends SIGTERM to each worker. The trainer then writes a
+# checkpoint, and so do programs that save when they receive SIGTERM.
+#SBATCH --signal=TERM@120
 
-# SITE: the modules that Python needs on this cluster. They are loaded for the first node and all steps.
+# SITE: the modules that Python needs on this cluster. This shell loads them, and srun passes
+# its environment to all nodes.
 # module load cuda
 
-# $0 is Slurm's copy of this file, so Muster's folder is found from the path that was given to sbatch,
-# or else is the folder in which sbatch was called.
-checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
+# $0 is Slurm's copy of this file, so Muster's folder is MUSTER_DIR, or else is found from the path that
+# was given to sbatch, or else is the folder in which sbatch was called.
+checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[^/ ]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
-# With an installed Muster, relative paths on the command line start at the folder of the sbatch call.
+# If Muster is installed without a clone, relative paths on the command line are
+# relative to the folder in which sbatch was called.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
 # The name of the run and the address of rank 0, which are the same for all workers.
@@ -50,7 +52,7 @@ export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 100
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
 shift && CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
-# Refuses torchrun, which would start all workers in each task, and prints the environment's Python.
+# This refuses torchrun, which would start all workers in each task, and prints the program's Python.
 active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
 [[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}

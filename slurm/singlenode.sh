@@ -20,25 +20,29 @@
 # job appends to it.
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
-# After a node failure, Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
+# After a node failure, Slurm restarts the job. After more than MUSTER_MAX_REQUEUES (3) restarts, Muster
+# ends it.
 #SBATCH --requeue
 # Two minutes before the time limit, Slurm sends the leader a signal. The workers then write a
 # checkpoint, and the job is restarted and continues from it.
 #SBATCH --signal=B:USR1@120
 
-# Until the leader handles the signal, it must not end this shell. A short job gets it at once.
+# The signal must not end this shell before the leader can handle it. A job with a short time limit
+# gets the signal immediately.
 trap '' USR1
-# SITE: the modules that Python needs on this cluster. They are loaded for the first node and all steps.
+# SITE: the modules that Python needs on this cluster. This shell loads them, and srun passes
+# its environment to all nodes.
 # module load cuda
 
-# $0 is Slurm's copy of this file, so Muster's folder is found from the path that was given to sbatch,
-# or else is the folder in which sbatch was called.
-checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
+# $0 is Slurm's copy of this file, so Muster's folder is MUSTER_DIR, or else is found from the path that
+# was given to sbatch, or else is the folder in which sbatch was called.
+checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[^/ ]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
-# With an installed Muster, relative paths on the command line start at the folder of the sbatch call.
+# If Muster is installed without a clone, relative paths on the command line are
+# relative to the folder in which sbatch was called.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
 # The leader runs on this node, the first one of the job. With srun, it starts an agent on each node. It

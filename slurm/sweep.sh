@@ -7,7 +7,7 @@
 # For your own grid with a table of results, use muster sweep --launcher slurm (docs/sweeps.md).
 # Edit the SITE lines once for your cluster. Options on sbatch's command line override them.
 #SBATCH --job-name=muster-sweep
-# SITE: 0 to (number of points - 1), and after the % how many may run at a time.
+# SITE: the points, from 0 to (number of points - 1), and after the % how many may run at a time.
 #SBATCH --array=0-17%4
 #SBATCH --nodes=1
 # One task: Muster's agent. It starts torchrun, which starts the workers.
@@ -24,7 +24,8 @@
 # job appends to it.
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
-# After a node failure, Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
+# After a node failure, Slurm restarts the job. After more than MUSTER_MAX_REQUEUES (3) restarts, Muster
+# ends it.
 #SBATCH --requeue
 # Two minutes before the time limit, Slurm sends the leader a signal. The workers then write a
 # checkpoint, and the job is restarted and continues from it.
@@ -37,19 +38,22 @@ grid=(
     'batch=64,128,256' # samples per worker and step
 )
 
-# Until the leader handles the signal, it must not end this shell. A short job gets it at once.
+# The signal must not end this shell before the leader can handle it. A job with a short time limit
+# gets the signal immediately.
 trap '' USR1
-# SITE: the modules that Python needs on this cluster. They are loaded for the first node and all steps.
+# SITE: the modules that Python needs on this cluster. This shell loads them, and srun passes
+# its environment to all nodes.
 # module load cuda
 
-# $0 is Slurm's copy of this file, so Muster's folder is found from the path that was given to sbatch,
-# or else is the folder in which sbatch was called.
-checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
+# $0 is Slurm's copy of this file, so Muster's folder is MUSTER_DIR, or else is found from the path that
+# was given to sbatch, or else is the folder in which sbatch was called.
+checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[^/ ]+\.sh( .*)?$|\1|p' | head -n 1)
 CDPATH='' cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
 checkout=$PWD
 [[ -f launch/own_python.sh ]] || { printf "error: no Muster in %s\ntip: submit from the checkout, or set MUSTER_DIR to what muster path prints\n" "$PWD" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
-# With an installed Muster, relative paths on the command line start at the folder of the sbatch call.
+# If Muster is installed without a clone, relative paths on the command line are
+# relative to the folder in which sbatch was called.
 [[ $checkout != */muster/_checkout ]] || CDPATH='' cd "$SLURM_SUBMIT_DIR" || exit 2
 
 point=${SLURM_ARRAY_TASK_ID:?"submit this with an array: sbatch --array=0-17 slurm/sweep.sh"}

@@ -167,11 +167,12 @@ def _user_value(name: str, config: SlurmConfig, env: Mapping[str, str]) -> tuple
 def _beyond_time_limits(
     config: SlurmConfig, env: Mapping[str, str], nodes: Sequence[PartitionNode]
 ) -> Iterator[str]:
-    """A line for each partition that allows less time, in which the job would wait forever."""
-    limit = _time(config, env)
-    for node in nodes:
-        if limit and minutes(limit) > minutes(node.time_limit):
-            _, given = _user_value("time", config, env)
+    """A line for each partition, if all of them allow less time: the job would wait forever."""
+    value, given = _user_value("time", config, env)
+    limit = _time(config, env) if value else DEFAULT_TIME
+    if limit and all(minutes(limit) > minutes(node.time_limit) for node in nodes):
+        given = given or f"--time {DEFAULT_TIME} (the default)"
+        for node in nodes:
             yield f"{given}, but partition {node.partition} allows at most {node.time_limit}"
 
 

@@ -1,12 +1,14 @@
 """A Slurm job ends as it should, with its own exit code, and what the user types stays text."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from muster.checkout import CHECKOUT
+from muster.errors import STOPPED
 from muster.run_files import JOB, SUBMITIT
 from tests.cluster import ways
 from tests.cluster.ways import SHORT, WAYS, Run
@@ -31,7 +33,7 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
     for settings, message in [
         ("--partition nope", f"{refused}invalid partition specified: nope"),
         ("--nodes 9 --sync ddp", "--nodes 9, but partition main has only 4 nodes"),
-        ("--partition short --time 3", "--time 3, but partition short allows at most 2:00"),
+        ("--partition short", "--time 60 (the default), but partition short allows at most 2:00"),
         ("--gres unicorn:1", f"{refused}Invalid generic resource"),
         ("--slurm constraint=purple", refused),
         ("--hosts a,b", "--hosts has no effect with --launcher slurm"),
@@ -43,12 +45,12 @@ def test_job_that_slurm_would_refuse_makes_no_run_folder(cluster, tmp_path):
 
 @pytest.mark.slow
 def test_of_several_partitions_slurm_chooses_the_one_that_can_start_the_job(cluster, tmp_path):
-    """Another job has all nodes of `short`, which are the first two."""
+    """Another job has all nodes of `short`, which allows less time than the job requests."""
     busy = ["--exclusive", f"--nodelist={','.join(cluster.hosts[:2])}", "--nodes=2"]
     done = cluster.run("sbatch", *busy, "--output=/dev/null", "--wrap", "sleep 10000")
     try:
         wait_until(lambda: "RUNNING" in cluster.run("squeue", "-h", "--format=%T").stdout)
-        words = ["--launcher", "slurm", "--wait", "--time", "2", "--logs-dir", str(tmp_path)]
+        words = ["--launcher", "slurm", "--wait", "--time", "3", "--logs-dir", str(tmp_path)]
         words += ["--partition", "short,main", "--account", "x"]
         program = ["--no-snapshot", *ways.MANUAL, "--", "true"]
         ways.succeed(cluster, [sys.executable, SUBMIT, *words, *program])
@@ -123,6 +125,23 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monke
     of_leader = (path.read_text() for path in SUBMITIT.path(run.run_dir).glob("*.out"))
     printed = "".join((run.printed(), *of_leader))
     assert "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("paced")
+def test_trainers_without_agents_write_a_checkpoint_when_the_time_is_nearly_up(cluster, tmp_path):
+    script = "multinode_manual.sh"
+    (signal,) = re.findall(r"--signal=(\w+)@", (CHECKOUT / "slurm" / script).read_text())
+    run = Run(cluster, ways.sbatch(script), tmp_path)
+    try:
+        # sent to all steps, but not to the batch script, as Slurm does before the time limit
+        cluster.run("scancel", f"--signal={signal}", ways.running_job(cluster))
+        assert run.end()[0] == STOPPED, run.printed()
+    finally:
+        ways.cancel_all(cluster)
+    step = read_json(run.run_dir / "stopped.json")["step"]
+    assert (run.run_dir / f"checkpoints/step_{step:08d}").is_dir(), run.printed()
+    assert f"stopped cleanly after step {step} (SIG{signal})" in run.printed()
 
 
 @pytest.mark.slow

@@ -56,8 +56,9 @@ def evaluate(
 
     Raises:
         UsageError: there is no such metric, the samples do not fit it, or only some of the ranks
-            with samples gave a column; on every rank.
-        MusterError: the metric failed; the message contains its error, on every rank.
+            with samples gave a column.
+        MusterError: the metric failed; the message contains its error. If any rank raises an error,
+            the other ranks raise a MusterError with the same message.
     """
     ranks = current_ranks()
     own = ranks.rank, ranks.world_size

@@ -59,7 +59,8 @@ def init(
     Raises:
         UsageError: an invalid argument, variables that contradict each other, or a process group
             that exists already.
-        MusterError: an address, port, rank or GPU is missing after `join_timeout_s`.
+        MusterError: an address, port or rank is missing after `join_timeout_s`, or a rank has no
+            GPU for device="cuda".
     """
     problems = [
         *one_of("device", device, "auto", "cpu", "cuda"),

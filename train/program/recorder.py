@@ -49,14 +49,14 @@ def record(
         0.5
 
     Args:
-        step: a step of `muster.steps`, which includes its samples and epoch, or a step number from
-            1 up; by default one more than the last.
+        step: a step of `muster.steps`, which includes its samples and epoch, or a step number; by
+            default one more than the last.
         loss: this rank's loss, a number or a tensor of one element: with `muster.steps` the sum of
             its micro-batches' weighted losses. If all ranks' losses are equal in each of the first
             steps, a warning says so: they may compute the same samples.
         metrics: numbers by name, such as {"accuracy": 0.71}.
-        model: the model that `muster.sync` or DDP returned: then the bytes of each step and the
-            seconds of its phases are also recorded, except for the first step. The time that a step
+        model: the model that `muster.sync` or DDP returned: then the bytes of each step are also
+            recorded and, from the second step on, the seconds of its phases. The time that a step
             waits for other ranks is `sync_s`.
         samples: number of samples in the step, over all ranks, if `step` does not include it.
         lr: the learning rate of the step.

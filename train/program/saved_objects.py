@@ -215,6 +215,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             SystemExit: a rank was asked to stop; everything is on the disk.
             UsageError: the ranks pass different steps; raised on every rank.
+            NotWritten: a checkpoint before the stop could not be written.
         """
         self._count(step)
         self.make(self.step, program_requests.after(self._ranks, self.step, self))
@@ -241,6 +242,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
         Raises:
             UsageError: the ranks pass different steps; raised on every rank.
+            NotWritten: it could not be written.
         """
         self._count(step)
         program_requests.after(self._ranks, self.step, self)  # so all ranks are at this step

@@ -11,7 +11,8 @@ from muster.checkout import CHECKOUT
 from tests.launch.submit import wait_until
 from tests.written import executable
 
-# python and srun record their arguments. scontrol answers as Slurm's does, slowly if `slow` exists.
+# python and srun record their arguments. scontrol answers as Slurm's does, slowly if `slow` exists,
+# and names the user's copy of a script.
 COMMANDS = {
     "python": """case "$2" in
 *grid) echo 18 2 bf16 64 ;;
@@ -21,7 +22,7 @@ esac""",
     "srun": 'echo "$PWD: $*" > step',
     "scontrol": f"""touch asked; [ ! -e slow ] || sleep 2
 case "$2" in
-job) echo "   Command={CHECKOUT}/slurm/multinode.sh --sync ddp" ;;
+job) echo "   Command={CHECKOUT}/slurm/my-multinode2.sh --sync ddp" ;;
 hostnames) echo node0; echo node1 ;;
 esac""",
 }

@@ -5,6 +5,7 @@
 themselves.
 """
 
+import inspect
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -57,8 +58,8 @@ def sync(
     After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
     the same bits on every rank. The process group must exist already. A single process without a
     group gets a wrapper with `module` and `no_sync()`, which synchronises nothing. On GPUs,
-    "all_reduce" without `compress` is DDP itself, without a hook; everything else except "ddp"
-    needs NCCL.
+    "all_reduce" and "ddp" without `compress` are DDP itself, without a hook; everything else needs
+    NCCL.
 
     All ranks of the group must call this: it sends the model from rank 0 to the others. A backward
     pass then costs one collective per bucket, two with "gather_scatter", three with "powersgd", and
@@ -85,7 +86,8 @@ def sync(
             `process_group`.
 
     Raises:
-        UsageError: an option does not fit, or there are several ranks but no process group.
+        UsageError: an option is unknown or does not fit, or there are several ranks but no process
+            group.
     """
     options = SyncOptions(
         bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
@@ -137,8 +139,12 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
             "mixed_precision= needs DDP's own communication hook, and DDP allows only one"
             "\ntip: use torch.autocast, or mode='ddp' without compress"
         )
-    for name in ddp_options.keys() & REMOVED_OPTIONS.keys():
-        yield f"the option {name} was removed: {REMOVED_OPTIONS[name]}"
+    known = inspect.signature(DistributedDataParallel).parameters
+    for name in sorted(ddp_options.keys() - known.keys()):  # also if there is only one rank
+        if name in REMOVED_OPTIONS:
+            yield f"the option {name} was removed: {REMOVED_OPTIONS[name]}"
+        else:
+            yield f"neither muster.sync nor DistributedDataParallel has an option {name}"
     yield from option_problems(options)
     if mode in ("gather_scatter", "single") and options.compress != "none":
         yield (

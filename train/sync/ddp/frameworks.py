@@ -59,7 +59,8 @@ def sync_ddp(
         model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
-        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        bucket_mb: MiB of gradients per collective; None: 4 on CPUs (25 with "powersgd"), else
+            torch's 25.
         sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 
