@@ -298,7 +298,7 @@ def _run(command: Command, installation: Installation) -> int:
     needs_project = bool(variables) and any(map(_is_of_project, command.cluster))
     folder = _send_current_folder(installation) if needs_project else "."
     argv = _argv(command, command.words_there(), installation)
-    shell = ["env", *variables, "bash", "-lc", 'cd -- "$0" && exec "$@"', folder, *argv]
+    shell = ["env", *variables, "bash", "-lc", 'CDPATH= cd -- "$0" && exec "$@"', folder, *argv]
     connection = installation.connection
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
     if code == openssh.NOT_CONNECTED:
